@@ -82,12 +82,15 @@ def is_low_order(public: bytes) -> bool:
 
 
 class SecretKey:
-    """An X25519 secret; `public` is the 32-byte key to send."""
+    """An X25519 secret; `public` is the 32-byte key to send.
+
+    Args:
+        secret: 32 uniform bytes, clamped by X25519 itself; PrimitiveFault for another length.
+    """
 
     __slots__ = ("_key", "public")
 
     def __init__(self, secret: bytes) -> None:
-        """Args: secret: 32 uniform bytes (clamped by X25519 itself). Raises PrimitiveFault for another length."""
         require_length("X25519 secret", secret, KEY_BYTES)
         self._key = X25519PrivateKey.from_private_bytes(secret)
         self.public: bytes = self._key.public_key().public_bytes_raw()
@@ -233,12 +236,15 @@ def _to_sign(domain: bytes, body: bytes) -> bytes:
 
 
 class Identity:
-    """A long-lived Ed25519 signing key; `public` (32 bytes) is what a roster pins."""
+    """A long-lived Ed25519 signing key; `public` (32 bytes) is what a roster pins.
+
+    Args:
+        seed: 32 secret bytes, as from ``os.urandom(32)``; PrimitiveFault for another length.
+    """
 
     __slots__ = ("_key", "public")
 
     def __init__(self, seed: bytes) -> None:
-        """Args: seed: 32 secret bytes, as from ``os.urandom(32)``. Raises PrimitiveFault for another length."""
         require_length("identity seed", seed, SEED_BYTES)
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.public: bytes = self._key.public_key().public_bytes_raw()
@@ -389,17 +395,11 @@ def interpolate(weights: Sequence[int], values: Sequence[int]) -> int:
     return sum(map(int.__mul__, weights, values)) % PRIME
 
 
-def combine_shares(coordinates: Sequence[int], shares: Sequence[bytes]) -> bytes:
-    """The 32-byte secret at zero of the polynomial through all the given shares (exactly threshold many).
-
-    Raises PrimitiveFault for repeated coordinates, shares out of the field, or a value that is no 32-byte secret
-    (which happens only when some share is wrong).
-    """
-    return secret_from(weights_at(0, coordinates), [parse_share(share) for share in shares])
-
-
 def secret_from(weights: Sequence[int], values: Sequence[int]) -> bytes:
-    """The 32-byte secret from the weights at zero and parsed shares; raises PrimitiveFault if it is longer."""
+    """The 32-byte secret from the weights at zero and parsed shares, of exactly as many as the threshold.
+
+    Raises PrimitiveFault if it is longer, which it is only when some share is wrong.
+    """
     secret = interpolate(weights, values)
     if secret >= 2**256:
         raise PrimitiveFault("bad-share", fault="The shares combine to no 32-byte secret")

@@ -252,3 +252,8 @@ def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "hedgerow":
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)
+
+
+def mark_private(text: str, code: str = "") -> str:
+    """A sentence that is for a site's owner alone, which says so; `code` is its entry among the errors, if any."""
+    return f"{text} ({code}{'; ' if code else ''}private: for this site only)"

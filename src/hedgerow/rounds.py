@@ -106,10 +106,7 @@ def bound_entry(query: Query, plan: Plan, variance: int, max_rows: int) -> int |
 
 
 def release_bound(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
-    """What no entry of a release exceeds by chance, nor by four times the declared rows.
-
-    Args: as `expect_round`, which tells all parties the same number.
-    """
+    """What no entry of a release exceeds by chance, nor by four times the declared rows; all parties' own number."""
     return HEADROOM * (
         query.bound * count_possible_rows(plan) + _tail(query, plan, noise_mode(plan), variance, n_nodes)
     )
@@ -165,7 +162,9 @@ def _tail(query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: in
 def _build_vector_spec(length: int, exact: int, tail: int, noise: NoiseMode, n_nodes: int, is_pure: bool) -> VectorSpec:
     """The vector of a query; remembered, as many rounds have the same.
 
-    Args: exact: bound on the sum over the declared rows, all of which one site may hold; tail: of the noise.
+    Args:
+        exact: bound on the sum over the declared rows, all of which one site may hold.
+        tail: of the noise.
 
     A site's entries are clipped only where the word asks for it: so many vectors and the noise never wrap.
     Choices of splits are computed from several entries of a sum, and their range is known for sums of whole records

@@ -10,12 +10,12 @@ import pytest
 
 from hedgerow.plan.plan import Plan
 
-MakePlan = Callable[..., Plan]
+SickPlan = Callable[..., Plan]
 WriteFile = Callable[[str, bytes], Path]
 
 
 @pytest.fixture
-def make_plan() -> MakePlan:
+def sick_plan() -> SickPlan:
     """A plan over columns age (numeric), sex (f, m) and the label sick (no, yes), with changes by section."""
 
     def build(**changes: Any) -> Plan:

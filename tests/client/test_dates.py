@@ -29,7 +29,7 @@ from hedgerow.plan.fields import days_between, format_day, parse_day
 from hedgerow.plan.plan import Plan, parse_plan
 
 WriteFile = Callable[[str, bytes], Path]
-MakePlan = Callable[..., Plan]
+SickPlan = Callable[..., Plan]
 
 SEEN = {"name": "seen", "type": "date", "min": "2020-01-01", "max": "2021-12-31"}
 
@@ -74,9 +74,9 @@ def test_bounds_that_were_found_have_a_text(low: float, high: float) -> None:
 # Plans ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_has_them_as_text(make_plan: MakePlan) -> None:
+def test_a_plan_has_them_as_text(sick_plan: SickPlan) -> None:
     """Written and read again it is the same plan; in the program its bounds are days."""
-    plan = make_plan(features=[SEEN | {"format": "%d.%m.%Y"}])
+    plan = sick_plan(features=[SEEN | {"format": "%d.%m.%Y"}])
     feature = plan.features[0]
     assert (feature.min, feature.max) == (parse_day("2020-01-01"), parse_day("2021-12-31"))
     assert plan.to_dict()["features"][0].items() >= (SEEN | {"format": "%d.%m.%Y"}).items()
@@ -92,14 +92,14 @@ def test_a_plan_has_them_as_text(make_plan: MakePlan) -> None:
         ({"format": "%Y%m%d%"}, "format"), ({"categories": ["a"]}, "categories"),
     ],
 )  # fmt: skip
-def test_plans_that_are_refused(change: dict[str, Any], field: str, make_plan: MakePlan) -> None:
+def test_plans_that_are_refused(change: dict[str, Any], field: str, sick_plan: SickPlan) -> None:
     with pytest.raises(PlanError, match=rf"features\[0\] \(seen\)\.{field}|features\[0\]\.{field}"):
-        make_plan(features=[SEEN | change])
+        sick_plan(features=[SEEN | change])
 
 
-def test_a_format_is_for_dates(make_plan: MakePlan) -> None:
+def test_a_format_is_for_dates(sick_plan: SickPlan) -> None:
     with pytest.raises(PlanError, match="format"):
-        make_plan(features=[{"name": "age", "type": "numeric", "min": 0, "max": 1, "format": "%d.%m.%Y"}])
+        sick_plan(features=[{"name": "age", "type": "numeric", "min": 0, "max": 1, "format": "%d.%m.%Y"}])
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
@@ -120,22 +120,22 @@ def seen_of(source: str, plan: Plan, **options: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("layout", TEXTS)
-def test_text_in_a_format(layout: str | None, write_file: WriteFile, make_plan: MakePlan) -> None:
+def test_text_in_a_format(layout: str | None, write_file: WriteFile, sick_plan: SickPlan) -> None:
     rows = "".join(f"{text},yes\n" for text in [*TEXTS[layout], ""])
-    plan = make_plan(features=[SEEN | ({} if layout is None else {"format": layout})])
+    plan = sick_plan(features=[SEEN | ({} if layout is None else {"format": layout})])
     found = seen_of(str(write_file("a.csv", f"seen,sick\n{rows}".encode())), plan)
     assert found[:3] == [parse_day(text) for text in DAYS] and np.isnan(found[3])
 
 
-def test_what_is_no_date_is_left_out_by_itself(write_file: WriteFile, make_plan: MakePlan) -> None:
+def test_what_is_no_date_is_left_out_by_itself(write_file: WriteFile, sick_plan: SickPlan) -> None:
     """A day that there is not, another format, a number: each is a row that does not fit, or refused with its place."""
     cells = ["2020-01-01", "2021-02-29", "1.2.2020", "18262", "2020-01-01 ", "soon"]
     path = str(write_file("a.csv", ("seen,sick\n" + "".join(f"{cell},yes\n" for cell in cells)).encode()))
     left_out: dict[str, int] = {}
-    assert seen_of(path, make_plan(features=[SEEN]), left_out=left_out) == [parse_day("2020-01-01")] * 2
+    assert seen_of(path, sick_plan(features=[SEEN]), left_out=left_out) == [parse_day("2020-01-01")] * 2
     assert left_out == {"data-wrong-type": 4}
     with pytest.raises(DataError) as caught:
-        seen_of(path, make_plan(features=[SEEN | {"format": "%d/%m/%Y"}]))
+        seen_of(path, sick_plan(features=[SEEN | {"format": "%d/%m/%Y"}]))
     assert (
         caught.value.code == "data-wrong-type" and "%d/%m/%Y" in str(caught.value) and "data row 1" in str(caught.value)
     )
@@ -154,10 +154,10 @@ def test_the_year_0_is_none_whatever_stands_beside_it() -> None:
         assert unfit[:3].tolist() == [True, True, False] and found[2] == parse_day("0001-01-01")
 
 
-def test_every_source_gives_the_same_days(tmp_path: Path, make_plan: MakePlan) -> None:
+def test_every_source_gives_the_same_days(tmp_path: Path, sick_plan: SickPlan) -> None:
     """Typed columns of Parquet and DuckDB need no format, beside one that the plan has for other sites' text."""
     pytest.importorskip("sqlalchemy")
-    plan = make_plan(features=[SEEN | {"format": "%d.%m.%Y"}])
+    plan = sick_plan(features=[SEEN | {"format": "%d.%m.%Y"}])
     dates = [datetime.date.fromisoformat(day) for day in DAYS]
     table = pa.table({"seen": pa.array(dates), "sick": ["yes"] * 3})
     parquet.write_table(table, tmp_path / "a.parquet")
@@ -181,11 +181,11 @@ def test_every_source_gives_the_same_days(tmp_path: Path, make_plan: MakePlan) -
         assert records.features[0].tolist() == [parse_day(day) for day in DAYS]
 
 
-def test_what_a_site_sees_of_them(write_file: WriteFile, make_plan: MakePlan) -> None:
+def test_what_a_site_sees_of_them(write_file: WriteFile, sick_plan: SickPlan) -> None:
     """Days before and after the bounds are clamped, and counted for the owner of the rows."""
     cells = ["2019-01-01", "2022-01-01", "2020-05-05", "", "soon"]
     path = str(write_file("a.csv", ("seen,sick\n" + "".join(f"{cell},yes\n" for cell in cells)).encode()))
-    seen = table_fit(path, make_plan(features=[SEEN])).columns[0]
+    seen = table_fit(path, sick_plan(features=[SEEN])).columns[0]
     assert (seen.kind, seen.n_below, seen.n_above, seen.n_missing, seen.n_unreadable) == ("date", 1, 1, 1, 1)
 
 

@@ -25,7 +25,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 from tests.builders import coded
 
-MakePlan = Callable[..., Plan]
+SickPlan = Callable[..., Plan]
 WriteFile = Callable[[str, bytes], Path]
 
 GOOD = b"age,sex,sick\n40,f,no\n,m,yes\n61.5,x,no\n30,,yes\n"
@@ -48,7 +48,7 @@ def assert_good(records: Records) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.csv", "A.CSV", "a.csv.gz", "a.parquet"])
-def test_every_format_gives_the_same_records(name: str, make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_every_format_gives_the_same_records(name: str, sick_plan: SickPlan, write_file: WriteFile) -> None:
     """CSV, gzipped CSV and Parquet of one table are the same to a node; an upper-case ending is no other format."""
     if name.endswith("parquet"):
         path = write_file(name, b"")
@@ -61,7 +61,7 @@ def test_every_format_gives_the_same_records(name: str, make_plan: MakePlan, wri
         pq.write_table(pa.table(columns), path)
     else:
         path = write_file(name, gzip.compress(GOOD) if name.endswith("gz") else GOOD)
-    assert_good(read(path, make_plan()))
+    assert_good(read(path, sick_plan()))
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_every_format_gives_the_same_records(name: str, make_plan: MakePlan, wri
     ],
     ids=["crlf", "byte order mark", "no last newline", "empty lines", "quotes", "spaces and words", "extra columns"],
 )  # fmt: skip
-def test_the_accidents_of_csv_do_not_matter(content: bytes, make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_the_accidents_of_csv_do_not_matter(content: bytes, sick_plan: SickPlan, write_file: WriteFile) -> None:
     """What spreadsheets and exports vary without meaning anything; columns outside the plan are not even decoded."""
-    records = read(write_file("a.csv", content), make_plan())
+    records = read(write_file("a.csv", content), sick_plan())
     if b"null" in content:
         assert np.isnan(records.features[0][[1, 3]]).all()
         assert records.features[1].tolist() == [0, 1, UNKNOWN_CATEGORY, MISSING_CATEGORY]
@@ -88,50 +88,50 @@ def test_the_accidents_of_csv_do_not_matter(content: bytes, make_plan: MakePlan,
         assert_good(records)
 
 
-def test_chunks_are_bounded_and_in_order(make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_chunks_are_bounded_and_in_order(sick_plan: SickPlan, write_file: WriteFile) -> None:
     """A file larger than one block comes out in chunks of at most chunk_rows, whole and in the order of the file."""
     rows = 120_000
     lines = b"".join(b"%050d,f,no\n" % (i % 97) for i in range(rows))
     path = write_file("a.csv", b"age,sex,sick\n" + lines)
     assert path.stat().st_size > 5 * 2**20
-    chunks = list(read_records(path, make_plan(), chunk_rows=7000))
+    chunks = list(read_records(path, sick_plan(), chunk_rows=7000))
     assert max(chunk.n_records for chunk in chunks) == 7000
     together = concatenate(chunks)
     np.testing.assert_array_equal(together.features[0], (np.arange(rows) % 97).astype(np.float32))
 
 
-def test_a_prediction_needs_neither_label_nor_identifier(make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_a_prediction_needs_neither_label_nor_identifier(sick_plan: SickPlan, write_file: WriteFile) -> None:
     """Rows to be predicted have no label yet; the plan's identifier matters for training only."""
-    plan = make_plan(privacy={"unit": "person", "max_rows_per_unit": 2})
+    plan = sick_plan(privacy={"unit": "person", "max_rows_per_unit": 2})
     records = read(write_file("a.csv", b"sex,age\nf,3\n"), plan, with_label=False)
     assert records.label is None and records.unit is None and records.features[0].tolist() == [3.0]
 
 
-def test_identifiers_are_read_as_text(make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_identifiers_are_read_as_text(sick_plan: SickPlan, write_file: WriteFile) -> None:
     """The unit of privacy must not depend on how a format stores a number: 7, 7.0 and "7" are one person."""
-    plan = make_plan(privacy={"unit": "person", "max_rows_per_unit": 2})
+    plan = sick_plan(privacy={"unit": "person", "max_rows_per_unit": 2})
     records = read(write_file("a.csv", b"person,age,sex,sick\n7,1,f,no\n 7.0 ,2,f,no\n007,3,f,no\n"), plan)
     assert records.unit is not None and records.unit.tolist() == ["7", "7", "007"]
     for column in (np.array([7, 12]), np.array([7.0, 12.0]), np.array(["7", "12"]), [7, 12.0]):
         assert identifiers(column, HERE).tolist() == ["7", "12"]
 
 
-def test_a_regression_label_is_clamped(make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_a_regression_label_is_clamped(sick_plan: SickPlan, write_file: WriteFile) -> None:
     """The label's public bounds are what the sensitivity rests on, so no value leaves them, infinite ones included."""
-    plan = make_plan(label={"name": "cost", "type": "regression", "min": -1, "max": 10})
+    plan = sick_plan(label={"name": "cost", "type": "regression", "min": -1, "max": 10})
     records = read(write_file("a.csv", b"age,sex,cost\n1,f,3.25\n1,f,-7\n1,f,inf\n1,f,1e400\n"), plan)
     assert records.label is not None and records.label.dtype == np.float64
     assert records.label.tolist() == [3.25, -1.0, 10.0, 10.0]
 
 
-def test_one_class_is_fine(make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_one_class_is_fine(sick_plan: SickPlan, write_file: WriteFile) -> None:
     """A site that has seen one class only is a site like any other: refusing it would tell the others about it."""
-    assert read(write_file("a.csv", b"age,sex,sick\n1,f,no\n2,m,no\n"), make_plan()).label is not None
+    assert read(write_file("a.csv", b"age,sex,sick\n1,f,no\n2,m,no\n"), sick_plan()).label is not None
 
 
-def test_infinite_and_huge_numbers_are_numbers(make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_infinite_and_huge_numbers_are_numbers(sick_plan: SickPlan, write_file: WriteFile) -> None:
     """They lie beyond the bounds, and what lies beyond the bounds is clamped later."""
-    records = read(write_file("a.csv", b"age,sex,sick\ninf,f,no\n-Infinity,f,no\n1e300,f,no\n"), make_plan())
+    records = read(write_file("a.csv", b"age,sex,sick\ninf,f,no\n-Infinity,f,no\n1e300,f,no\n"), sick_plan())
     assert records.features[0].tolist() == [np.inf, -np.inf, np.inf]
 
 
@@ -212,13 +212,13 @@ BAD_ROWS = [
 @pytest.mark.parametrize(("code", "content", "where", "said"), BAD_ROWS)
 @pytest.mark.parametrize("is_packed", [False, True], ids=["csv", "csv.gz"])
 def test_bad_csv_has_one_clear_error(
-    code: str, content: bytes, where: str, said: str, is_packed: bool, make_plan: MakePlan, write_file: WriteFile
+    code: str, content: bytes, where: str, said: str, is_packed: bool, sick_plan: SickPlan, write_file: WriteFile
 ) -> None:
     """Each fault has its own code and names its place, cause and remedy; no message prints a row."""
     name = "a.csv.gz" if is_packed else "a.csv"
     path = write_file(name, gzip.compress(content, 1) if is_packed else content)
     with pytest.raises(DataError) as caught:
-        read(path, make_plan())
+        read(path, sick_plan())
     error = caught.value
     assert error.code == code
     assert error.public_code == (code if code in ("data-missing-column", "data-duplicate-column") else "data")
@@ -229,18 +229,18 @@ def test_bad_csv_has_one_clear_error(
 
 
 @pytest.mark.parametrize("value", ["Ms Smith of 4 High Street, who must not be named", "abc"])
-def test_what_happened_names_no_value(value: str, make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_what_happened_names_no_value(value: str, sick_plan: SickPlan, write_file: WriteFile) -> None:
     """A cell's content stands in the cause only, shortened: `what` may be logged where values may not."""
     path = write_file("a.csv", f'age,sex,sick\n"{value}",f,no\n'.encode())
     with pytest.raises(DataError) as caught:
-        read(path, make_plan())
+        read(path, sick_plan())
     assert value not in caught.value.what
     assert (value in caught.value.cause) == (len(value) < 38)
 
 
-def test_a_missing_identifier_is_refused(make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_a_missing_identifier_is_refused(sick_plan: SickPlan, write_file: WriteFile) -> None:
     """A row without an identifier belongs to nobody, so nobody's rows could be bounded."""
-    plan = make_plan(privacy={"unit": "person", "max_rows_per_unit": 2})
+    plan = sick_plan(privacy={"unit": "person", "max_rows_per_unit": 2})
     for content in (b"person,age,sex,sick\nA,1,f,no\n,2,f,no\n", b"person,age,sex,sick\nA,1,f,no\nNA,2,f,no\n"):
         with pytest.raises(DataError) as caught:
             read(write_file("a.csv", content), plan)
@@ -248,12 +248,12 @@ def test_a_missing_identifier_is_refused(make_plan: MakePlan, write_file: WriteF
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.999])
-def test_a_truncated_gzip_is_named_so(keep: float, make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_a_truncated_gzip_is_named_so(keep: float, sick_plan: SickPlan, write_file: WriteFile) -> None:
     """A broken download must not train on the rows that happen to have arrived, even if only the trailer is lost."""
     packed = gzip.compress(GOOD + b"".join(b"%d,f,no\n" % (i * 7919 % 100_003) for i in range(300_000)))
     path = write_file("a.csv.gz", packed[: int(len(packed) * keep)])
     with pytest.raises(DataError) as caught:
-        read(path, make_plan())
+        read(path, sick_plan())
     assert caught.value.code == "data-truncated"
 
 
@@ -270,15 +270,15 @@ def test_a_truncated_gzip_is_named_so(keep: float, make_plan: MakePlan, write_fi
         ("a", GOOD, "data-unknown-format"),
     ],
 )
-def test_damaged_files(name: str, content: bytes, code: str, make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_damaged_files(name: str, content: bytes, code: str, sick_plan: SickPlan, write_file: WriteFile) -> None:
     """A file that is not what its name says is refused before a row is used."""
     with pytest.raises(DataError) as caught:
-        read(write_file(name, content), make_plan())
+        read(write_file(name, content), sick_plan())
     assert caught.value.code == code
 
 
 @pytest.mark.parametrize("n_more", [0, 3])
-def test_a_parquet_cell_has_a_limit(write_file: WriteFile, n_more: int, make_plan: MakePlan) -> None:
+def test_a_parquet_cell_has_a_limit(write_file: WriteFile, n_more: int, sick_plan: SickPlan) -> None:
     """A few kilobytes unpack to a cell that fills a site's memory; a line of CSV has the same limit."""
     path = write_file("a.parquet", b"")
     for length, code in ((MOST_BYTES + 1, "data-cell-too-long"), (MOST_BYTES - 64, "")):
@@ -287,13 +287,13 @@ def test_a_parquet_cell_has_a_limit(write_file: WriteFile, n_more: int, make_pla
         pq.write_table(pa.table({"age": [1] * n_rows, "sex": sexes, "sick": ["no"] * n_rows}), path, compression="zstd")
         found = ""
         try:
-            read(path, make_plan())
+            read(path, sick_plan())
         except DataError as refused:
             found = refused.code
         assert found == code
 
 
-def test_a_damaged_parquet_page_is_refused(make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_a_damaged_parquet_page_is_refused(sick_plan: SickPlan, write_file: WriteFile) -> None:
     """A Parquet file whose footer is whole and whose data is not gives an error, not other numbers."""
     path = write_file("a.parquet", b"")
     ages = np.random.default_rng(0).random(20_000)
@@ -303,26 +303,26 @@ def test_a_damaged_parquet_page_is_refused(make_plan: MakePlan, write_file: Writ
     content[200:40_000] = bytes(39_800)
     path.write_bytes(bytes(content))
     with pytest.raises(DataError) as caught:
-        read(path, make_plan())
+        read(path, sick_plan())
     assert caught.value.code == "data-corrupt"
 
 
-def test_a_parquet_column_of_dates_is_refused_by_type(make_plan: MakePlan, write_file: WriteFile) -> None:
+def test_a_parquet_column_of_dates_is_refused_by_type(sick_plan: SickPlan, write_file: WriteFile) -> None:
     """A date is no number; the error names the type and offers what to do."""
     path = write_file("a.parquet", b"")
     dates = pa.array([0], pa.date32())
     pq.write_table(pa.table({"age": dates, "sex": ["f"], "sick": ["no"]}), path)
     with pytest.raises(DataError, match=r"'age'.*date32") as caught:
-        read(path, make_plan())
+        read(path, sick_plan())
     assert caught.value.code == "data-wrong-type"
 
 
-def test_files_that_cannot_be_opened(tmp_path: Path, make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_opened(tmp_path: Path, sick_plan: SickPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing, forbidden, not a file: told apart, and told before the first chunk is asked for."""
 
     def code_of(path: Path) -> str:
         with pytest.raises(DataError) as caught:
-            read_records(path, make_plan())
+            read_records(path, sick_plan())
         return caught.value.code
 
     assert code_of(tmp_path / "none.csv") == "data-file-missing"
@@ -337,7 +337,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path, make_plan: MakePlan, monkey
     assert code_of(tmp_path / "a.csv") == "data-permission"
 
 
-def test_columns_from_memory(make_plan: MakePlan) -> None:
+def test_columns_from_memory(sick_plan: SickPlan) -> None:
     """The estimators' way in: arrays of any dtype, extra ones ignored, a missing or shorter one refused."""
     columns: dict[str, Any] = {
         "age": np.array([40, np.nan, 61.5, 30]),
@@ -345,12 +345,12 @@ def test_columns_from_memory(make_plan: MakePlan) -> None:
         "sick": np.array(["no", "yes", "no", "yes"]),
         "other": np.array([object()] * 4),
     }
-    assert_good(records_from_columns(columns, make_plan()))
-    assert_good(records_from_columns({**columns, "age": np.array(["40", "", "61.5", "30"])}, make_plan()))
+    assert_good(records_from_columns(columns, sick_plan()))
+    assert_good(records_from_columns({**columns, "age": np.array(["40", "", "61.5", "30"])}, sick_plan()))
     with pytest.raises(DataError, check=coded("data-lengths")):
-        records_from_columns({**columns, "age": np.zeros(3)}, make_plan())
+        records_from_columns({**columns, "age": np.zeros(3)}, sick_plan())
     with pytest.raises(DataError, match="'age'"):
-        records_from_columns({name: columns[name] for name in ("sex", "sick")}, make_plan())
+        records_from_columns({name: columns[name] for name in ("sex", "sick")}, sick_plan())
 
 
 def test_concatenating_nothing_is_an_error() -> None:

@@ -28,10 +28,10 @@ RUN = b"r" * 32
 
 
 @pytest.fixture
-def store(tmp_path: Path, make_plan: Callable[..., Plan]) -> NodeStore:
+def store(tmp_path: Path, sick_plan: Callable[..., Plan]) -> NodeStore:
     """An open run of which nothing was answered yet."""
     made = NodeStore(tmp_path / "node")
-    made.open_run(RUN, TrainingTask(make_plan()), b"data")
+    made.open_run(RUN, TrainingTask(sick_plan()), b"data")
     made.save_attempt(RUN, 1)
     return made
 
@@ -109,10 +109,10 @@ def test_the_counter_is_json_of_one_length(store: NodeStore) -> None:
 
 
 def test_a_disk_that_is_full_at_the_first_count_locks_no_node(
-    tmp_path: Path, make_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sick_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file was made, and nothing written: nothing has left the node, which takes the run up with more room."""
-    task = TrainingTask(make_plan())
+    task = TrainingTask(sick_plan())
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, "full")
         patch.setattr(os, "pwrite", Mock(side_effect=full))

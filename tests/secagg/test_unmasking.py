@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto import PRIME, PrimitiveFault, combine_shares, interpolate, parse_share, split, weights_at
+from hedgerow.crypto import PRIME, PrimitiveFault, interpolate, parse_share, secret_from, split, weights_at
 from hedgerow.secagg import masks
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.messages import Answer, Header
@@ -36,7 +36,7 @@ class Searcher:
             return Code.TOO_FEW_ANSWERS
         for subset in islice(self.subsets(trusted, list(values)), masks.MAX_SUBSETS):
             try:
-                secret = combine_shares(subset, [values[x].to_bytes(33, "big") for x in subset])
+                secret = secret_from(weights_at(0, subset), [values[x] for x in subset])
             except PrimitiveFault:
                 continue
             if fits(secret):

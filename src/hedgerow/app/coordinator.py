@@ -248,7 +248,7 @@ class ModelFile:
 
     def look(self, session: RunSession) -> None:
         """Say that a run is over whose journal says so; raises UsageError where there is no room for its model."""
-        made = session.made
+        made = session.find_outcome()
         if made is None:
             self.require_room()
             return
@@ -361,8 +361,9 @@ def carry_out(
             note(f"{place} held another run, which does not go on. It is set aside as {aside}; a new run begins.")
         session = RunSession(setup, journal)
         file.look(session)
-        if session.made is not None:
-            file.keep(session.made, session)
+        outcome = session.find_outcome()
+        if outcome is not None:
+            file.keep(outcome, session)
         board.attach(session.run)
         begun.run = lambda: session.run.run_id
         lines.least = session.run.sites.least

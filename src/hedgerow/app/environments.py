@@ -49,7 +49,7 @@ Table = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a run has made. Attributes: sites: whose rows are in the model."""
+    """What a run has made: a model, and the sites whose rows are in it."""
 
     model: Model
     sites: tuple[str, ...]
@@ -73,7 +73,8 @@ class Study:
     Args:
         plan: the plan, or its TOML file.
 
-    Raises: PlanError.
+    Raises:
+        PlanError: the plan cannot be read.
     """
 
     def __init__(self, plan: Plan | Table) -> None:

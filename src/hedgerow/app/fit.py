@@ -19,7 +19,7 @@ from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, format_counts, header_advice, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, open_table
 from hedgerow.data.units import MANY, MOST_LEFT_OUT, list_needed_columns
-from hedgerow.errors import PolicyRefusal
+from hedgerow.errors import PolicyRefusal, mark_private
 from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import MANY_CATEGORIES, Plan
@@ -177,7 +177,7 @@ def log_fit(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen 
     """
     found = table_fit(table, plan)
     name = "The query's result" if is_url(table) else Path(os.fspath(table)).name
-    rows = f"{name}: {found.rows.text()} (private: for this site only)"
+    rows = mark_private(f"{name}: {found.rows.text()}")
     tell(rows, level="WARNING") if is_mostly_left_out(found) else tell(rows)
     said = [name]
     for words, counts in (
@@ -191,10 +191,10 @@ def log_fit(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen 
             shares = [f"{_share(counts[each], n_cells[each])} of {each!r}" for each in worst[:_WORST]]
             said.append(f"{words} {', '.join(shares)}" + (" and others" if len(worst) > _WORST else ""))
     if said[1:]:
-        tell(f"{said[0]}: {'; '.join(said[1:])} (private: for this site only)")
+        tell(mark_private(f"{said[0]}: {'; '.join(said[1:])}"))
     odd = found.findings()
     for title, text in odd[:_MOST_LINES]:
-        tell(f"{name}, {title!r}: {text} (private: for this site only)")
+        tell(mark_private(f"{name}, {title!r}: {text}"))
     if odd:
         tell("`hedgerow check` has the whole table, and what would mend it.")
     if seen is not None:

@@ -565,8 +565,10 @@ def _call(invitation: StudyInvitation) -> str:
 class _DoorLine:
     """Asks the coordinator, and asks again while it cannot be reached.
 
-    Args: invitation; address: where it is dialled, which needs no trust, for its keys are the invitation's; identity:
-        of who asks, once the coordinator may want to see its certificate.
+    Args:
+        invitation: whose keys the coordinator has to have.
+        address: where it is dialled, which needs no trust.
+        identity: of who asks, once the coordinator may want to see its certificate.
     """
 
     def __init__(self, invitation: StudyInvitation, address: str, identity: PrivateIdentity | None = None) -> None:

@@ -249,7 +249,7 @@ class ReadyNode:
     page: SitePage | None
 
     def take_part(self, *, stays: bool = False, has_met: bool = False) -> NodeResult:
-        """Join, and answer until the run is over; raises as `run_node`. Args: see `take_part`."""
+        """Join, and answer until the run is over; raises as `run_node`."""
         options, session, store, page = self.options, self.session, self.store, self.page
         plan = session.plan
         digest = b"" if plan is None else bytes.fromhex(plan.digest)
@@ -371,13 +371,19 @@ def _note_reserved(store: NodeStore, book: BudgetBook, site: str) -> None:
 
 
 def take_part(options: NodeOptions, page: SitePage | None = None, *, asks: bool = False) -> NodeResult:
-    """Take part in one run. Args: see `prepare_node`. Raises HedgerowError: as that does, and why the run has ended."""
+    """Take part in one run; raises HedgerowError: as `prepare_node`, and why the run has ended."""
     with prepare_node(options, page, asks=asks) as node:
         return node.take_part()
 
 
 class ConnectionNotes:
-    """Tells the owner why nothing happens, and that it is over; less and less often where that goes on and on."""
+    """Tells the owner why nothing happens, and that it is over; less and less often where that goes on and on.
+
+    Args:
+        patience: seconds without a word from the coordinator after which the node gives up.
+        is_paused: whether the coordinator has said that it goes on later.
+        is_resting: whether no run is due, so that none need be there.
+    """
 
     def __init__(
         self,
@@ -385,9 +391,6 @@ class ConnectionNotes:
         is_paused: Callable[[], bool] = lambda: False,
         is_resting: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Args: patience: seconds without a word from the coordinator after which the node gives up; is_paused: whether
-        the coordinator has said that it goes on later; is_resting: whether no run is due, so that none need be there.
-        """
         self._repeats, self._patience = Repeats(), patience
         self._is_paused, self._is_resting = is_paused, is_resting
 

@@ -452,7 +452,8 @@ class SitePage(Page):
         site: its name.
         study: that it takes part in, if that has a name.
 
-    Raises: as `Page`.
+    Raises:
+        HedgerowError: as `Page`.
     """
 
     def __init__(self, place: str, site: str, study: str = "") -> None:
@@ -620,7 +621,10 @@ class SitePage(Page):
 class _Look:
     """What stands on the page of a node that runs; to be called now and then, by one thread.
 
-    Args: session, store: the node's; book: opened for this; policy: the owner's.
+    Args:
+        session, store: the node's.
+        book: opened for this.
+        policy: the owner's.
     """
 
     def __init__(self, session: NodeSession, store: NodeStore, book: BudgetBook, policy: Policy) -> None:
@@ -633,7 +637,12 @@ class _Look:
         self._again = -math.inf
 
     def __call__(self, lost: str, *, is_last: bool) -> dict[str, Any]:
-        """Args: lost: why there is no connection, "" where there is one; is_last: whether no other look follows."""
+        """What has changed on the page.
+
+        Args:
+            lost: why there is no connection, "" where there is one.
+            is_last: whether no other look follows.
+        """
         session = self._session
         question, (phase, mood), waiting = session.question, _PHASES[session.state], ""
         is_over = session.state in (NodeState.FINISHED, NodeState.STOPPED)
@@ -718,7 +727,7 @@ class _Look:
             self._after = [["after one more run by this plan", f"epsilon {number(whole)}, at most"]]
 
     def _note_spent(self, lines: Sequence[BudgetLine], start: int) -> None:
-        """A point of the curve: what the run that goes on has cost by now. Args: start: where it begins."""
+        """A point of the curve, which begins at `start`: what the run that goes on has cost by now."""
         done, planned = self._session.progress
         spent = self._store.spent(self._session.run_id)
         if spent is None or not planned:

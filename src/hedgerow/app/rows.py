@@ -22,7 +22,7 @@ from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.data.sources import Location, adapt, column_names, file_path, is_url, open_table
 from hedgerow.data.units import MOST_LEFT_OUT, ContributionReport, RowCount
-from hedgerow.errors import UsageError
+from hedgerow.errors import UsageError, mark_private
 from hedgerow.plan.plan import Plan
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import Asked
@@ -64,7 +64,7 @@ def raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Cal
     name = "The query's result" if is_url(place) else Path(file_path(place)).name
 
     def tell_owner(rows: RowCount) -> None:
-        said = f"{name}, for a survey: {rows.text()} (private: for this site only)"
+        said = mark_private(f"{name}, for a survey: {rows.text()}")
         note(said, level="WARNING" if rows.share_left_out > MOST_LEFT_OUT else "INFO")
 
     return lambda asked: read_raw_site(adapt(place, own), asked, tell_owner)
@@ -74,7 +74,7 @@ def _report_reading(read: tuple[SiteData, ContributionReport], source: str, tell
     rows, report = read
     if tell is not None and (report.unfit or report.warning or not rows.n_records):
         text = " ".join(filter(None, (report.text(), report.warning)))
-        said = f"{source}: {text} (private: for this site only)"
+        said = mark_private(f"{source}: {text}")
         tell(said, level="WARNING") if report.rows.share_left_out > MOST_LEFT_OUT else tell(said)
     return rows
 
@@ -126,10 +126,8 @@ def _read_now(load: Load, plan: Plan | None, tables: Sequence[Location], tell: T
 
     def give(offered: Plan) -> SiteData:
         if plan is not None and _stamps(tables) != before:
-            tell(
-                "A table was changed since it was read. The run takes the rows as they were then; to have it take the "
-                "new ones, start the node again before a run begins (private: for this site only)"
-            )
+            said = "A table was changed since it was read. The run takes the rows as they were then; to have it take"
+            tell(mark_private(f"{said} the new ones, start the node again before a run begins"))
         return early(offered)
 
     return give

@@ -85,7 +85,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A titled table. Attributes: heads: of its columns; rows: as many cells each."""
+    """A titled table: the heads of its columns, and rows of as many cells."""
 
     title: str
     heads: tuple[str, ...]
@@ -132,7 +132,7 @@ def explain_sheets(found: TableStatistics | SurvivalCurves) -> str:
 def _number_sheet(
     title: str, columns: list[ColumnStatistics], *, has_odd: bool, has_mean: bool, is_page: bool
 ) -> Sheet:
-    """Args: has_odd: whether some column has cells that are no numbers, in so many of them that it is shown."""
+    """Numbers; with the share of cells that are none, where some column `has_odd` ones in such number."""
     shares = list(_QUANTILES) if is_page else [0.05, 0.5, 0.95]
     heads = ["column", "missing", *(["text"] if has_odd else []), *(["bounds"] if is_page else [])]
     heads += [*(["mean"] if has_mean else []), *(_QUANTILES[share] for share in shares), "histogram"]

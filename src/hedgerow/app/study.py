@@ -66,9 +66,12 @@ _SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_WAITS = 0.3, 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """What the operator of a study gives. Attributes: folder: the study's; the others as for `CoordinatorOptions`.
+    """What the operator of a study gives.
 
-    console: [HOST:]PORT of the study's page; None for none.
+    Attributes:
+        folder: the study's.
+        console: [HOST:]PORT of the study's page; None for none.
+        others: as for `CoordinatorOptions`.
     """
 
     folder: Path
@@ -159,7 +162,8 @@ def read_identity(book: StudyBook) -> PrivateIdentity:
 def _propose_policy(policy: str | None, max_epsilon: float | None, plan: Plan, before: str | None) -> str:
     """The policy that a site is asked to confirm, without the name of its data; raises UsageError.
 
-    Args: before: that of the invitation that this one replaces, for where the command names none.
+    Args:
+        before: that of the invitation that this one replaces, for where the command names none.
     """
     from hedgerow.client.policy import parse_policy
 
@@ -299,7 +303,8 @@ def _require_own_roster(book: StudyBook, made: PinnedRoster | None = None) -> No
 
     The study's next one would follow its own, and might trust keys again that somebody has taken out by hand.
 
-    Args: made: the next one, which a command that was killed may have written already.
+    Args:
+        made: the next one, which a command that was killed may have written already.
     """
     place, own = book.folder / ROSTER, book.roster
     if own is None or not place.is_file():
@@ -524,7 +529,7 @@ def newest_run(folder: Path) -> tuple[int, bool]:
 
 
 def _carry_out(options: StudyOptions, number: int, report: Report, page: Console | None) -> None:
-    """Begin a run, or go on with it, and hand its model out. Args: page: of the study."""
+    """Begin a run, or go on with it, and hand its model out."""
     from hedgerow.app.coordinator import ModelFile, hand_out, train_over_nodes
 
     folder = options.folder

@@ -268,7 +268,8 @@ def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, s
 def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> tuple[dict[str, AskedColumn], list[str]]:
     """What is declared of the columns, by the schema before the code book, and the columns that are left out.
 
-    Args: names: of the columns that there are; None for those that are declared.
+    Args:
+        names: of the columns that there are; None for those that are declared.
     """
     schema = {} if options.schema is None else read_schema(read_text(options.schema))
     book = {} if options.codebook is None else read_codebook(options.codebook)
@@ -333,7 +334,7 @@ class PlanFile:
 
     def look(self, session: RunSession) -> None:
         """Say that a survey is over whose journal says so; raises UsageError where there is no room for its plan."""
-        if session.made is None:
+        if session.find_outcome() is None:
             self.require_room()
         elif not self.quiet:
             note(f"The survey is over; what it found is written to {self.path}, and sites that missed the end hear it.")

@@ -90,9 +90,10 @@ def coordinate(
             with serve_monitors(file, board, hubs[0], keys):
                 yield hubs[0]
         except Waiting:
-            if session.made is not None:
+            outcome = session.find_outcome()
+            if outcome is not None:
                 # Whether the sites say that they have heard of the end changes nothing about it.
-                ended.append((session.made, session))
+                ended.append((outcome, session))
             raise
         finally:
             hubs[0].close()

@@ -332,8 +332,9 @@ def _make_loader(
     per value, in a file of mode 0600; a table that was changed has another size or time, and is read again. The rows of
     a database may change unseen: they are read every time.
 
-    Args: is_check: whether the owner is looking, and no coordinator has asked. Where rows that do not fit are refused,
-        they are read then and at no other time, for an answer would tell the coordinator of them.
+    Args:
+        is_check: whether the owner is looking, and no coordinator has asked. Where rows that do not fit are refused,
+            they are read then and at no other time, for an answer would tell the coordinator of them.
     """
     data, query = source
     table = "" if is_url(data) else file_path(data)

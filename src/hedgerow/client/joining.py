@@ -295,7 +295,11 @@ def begin(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> tupl
 def _open_question(store: NodeStore, setup: NodeSetup, run_id: bytes, task: Task, total: float) -> Question | None:
     """What the owner still has to answer about a run, which is asked where it was not; None if it is approved.
 
-    Args: total: what the data set would then have cost. Raises PolicyRefusal (code "policy-denied").
+    Args:
+        total: what the data set would then have cost.
+
+    Raises:
+        PolicyRefusal: code "policy-denied".
     """
     policy, name = setup.policy, task.plan.name
     question = Question(

@@ -295,11 +295,9 @@ def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
 def _cut_again(held: Site, data: SiteData, query: Query) -> None:
     """Give the rows the codes of a query's new edges."""
     if query.new_edges:
-        kept = {} if held.kept is None else held.kept
-        grid, edges = kept.get("cut again") or (build_grid(held.plan), {})
-        codes = data.codes_in(grid, query.new_edges, Recoded(edges, held.records.codes))
-        held.records = held.records._replace(codes=codes)
-        kept["cut again"] = grid, query.new_edges
+        recoded = Recoded(held.new_edges, held.records.codes)
+        codes = data.codes_in(held.grid, query.new_edges, recoded)
+        held.records, held.new_edges = held.records._replace(codes=codes), query.new_edges
 
 
 def check_data(site: str, data: SiteData, plan: Plan) -> None:

@@ -19,7 +19,14 @@ from hedgerow.client.node import ArrivalsOfRun, Node
 from hedgerow.client.setup import Answers, NodeSetup
 from hedgerow.client.state import NodeStep, NodeStore, Question, StoredRun
 from hedgerow.codec import digest
-from hedgerow.errors import AggregationError, DataError, HedgerowError, PolicyRefusal, RemoteProtocolError
+from hedgerow.errors import (
+    AggregationError,
+    DataError,
+    HedgerowError,
+    PolicyRefusal,
+    RemoteProtocolError,
+    mark_private,
+)
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import SurveyTask, Task, build_checks, digest_model, read_invitation
@@ -467,7 +474,6 @@ Reply = tuple[NodeState, Message | None]
 _NOTHING = NodeStep()
 WORSE_TREES = 10
 """Trees in a row that say less about a site's rows than a constant before its owner hears of it."""
-_DISAGREES = "model-disagrees"
 _OUT_OF_LINE = "group-out-of-line"
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
 
@@ -903,12 +909,13 @@ class NodeRun:
         """
         n_worse = self.node.n_worse if isinstance(self.node, Node) else 0
         if n_worse >= WORSE_TREES and not self._has_told:
-            self._setup.tell(
+            said = (
                 f"For {n_worse} trees in a row the model so far has predicted this site's rows worse than a constant. "
                 "Some site may lie, or these rows may be unlike the others'. Only you hear of it. You may end this "
                 "node's part (`hedgerow approve FOLDER --stop`): what others see then follows from your rows, outside "
-                f"the guarantee ({_DISAGREES}; private: for this site only)"
+                "the guarantee"
             )
+            self._setup.tell(mark_private(said, "model-disagrees"))
         self._has_told = n_worse >= WORSE_TREES
 
     def _require_plausible(self, query: Query, release: IntVector) -> None:

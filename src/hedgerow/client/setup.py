@@ -21,7 +21,7 @@ from hedgerow.crypto import Identity
 from hedgerow.data.raw_cells import digest_raw_rows
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import GOLDEN_MULTIPLIER, mix_words
-from hedgerow.errors import PolicyRefusal
+from hedgerow.errors import PolicyRefusal, mark_private
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
@@ -117,9 +117,6 @@ def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDAr
     return np.sort(np.argsort(hashes, kind="stable")[:most])
 
 
-_MORE_ROWS = "rows-beyond-declared"
-
-
 def limit_rows(setup: NodeSetup, data: SiteData) -> SiteData:
     """The rows, no more than the roster says (`select_rows`); the owner, and no one else, is told of more."""
     if tell_about_more_rows(setup, data.n_records):
@@ -133,11 +130,12 @@ def tell_about_more_rows(setup: NodeSetup, n_rows: int) -> bool:
     """Whether there are more rows than the roster says, which the owner is told of then."""
     is_more = 0 < setup.max_rows < n_rows
     if is_more:
-        setup.tell(
+        said = (
             f"This site has {n_rows:,} rows; the roster says that it has at most {setup.max_rows:,}. So many are used, "
             "chosen by a public rule. For their units the promise is that of replacing one by another: twice mu. Give "
-            f"fewer rows, or agree on a roster with a larger number ({_MORE_ROWS}; private: for this site only)"
+            "fewer rows, or agree on a roster with a larger number"
         )
+        setup.tell(mark_private(said, "rows-beyond-declared"))
     return is_more
 
 

@@ -410,7 +410,8 @@ def scale_numbers(column: Any, factor: float, offset: float, place: Place) -> An
 def _cells(column: Any, typed: Any) -> Sequence[Any]:
     """The plain value of each cell of a column; the text of a date or time that Python has no value for.
 
-    Args: typed: the column by `to_arrow`, which is a list for some of Arrow's types as well: unions, UUIDs.
+    Args:
+        typed: the column by `to_arrow`, which is a list for some of Arrow's types as well: unions, UUIDs.
     """
     if isinstance(column, list | tuple):
         return column

@@ -35,7 +35,7 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         loss: "logistic" (the default), "squared" or "hinge". Probabilities are calibrated for the first only.
         rounds, scale, row_norm, gram_share, ridge, learning_rate: as in a plan's [adassp].
 
-    Attributes: as in `DPGBDTClassifier`.
+    Its attributes are those of `DPGBDTClassifier`.
     """
 
     def __init__(

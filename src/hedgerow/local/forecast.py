@@ -124,10 +124,7 @@ def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) ->
 
 
 def share_noise_factor(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> float:
-    """How many times the standard deviation of server noise a sum has when all of `n_sites` add their shares.
-
-    Args: as `noise_guarantees`.
-    """
+    """How many times the standard deviation of server noise a sum has when all of `n_sites` add their shares."""
     return math.sqrt(n_sites / noise_guarantees(n_sites, has_echo=has_echo, min_survivors=min_survivors).honest_group)
 
 

@@ -117,10 +117,7 @@ def brier_scores(times: NDArray[Any], events: NDArray[Any], survival: Floats, at
 
 
 def integrated_brier_score(times: NDArray[Any], events: NDArray[Any], survival: Floats, ends: Floats) -> float:
-    """The mean of `brier_scores` over the time from 0, where it is 0, to the last end, on straight lines between ends.
-
-    Args: as `brier_scores`.
-    """
+    """The mean of `brier_scores` over the time from 0, where it is 0, to the last end; straight lines between ends."""
     return mean_over_time(brier_scores(times, events, survival, ends), ends)
 
 

@@ -462,7 +462,12 @@ def _unmask_part(
     totals: Mapping[str, Words],
     secrets: tuple[Mapping[int, Mapping[int, int | None]], Reconstructor],
 ) -> dict[str, Integers]:
-    """The exact sums of one part. Args: of: its number, and its headers; secrets: their shares by node."""
+    """The exact sums of one part.
+
+    Args:
+        of: its number, and its headers.
+        secrets: their shares by node, and what puts them together.
+    """
     part, headers = of
     about, reconstructor = secrets
     plus: list[bytes] = []

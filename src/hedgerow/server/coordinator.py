@@ -24,7 +24,7 @@ run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
@@ -772,7 +772,7 @@ def advance_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
         if is_last:
             between = _begin_epoch(run, setup)
         else:
-            following, messages = _next_step(run, setup)
+            advanced, messages = _close_step(run, setup)
     except (SumAbandoned, RemoteProtocolError) as fault:
         # A site fell silent in the middle; those who are there begin again.
         run.tell(RunEventKind.ABANDONED, code=fault.code)
@@ -782,13 +782,13 @@ def advance_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
     if is_last:
         open_round(run, between)
     else:
-        run.enter(SettingUp(following))
+        run.enter(SettingUp(advanced))
         for node, message in messages.items():
             if run.sites.at_node(node).is_setting_up:
                 run.send(run.sites.at_node(node), Payload(MessageKind.SETUP, message))
 
 
-def _next_step(run: CoordinatorRun, setup: EpochSetup) -> tuple[EpochSetup, dict[int, bytes]]:
+def _close_step(run: CoordinatorRun, setup: EpochSetup) -> tuple[EpochSetup, dict[int, bytes]]:
     """The set-up with its next step open, and the messages that it begins with, by node."""
     if setup.state is State.COLLECTING_SHARES:
         return setup.close_shares()
@@ -798,8 +798,8 @@ def _next_step(run: CoordinatorRun, setup: EpochSetup) -> tuple[EpochSetup, dict
     if len(setup.advertisements) < n_invited:
         # The parameters were made for more sites, and fewer need others to be as safe.
         raise refuse(Code.TOO_FEW_READY, f"{len(setup.advertisements)} of {n_invited}.")
-    following, listed = setup.close_keys()
-    return following, dict.fromkeys(following.advertisements, listed)
+    advanced, listed = setup.close_keys()
+    return advanced, dict.fromkeys(advanced.advertisements, listed)
 
 
 def _begin_epoch(run: CoordinatorRun, setup: EpochSetup) -> BetweenSlots:
@@ -852,7 +852,7 @@ def _judge_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
 # From a query to its slot ------------------------------------------------------------------------------------------
 
 
-class Following(Enum):
+class NextStep(Enum):
     """What the coordinator does next when no slot is open."""
 
     SLOT = "open a slot"
@@ -868,9 +868,9 @@ def open_round(run: CoordinatorRun, between: BetweenSlots, released: JournalledR
         released: what was released before it, to be journalled with the slot, or with the end of the run, before a site
             hears of either.
     """
-    following, there = _following(run, between)
-    slot = _new_slot(run, between) if following is Following.SLOT else None
-    digest = _result_digest(run) if following is Following.END else None
+    step, there = _choose_next_step(run, between)
+    slot = _new_slot(run, between) if step is NextStep.SLOT else None
+    digest = _result_digest(run) if step is NextStep.END else None
     run.journal.commit(released, slot, digest)
     if released is not None:
         run.tell(RunEventKind.RELEASED)
@@ -879,37 +879,37 @@ def open_round(run: CoordinatorRun, between: BetweenSlots, released: JournalledR
         run.enter(InSlot(slot))
         for site in there:
             run.send_request(site, slot)
-    elif following is Following.END:
+    elif step is NextStep.END:
         _begin_finishing(run)
-    elif following is Following.EPOCH:
+    elif step is NextStep.EPOCH:
         begin_setup(run)
-    elif following is Following.WAIT:
+    elif step is NextStep.WAIT:
         run.stall()
 
 
-def _following(run: CoordinatorRun, between: BetweenSlots) -> tuple[Following, list[SiteRecord]]:
+def _choose_next_step(run: CoordinatorRun, between: BetweenSlots) -> tuple[NextStep, list[SiteRecord]]:
     """What comes after a release or a set-up, and the sites of the epoch that are there."""
     view, sites = between.view, run.sites
     if run.replica.query is None:
-        return Following.END, []
+        return NextStep.END, []
     present = [site for site in sites if site.is_inside and site.can_answer]
     if sites.is_any_returning:
-        return Following.WAIT, present
+        return NextStep.WAIT, present
     there = {site.name for site in present}
     is_full = between.next_slot >= view.parameters.n_slots or view.parameters.drawing != run.replica.drawing
     is_short = not is_enough(view, [site.node for site in present])
     ready = choose_members(run)
     comes_back = {name for name in ready - there if sites[name].fault_counts.lost_epochs >= MOST_LOST_EPOCHS}
     # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
-    is_worth_it = bool(sites.members_for_next_epoch() - there) and is_short
-    # Where groups are drawn anew, each drawing has to have a set-up of its own, in which they join. Half of the
+    would_suffice = is_short and bool(sites.members_for_next_epoch() - there)
+    # Where groups are drawn anew, each drawing needs a set-up of its own, in which newcomers join as well. Half of the
     # attempts are kept for set-ups that fail.
-    n_needed = run.attempt + run.replica.n_drawings_left
-    is_worth_it |= bool(ready - there - comes_back) and n_needed < MAX_ATTEMPTS // 2
-    if len(ready) >= sites.least and (is_full or is_worth_it):
+    has_attempts = run.attempt + run.replica.n_drawings_left < MAX_ATTEMPTS // 2
+    takes_newcomers = has_attempts and bool(ready - there - comes_back)
+    if len(ready) >= sites.least and (is_full or would_suffice or takes_newcomers):
         # An epoch takes no site in: those who came later, or lost their state, join in a new one.
-        return Following.EPOCH, present
-    return (Following.WAIT if is_short or is_full else Following.SLOT), present
+        return NextStep.EPOCH, present
+    return (NextStep.WAIT if is_short or is_full else NextStep.SLOT), present
 
 
 def _new_slot(run: CoordinatorRun, between: BetweenSlots) -> Aggregator | None:
@@ -936,7 +936,7 @@ def close_vectors(run: CoordinatorRun, now: InSlot) -> None:
     except SumAbandoned as fault:
         _burn(run, now, fault)
         return
-    run.journal.commit(following=slot)
+    run.journal.commit(next_slot=slot)
     for site in run.sites:
         site.opening = Asked.NO
     run.enter(InSlot(slot))
@@ -969,7 +969,7 @@ def close_echoes(run: CoordinatorRun, now: InSlot) -> None:
     except SumAbandoned:
         run.stall()
         return
-    run.journal.commit(following=slot)
+    run.journal.commit(next_slot=slot)
     run.enter(InSlot(slot, certificate))
     for site in run.sites:
         # A site that has lost its state was invited again: it has no slot that this could open. One that was not asked
@@ -1012,9 +1012,9 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
             return
         opened = found
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
-    line, judge = (_release_groups if run.replica.n_groups else _release_one)(run, slot, query, opened)
+    line, noisy, summed = (_release_groups if run.replica.n_groups else _release_one)(run, slot, query, opened)
     try:
-        line = judge()
+        line = _judge(run, query, line, noisy, summed)
     except SumAbandoned as fault:
         # That the run ends is told to all, so what it follows from is a release like any other: it is written down
         # with its cost, and the run given up, in one write.
@@ -1029,10 +1029,12 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
     open_round(run, between, line)
 
 
-def _release_one(
-    run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums
-) -> tuple[JournalledRelease, Callable[[], JournalledRelease]]:
-    """The release of one sum over all sites, charged, and what looks at it: raises as `require_plausible`."""
+Charged = tuple[JournalledRelease, dict[int, IntVector], dict[int, Summed]]
+"""A release with its cost, and by group what was released and what is public of it; 0 for a sum over all sites."""
+
+
+def _release_one(run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums) -> Charged:
+    """The release of one sum over all sites, charged."""
     cohort = find_noise_cohort(run.plan, slot.view)
     releaser = Releaser(run.setup.noise, is_local=run.plan.privacy.noise == "local")
     released = releaser.release(query, opened.sums[VECTOR_ID], cohort)
@@ -1040,18 +1042,10 @@ def _release_one(
         released = wrap(released, slot.spec.vectors[0].width)
     (entry,) = releaser.ledger.releases
     summed = _sum_slot(run, slot, opened.survivors)
-    line = JournalledRelease(released, entry, summed.sites or ())
-
-    def judge() -> JournalledRelease:
-        require_plausible(run.checks, query, run.plan, released, summed)
-        return line
-
-    return line, judge
+    return JournalledRelease(released, entry, summed.sites or ()), {0: released}, {0: summed}
 
 
-def _release_groups(
-    run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums
-) -> tuple[JournalledRelease, Callable[[], JournalledRelease]]:
+def _release_groups(run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums) -> Charged:
     """As `_release_one`, of the sums of groups; one that no records add up to sits the round out, and all are told."""
     view, n_groups = slot.view, run.replica.n_groups
     there = {group: opened.sums[name] for group in range(n_groups)
@@ -1063,15 +1057,25 @@ def _release_groups(
     summed = {g: _sum_slot(run, slot, [node for node in opened.survivors if node in view.parts[g]]) for g in noisy}
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
     whole = pack(noisy, weigh_groups(summed), query.length, n_groups)
+    return JournalledRelease(whole, entry, survivors), noisy, summed
 
-    def judge() -> JournalledRelease:
-        released, faults = run.grouped.pack_sums(query, run.plan, noisy, summed)
-        for group in faults:
-            for name in summed[group].sites or ():
-                run.tell(RunEventKind.COMPLAINT, name, "group-out-of-line")
-        return JournalledRelease(released, entry, survivors)
 
-    return JournalledRelease(whole, entry, survivors), judge
+def _judge(
+    run: CoordinatorRun,
+    query: Query,
+    line: JournalledRelease,
+    noisy: Mapping[int, IntVector],
+    summed: Mapping[int, Summed],
+) -> JournalledRelease:
+    """The release without the groups that no records add up to; raises as `require_plausible` where all are such."""
+    if not run.replica.n_groups:
+        require_plausible(run.checks, query, run.plan, noisy[0], summed[0])
+        return line
+    released, faults = run.grouped.pack_sums(query, run.plan, noisy, summed)
+    for group in faults:
+        for name in summed[group].sites or ():
+            run.tell(RunEventKind.COMPLAINT, name, "group-out-of-line")
+    return replace(line, release=released)
 
 
 def _sum_slot(run: CoordinatorRun, slot: Aggregator, nodes: Sequence[int]) -> Summed:
@@ -1135,7 +1139,9 @@ def _judge_dealer(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned) ->
 
 
 def conclude(run: CoordinatorRun) -> Outcome:
-    """The outcome; raises PrivacyError when the releases cost more than the plan allows."""
+    """The outcome, once all releases are there; raises PrivacyError when they cost more than the plan allows."""
+    if run.outcome is not None:
+        return run.outcome
     model, replica, noise = run.setup.evaluation, run.replica, run.setup.noise
     if model is not None and isinstance(replica.result, Evaluation):
         run.outcome = model.outcome(run.ledger, replica.result, noise)
@@ -1237,8 +1243,7 @@ class RunSession:
 
     # What a driver calls -----------------------------------------------------------------------------------------
 
-    @property
-    def made(self) -> Outcome | None:
+    def find_outcome(self) -> Outcome | None:
         """What the run has made, once its releases are all there: its sites may still have to hear that it is over."""
         return conclude(self.run) if self.run.state is RunState.FINISHING else self.run.outcome
 
@@ -1258,7 +1263,7 @@ class RunSession:
         self.run.sites[site].leave()
         self.run.tell(RunEventKind.JOINED, site)
 
-    def left(self, site: str, reason: str = "") -> list[Outgoing]:
+    def remove_connection(self, site: str, reason: str = "") -> list[Outgoing]:
         """A site's connection is gone; it is not waited for, unless it was only given up.
 
         A broken connection says that the node's process has ended. One that was given up says no more than that
@@ -1692,7 +1697,7 @@ def _deliver(session: RunSession, hub: Hub, messages: list[Outgoing]) -> None:
             hub.send(site, message)
         except WireRefusal as refusal:
             gone.add(site)
-            waiting.extend(session.left(site, refusal.code))
+            waiting.extend(session.remove_connection(site, refusal.code))
 
 
 def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:
@@ -1701,7 +1706,7 @@ def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:
             session.add_connection(site)
             return []
         case Left(site, reason):
-            return session.left(site, reason)
+            return session.remove_connection(site, reason)
         case Arrived(site, message):
             return session.receive(site, message)
 

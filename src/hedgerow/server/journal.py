@@ -183,7 +183,7 @@ class Journal:
     def commit(
         self,
         release: JournalledRelease | None = None,
-        following: Aggregator | None = None,
+        next_slot: Aggregator | None = None,
         result_digest: bytes | None = None,
         given_up: str | Salvage | None = None,
     ) -> None:
@@ -191,7 +191,7 @@ class Journal:
 
         Args:
             release: what was released; its slot is closed with it.
-            following: the open slot: its spec, or its uploads with the manifest.
+            next_slot: the open slot: its spec, or its uploads with the manifest.
             result_digest: of the result that the run ends with.
             given_up: why the run ends without a result, as a code; or what is salvaged of it.
         """
@@ -201,8 +201,8 @@ class Journal:
             entry, survivors = json.dumps(release.entry.to_dict(), sort_keys=True), json.dumps(release.survivors)
             numbered = "insert into releases values ((select count(*) from releases), ?, ?, ?, ?)"
             statements = [(numbered, (release.entry.purpose, content, entry, survivors)), _CLOSED_SLOT]
-        if following is not None:
-            values = (following.to_bytes(), following.spec.slot + 1)
+        if next_slot is not None:
+            values = (next_slot.to_bytes(), next_slot.spec.slot + 1)
             statements.append(("update slots set slot = ?, next_slot = ?", values))
         if result_digest is not None:
             statements.append(("update run set model_digest = ?", (result_digest,)))

@@ -359,7 +359,8 @@ def zoomed_label(found: Range, counts: Counts, deviation: float, *, is_again: bo
 def wants_label_zoom(found: Range, before: Range | None = None) -> bool:
     """Whether values may lie in a tiny part of a label's bounds, which are far from zero.
 
-    Args: before: what the last zoom was into; None where there was none.
+    Args:
+        before: what the last zoom was into; None where there was none.
     """
     if not is_away_from_zero(found) or (found.is_whole and found.high - found.low < FEW_VALUES):
         return False
@@ -437,7 +438,7 @@ class Findings:
         return len(self.classes) < 2 if self.label is None else not self.label.is_seen
 
     def require_label(self, spent: float) -> None:
-        """Refuse to go on with a guess. Args: spent: the epsilon that the search has cost.
+        """Refuse to go on with a guess, after a search that has cost the epsilon `spent`.
 
         Raises:
             DataError: code "data-range" or "data-one-class".

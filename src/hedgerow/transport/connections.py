@@ -143,10 +143,13 @@ class Door:
     these the oldest. When strangers take half of the free places, those of the address that has the most make room,
     first those who have said nothing, and of these the oldest: who dials in gets its handshake done, however many
     others are at the door.
+
+    Args:
+        n_places: as given to gRPC, see `places`.
+        idle_seconds: in which this process ran.
     """
 
     def __init__(self, n_places: int, idle_seconds: float) -> None:
-        """Args: n_places: as given to gRPC, see `places`; idle_seconds: in which this process ran."""
         self._n_places, self._idle_seconds = n_places, idle_seconds
         self._now = 0.0
         """Seconds that were waited for here: they do not pass while this process does not run."""

@@ -105,8 +105,13 @@ class TlsServer:
         most: int,
         most_sent: int = 0,
     ) -> None:
-        """Args: guests: whose certificates complete a handshake; each method then asks whose it is; None: no one is
-        asked for a certificate; most, most_sent: bytes of a message; 0: as many may be sent as may come.
+        """A server that is not open yet.
+
+        Args:
+            guests: whose certificates complete a handshake; each method then asks whose it is. None: no one is asked
+                for a certificate.
+            most: bytes of a message that comes.
+            most_sent: of one that is sent; 0 for as many.
         """
         own = identity.public.certificate_pem
         self._credentials = grpc.ssl_server_credentials(

@@ -321,8 +321,12 @@ class GrpcLink:
         hang_up: Callable[[], Awaitable[None]] | None = None,
         caller: Caller | None = None,
     ) -> None:
-        """Args: deliver: is given every message; hang_up: on the side that opened the stream, says that nothing more
-        will be written; caller: of the event loop, shared with other links.
+        """A link over an open stream.
+
+        Args:
+            deliver: is given every message.
+            hang_up: on the side that opened the stream, says that nothing more will be written.
+            caller: of the event loop, shared with other links.
         """
         self._stream, self._settings, self._deliver, self._hang_up = stream, settings, deliver, hang_up
         self._loop = asyncio.get_running_loop()
@@ -517,8 +521,11 @@ _HEALTHY_SECONDS = 5.0
 class _Dialler:
     """An end that dials the coordinator, pins its certificate, and comes back after every loss.
 
-    Args: address: the coordinator's "host:port"; jitter: gives numbers from 0 to 1, so that those who lost their
-        coordinator together do not all come back together; max_bytes: of what it reads or writes.
+    Args:
+        address: the coordinator's "host:port".
+        jitter: gives numbers from 0 to 1, so that those who lost their coordinator together do not all come back
+            together.
+        max_bytes: of what it reads or writes.
     """
 
     def __init__(

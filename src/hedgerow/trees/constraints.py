@@ -287,7 +287,8 @@ def _neighbours(boxes, order, feature, threshold, schema):  # type: ignore[no-un
     """Pairs of leaves with one step of a feature with a direction between them: int64 [n_leaves, n_leaves], by their
     places in `order`, the node where their paths part; -1 for other pairs.
 
-    Args: schema: the features that the tree asks for, and per feature its direction and its number of codes.
+    Args:
+        schema: the features that the tree asks for, and per feature its direction and its number of codes.
     """
     asked, signs, n_codes = schema
     n_nodes, n_leaves = len(feature), len(order)
@@ -345,8 +346,9 @@ def _pool(values, weights, order, slack, result):  # type: ignore[no-untyped-def
 
     Leaves of one block move together: each lies by its own offset above the block's level.
 
-    Args: slack: int64 [n_leaves, n_leaves], by places in `order`: by how much the second may lie below the first; -1
-        for pairs without an order.
+    Args:
+        slack: int64 [n_leaves, n_leaves], by places in `order`: by how much the second may lie below the first; -1 for
+            pairs without an order.
     """
     n = len(order)
     block, offset = np.arange(n), np.zeros(n)

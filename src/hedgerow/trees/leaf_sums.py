@@ -18,9 +18,9 @@ records are summed by code, and codes by leaf after. Both are sums of integers, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numba
@@ -32,7 +32,7 @@ from hedgerow.losses.survival import Baseline, with_baseline
 from hedgerow.losses.tables import Loss, double_residuals
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
-from hedgerow.trees.binning import CodeArray, in_threads
+from hedgerow.trees.binning import CodeArray, Grid, build_grid, in_threads
 from hedgerow.trees.plausibility import PartitionSums, Reals
 from hedgerow.trees.random_trees import SMALL_CODES, SMALL_SET, find_shapes, intervals
 
@@ -76,6 +76,7 @@ class Site:
         plan: of the run.
         records: its rows, with their scores under the model so far.
         n_threads: threads to sum with.
+        new_edges: by feature, those of its cells where it was cut again; `records` have the codes of these.
         kept: what kinds of queries keep here from one answer to the next, each under a name of its own; None for a
             sample, which is there for one answer only.
     """
@@ -83,7 +84,13 @@ class Site:
     plan: Plan
     records: SiteRecords
     n_threads: int = 1
+    new_edges: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
     kept: dict[str, Any] | None = field(default_factory=dict)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The one that the plan fixes."""
+        return build_grid(self.plan)
 
     def take_in(self, update: FittedTrees | None) -> None:
         """Add trees to the scores."""
