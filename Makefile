@@ -1,11 +1,11 @@
-# Targets: demo, test, test-slow, lint, docs, bench, compose, flower-compose, study, proto. Each makes its own .venv when
-# pyproject.toml has changed since the last time.
+# Targets: demo, test, test-slow, lint, docs, bench, dist-check, compose, flower-compose, study, proto. Each makes its
+# own .venv when pyproject.toml has changed since the last time.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_WORKERS ?= 3
 
-.PHONY: help demo test test-slow lint docs bench compose flower-compose study proto clean
+.PHONY: help demo test test-slow lint docs bench dist-check compose flower-compose study proto clean
 
 help:
 	@echo "make demo    train a private model over six sites on real data, in under three minutes"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make docs    the documentation site in build/site, every notebook run"
 	@echo "make bench   speed against XGBoost"
+	@echo "make dist-check  build wheel and sdist, and check them as users get them"
 	@echo "make compose run docker-compose.yml, and compare its model with a local run's"
 	@echo "make flower-compose   the same for deploy/flower-compose.yml, over Flower"
 	@echo "make study   play a study of six sites in containers, from invitations to two models"
@@ -43,6 +44,9 @@ docs: $(VENV)/.installed-docs
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m experiments speed
+
+dist-check:
+	deploy/dist-check $(PYTHON)
 
 # These three need a container engine, the first two docker compose or podman-compose.
 compose: $(VENV)/.installed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hedgerow import DPGBDTClassifier
 from hedgerow.errors import PlanError, UsageError
 from hedgerow.losses.registry import build_loss
-from hedgerow.losses.tables import RECORD_NORM, WEIGHT_UNIT
+from hedgerow.losses.tables import CLASS_WEIGHT_UNIT, RECORD_NORM
 from hedgerow.methods.registry import resolve
 from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.noise import SeededNoise
@@ -61,7 +61,7 @@ def test_only_ratios_count() -> None:
     plans = [make_plan("multiclass", {"class_weights": [own * times for own in (1, 3, 1, 2)]}) for times in (1, 8)]
     losses = [build_loss(plan) for plan in plans]
     assert losses[0].class_weights.tolist() == losses[1].class_weights.tolist()
-    assert losses[0].class_weights.max() == WEIGHT_UNIT
+    assert losses[0].class_weights.max() == CLASS_WEIGHT_UNIT
 
 
 @pytest.mark.parametrize(

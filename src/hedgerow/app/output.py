@@ -226,6 +226,9 @@ def warn_seeded() -> None:
 def format_command(command: str) -> str:
     """A command of this installation as a shell here understands it: its program with the folder, if that is needed."""
     program, *rest = command.split(" ", 1)
+    if "archive-v0" in Path(sys.prefix).parts and program == "hedgerow":
+        # uvx has it on the path for as long as it runs.
+        return f"uvx {command}"
     own, found = Path(sys.executable).parent / program, shutil.which(program)
     if not own.exists() or (found is not None and os.path.realpath(found) == os.path.realpath(own)):
         return command

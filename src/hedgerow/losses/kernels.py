@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, WEIGHT_BITS, Loss, exponentials
+from hedgerow.losses.tables import CLASS_WEIGHT_BITS, RECORD_NORM, SCORE_UNIT, STEP_BITS, Loss, exponentials
 
 TABLE, SOFTMAX, SQUARED, CURVE = 0, 1, 2, 3
 """Kinds of loss, in the order of `KIND_NUMBER`."""
@@ -183,7 +183,7 @@ def _softmax_statistics(labels, scores, begin, end, loss, statistics, packed):  
             # After the shrinking, so that a record of a class has its part of what one of the heaviest may add.
             weight = loss.class_weights[labels[begin + i]]
             for k in range(n_statistics):
-                size = (abs(statistics[k]) * weight) >> WEIGHT_BITS
+                size = (abs(statistics[k]) * weight) >> CLASS_WEIGHT_BITS
                 statistics[k] = size if statistics[k] >= 0 else -size
         for pair in range(packed.shape[0]):
             second = statistics[2 * pair + 1] if 2 * pair + 1 < n_statistics else np.int64(0)

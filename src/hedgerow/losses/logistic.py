@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from hedgerow.losses.kinds import SQUARES, ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
 from hedgerow.losses.labels import Classes
 from hedgerow.losses.tables import (
+    CLASS_WEIGHT_UNIT,
     RECORD_NORM,
     SCORE_UNIT,
     STEP_BITS,
     STEPS,
-    WEIGHT_UNIT,
     Loss,
     check_units,
     logistic,
@@ -48,7 +48,7 @@ def _loss(newton: bool, joint_clip: float | None, c: float, class_weights: tuple
     check_units(RECORD_NORM / limit, c * RECORD_NORM / limit)
     pairs *= np.minimum(1, limit / norms)[..., None]
     if class_weights:
-        pairs *= (read_class_weights(class_weights) / WEIGHT_UNIT)[:, None, None]
+        pairs *= (read_class_weights(class_weights) / CLASS_WEIGHT_UNIT)[:, None, None]
     return loss_from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
 
 

@@ -40,8 +40,8 @@ negative score and the other class, but for the sign of the gradient. Only then 
 classes comes first."""
 SCORE_LIMIT = STEPS // 2 << STEP_BITS
 RECORD_NORM = 2**14
-WEIGHT_BITS = 16
-WEIGHT_UNIT = 2**WEIGHT_BITS
+CLASS_WEIGHT_BITS = 16
+CLASS_WEIGHT_UNIT = 2**CLASS_WEIGHT_BITS
 """Of the largest class weight."""
 LARGEST_UNIT = 2**28
 """Integer units per 1.0 of a statistic: beyond this, products and squares in the kernels would leave 64 bits."""
@@ -67,8 +67,8 @@ class Loss:
         constant: the last statistic when it is the same for every record (squared; softmax with gradient updates).
         curve: int64 [3, STEPS], kind "curve": for each step of score the prediction, as labels are kept, and the last
             statistic, both not descending and the latter at least 0; and the largest gradient beside it.
-        class_weights: int64 [n_classes], kind "softmax": by what part of `WEIGHT_UNIT` the statistics of a record of
-            each class are multiplied, rounded towards zero; empty where all count alike. A table holds them itself.
+        class_weights: int64 [n_classes], kind "softmax": by what part of `CLASS_WEIGHT_UNIT` the statistics of a record
+            of each class are multiplied, rounded towards zero; empty where all count alike. A table holds them itself.
         sides: of kind "squared", where the gradient is not symmetric: for predictions above the label, and then below
             it, integer units per 1.0 of the residual, and the largest magnitude, of which `clip` is the larger.
     """
@@ -240,8 +240,8 @@ def loss_from_table(
 
 
 def read_class_weights(weights: Sequence[float]) -> NDArray[np.int64]:
-    """Class weights as parts of `WEIGHT_UNIT`, rounded down, so that no record counts more than the heaviest's."""
-    return np.array([int(weight / max(weights) * WEIGHT_UNIT) for weight in weights], dtype=np.int64)
+    """Class weights as parts of `CLASS_WEIGHT_UNIT`, rounded down: no record counts more than the heaviest's."""
+    return np.array([int(weight / max(weights) * CLASS_WEIGHT_UNIT) for weight in weights], dtype=np.int64)
 
 
 def check_units(*units: float) -> None:
