@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import subprocess
+import sys
 import time
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -163,6 +167,42 @@ def test_a_site_whose_disk_never_comes_back_is_not_waited_for_without_end(
         now[0] += 2e6
         airlock.step("site-3")
     assert airlock.federation.survivors() == [airlock.federation.sites[:3]] * 2
+
+
+@pytest.mark.slow
+def test_sites_by_files_and_sites_by_grpc_train_together(airlock: Airlock) -> None:
+    """One coordinator listens for a site and looks through a folder for two; it is killed once, and goes on."""
+    federation = airlock.federation
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with open(federation.path("coordinator.toml"), "a", encoding="ascii") as file:
+        file.write(f'by_files = ["site-0", "site-1"]\nlisten = "{address}"\n')
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-m", "hedgerow", *arguments])
+
+    coordinating = ("carry", "out", str(airlock.folders["coordinator"]), "--as", federation.path("coordinator.toml"))
+    options = {"plan": "plan.toml", "roster": "roster.toml", "policy": "policy.toml", "identity": "site-2.private.json"}
+    named = [f"--{name}={federation.path(path)}" for name, path in options.items()]
+    state = f"--state={federation.path('site-2-state')}"
+    coordinator = start(*coordinating)
+    node = start("node", federation.path("site-2.csv"), *named, state, "--connect", address)
+    is_killed = False
+    try:
+        while coordinator.poll() is None:
+            for site in federation.sites[:2]:
+                airlock.carry("coordinator", site, "request")
+                assert airlock.party("in", site) == airlock.party("out", site) == 0
+                airlock.carry(site, "coordinator", "reply")
+            if not is_killed and len(airlock.files("site-0", "request")) == 6:
+                coordinator.kill()
+                coordinator.wait()
+                is_killed, coordinator = True, start(*coordinating)
+        assert coordinator.wait() == node.wait() == 0 and is_killed
+    finally:
+        coordinator.kill()
+        node.kill()
+    assert federation.model() == federation.local_model()
 
 
 def test_a_plan_for_machines_is_no_plan_for_people(in_files: Builder) -> None:

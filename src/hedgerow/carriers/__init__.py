@@ -90,6 +90,8 @@ class CoordinatorFile:
         out: the model file to write; "" for `model`, which is written again with the evaluation on its account.
         scores: where an evaluation's numbers are written as JSON; "" for the log only.
         journal: where the run is journalled; "" for OUT.journal, and OUT.evaluation-N.journal for an evaluation.
+        by_files: sites whose messages are files, where others dial `listen`; the coordinator then stays until the end.
+        listen: HOST:PORT where the other sites' nodes dial by gRPC; "" where one carrier has all.
         monitor: HOST:PORT where the roster's monitors may watch; "" for nowhere.
         repeat: seconds before a request without a reply is sent again.
         seed: draws the noise from a seed, for experiments only; -1 for the operating system's generator.
@@ -106,6 +108,8 @@ class CoordinatorFile:
     out: str = define_field(text, "")
     scores: str = define_field(text, "")
     journal: str = define_field(text, "")
+    by_files: tuple[str, ...] = define_field(distinct_texts, ())
+    listen: str = define_field(text, "")
     monitor: str = define_field(text, "")
     repeat: int = define_field(integer(1, 3600), 30)
     seed: int = define_field(integer(-1, 1 << 62), -1)
@@ -130,6 +134,8 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
         fault = "it names both a plan and a model, or neither: coordinator.plan trains, coordinator.model is evaluated"
     elif found.plan and (not found.out or found.epsilon or found.delta or found.scores or found.noise):
         fault = "training needs coordinator.out; epsilon, delta, noise and scores are for an evaluation"
+    elif bool(found.by_files) != bool(found.listen):
+        fault = "coordinator.by_files and coordinator.listen go together: some sites by files, the others by gRPC"
     elif found.model and not found.epsilon:
         fault = "an evaluation needs coordinator.epsilon: what it may cost"
     if fault:

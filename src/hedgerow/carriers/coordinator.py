@@ -40,7 +40,9 @@ from hedgerow.secagg.guarantees import SMALLEST_COHORT
 from hedgerow.server.coordinator import RunSession, anticipate_setup, invitation_to
 from hedgerow.server.release import Outcome
 from hedgerow.server.status import RunBoard
-from hedgerow.transport.carrier import Carrier, Clock, EnvelopeHub, Patience, Waiting
+from hedgerow.transport import ENGINES
+from hedgerow.transport.carrier import Carrier, Clock, EnvelopeHub, JointHub, Patience, Waiting
+from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
 from hedgerow.transport.interface import Address, Hub
 
@@ -86,9 +88,14 @@ def coordinate(
     @contextmanager
     def asking(session: RunSession, board: RunBoard) -> Iterator[Hub]:
         hubs.append(make_hub(session, keys, carrier, patience, clock))
+        hub: Hub = hubs[0]
+        if file.listen:
+            allow_many_connections()
+            place, digest = Address.parse(file.listen, "listen"), bytes.fromhex(plan.digest) if model is None else b""
+            hub = JointHub(hubs[0], ENGINES["grpc"].hub(*keys, place, digest, None))
         try:
             with serve_monitors(file, board, hubs[0], keys):
-                yield hubs[0]
+                yield hub
         except Waiting:
             outcome = session.find_outcome()
             if outcome is not None:
@@ -96,7 +103,7 @@ def coordinate(
                 ended.append((outcome, session))
             raise
         finally:
-            hubs[0].close()
+            hub.close()
 
     try:
         try:
@@ -140,7 +147,7 @@ def make_hub(
     A greeting travels in the open. A plan may; a model that is evaluated comes, sealed, with the message after it.
     """
     task = session.run.task
-    is_known = all(carrier.site_at(node) for node in carrier.nodes())
+    is_known = {carrier.site_at(node) for node in carrier.nodes()} == {site.name for site in keys[1].sites}
 
     def greet(is_first: bool) -> list[bytes]:
         if not isinstance(task, TrainingTask):

@@ -101,6 +101,23 @@ def _read(path: Path, kind: type[HandedOn] | type[HandedBack], identity_key: byt
     return data, envelope
 
 
+def _read_reply(path: Path, roster: PinnedRoster, site: str) -> tuple[bytes, Envelope]:
+    """What a site's file brings to the coordinator; raises as `_read`."""
+    pinned = roster.site(site)
+    if pinned is None:
+        raise UsageError("flower-file", path=path, fault=f"{site} is not in the roster")
+    reply, envelope = _read(path, HandedBack, pinned.identity_key)
+    if envelope.site != site or envelope.kind not in (EnvelopeKind.REPLY, EnvelopeKind.LOST):
+        raise _refuse(path, f"it is not a reply of {site}")
+    return reply, envelope
+
+
+def _write_request(folder: Path, site: str, envelope: bytes) -> None:
+    data, about = HandedOn(__version__, envelope).to_bytes(), parse(envelope)
+    name = name_file(site, about.number, _REQUEST)
+    _write(folder, name, data, describe_request(name, data, about, site))
+
+
 def _write(folder: Path, name: str, data: bytes, page: str) -> None:
     write_atomically(folder / name, data)
     write_atomically(folder / f"{name}.txt", page.encode())
@@ -297,12 +314,7 @@ class CarriedRun:
 
     def take(self, path: Path, site: str) -> bool:
         """Note what a file of this site holds, or say that it was noted before; raises `carried-file`."""
-        pinned = self._roster.site(site)
-        if pinned is None:
-            return False
-        reply, envelope = _read(path, HandedBack, pinned.identity_key)
-        if envelope.site != site or envelope.kind not in (EnvelopeKind.REPLY, EnvelopeKind.LOST):
-            raise _refuse(path, f"it is not a reply of {site}")
+        reply, envelope = _read_reply(path, self._roster, site)
         sent = self._database.rows("select site from sent where request = ?", (envelope.request,))
         if sent != [(site,)]:
             raise _refuse(path, f"it answers no file of this run to {site}")
@@ -382,11 +394,64 @@ class CarriedRun:
         """Write what waits for the sites, with a page for each."""
         place = output_folder(str(folder))
         for site, envelope in self.waiting():
-            data = HandedOn(__version__, envelope).to_bytes()
-            name = name_file(site, parse(envelope).number, _REQUEST)
-            _write(place, name, data, describe_request(name, data, parse(envelope), site))
+            _write_request(place, site, envelope)
         if not self.waiting():
             note("Nothing waits to be carried out.")
+
+
+class FolderCarrier:
+    """A folder that is looked through while the coordinator runs on, for it listens for other sites as well.
+
+    Args:
+        sites: whose messages are files.
+    """
+
+    def __init__(self, roster: PinnedRoster, sites: Sequence[str], folder: Path) -> None:
+        self._roster, self._sites, self._folder = roster, sites, folder
+        self._looked_at: set[tuple[str, int, int]] = set()
+
+    def nodes(self) -> Sequence[int]:
+        """See `Carrier.nodes`."""
+        return range(len(self._sites))
+
+    def site_at(self, node: int) -> str:
+        """See `Carrier.site_at`."""
+        return self._sites[node]
+
+    def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
+        """See `Carrier.push`."""
+        for node, data in envelopes:
+            _write_request(self._folder, self._sites[node], data)
+        return [parse(data).digest.hex() for _, data in envelopes]
+
+    def pull(self, numbers: Iterable[str]) -> list[Fetched]:
+        """See `Carrier.pull`; a file that is refused is named once, and looked at again when it has changed."""
+        awaited, found = set(numbers), list[Fetched]()
+        for site in self._sites:
+            for path in find_files(self._folder, site, _REPLY):
+                status = path.stat()
+                stamp = (path.name, status.st_mtime_ns, status.st_size)
+                if stamp in self._looked_at:
+                    continue
+                self._looked_at.add(stamp)
+                try:
+                    reply, envelope = _read_reply(path, self._roster, site)
+                except RemoteProtocolError as fault:
+                    warn(f"{fault} ({fault.code})")
+                    continue
+                if (number := envelope.request.hex()) in awaited:
+                    note(f"{path.name} is carried in.")
+                    found.append(Fetched(number, reply))
+        return found
+
+
+def run_beside_grpc(file: CoordinatorFile, folder: Path) -> None:
+    """Carry a run out whose sites come by files or by gRPC; the process stays until it is over, and may begin again."""
+    roster, place = read_roster(Path(file.roster)), output_folder(str(folder))
+    if strangers := set(file.by_files) - {site.name for site in roster.sites}:
+        raise UsageError("flower-file", path=file.roster, fault=f"{min(strangers)} is not in it")
+    patience = Patience(poll=0.5, longest_poll=2.0, repeat=_LEAST_SECONDS, longest_repeat=_LEAST_SECONDS, closing=5.0)
+    coordinate(file, FolderCarrier(roster, file.by_files, place), patience)
 
 
 def carry_into_coordinator(file: CoordinatorFile, folder: Path) -> None:
@@ -398,7 +463,10 @@ def carry_into_coordinator(file: CoordinatorFile, folder: Path) -> None:
 
 
 def carry_out_of_coordinator(file: CoordinatorFile, folder: Path) -> None:
-    """Write what the sites are asked next; the first time, begin the run."""
+    """Write what the sites are asked next; the first time, begin the run. With `listen`, stay until it is over."""
+    if file.listen:
+        run_beside_grpc(file, folder)
+        return
     with closing(CarriedRun(file)) as run:
         if not run.is_begun:
             run.begin()

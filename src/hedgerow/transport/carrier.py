@@ -36,7 +36,7 @@ from hedgerow.transport.envelope import (
     sign,
 )
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, require_pinned
-from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
+from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left, Repeats, Traffic, times
 
 _log = logging.getLogger(__name__)
 _DEFERRED = encode(Deferred())
@@ -45,6 +45,9 @@ OUTBOX_BYTES = 128 << 20
 """What may wait to be sent to one node, as with gRPC; beyond it the link begins again."""
 _PER_MESSAGE = 256
 """Counted for each message that waits, so that empty ones cannot fill the memory either."""
+
+
+_SECONDS_BETWEEN_HUBS = 0.5
 
 
 class Waiting(Exception):
@@ -405,3 +408,41 @@ class EnvelopeHub:
         if peer.site and self._by_site.get(peer.site) is peer:
             del self._by_site[peer.site]
             self._events.append(Left(peer.site, reason.value))
+
+
+class JointHub:
+    """Two hubs as one: some sites come by a carrier, the others dial. Each is heard where it came first.
+
+    Args:
+        carried: asks for replies when it is looked at.
+        listening: hears by itself.
+    """
+
+    def __init__(self, carried: EnvelopeHub, listening: Hub) -> None:
+        self._carried, self._listening = carried, listening
+        self._at: dict[str, Hub] = {}
+
+    def send(self, site: str, message: bytes) -> bool:
+        """See `Hub.send`."""
+        hub = self._at.get(site)
+        return hub is not None and hub.send(site, message)
+
+    def receive(self, timeout: float) -> HubEvent | None:
+        """See `Hub.receive`."""
+        left = timeout
+        while True:
+            wait = min(left, _SECONDS_BETWEEN_HUBS)
+            for hub, seconds in ((self._carried, 0.0), (self._listening, wait)):
+                event = hub.receive(seconds)
+                if event is not None and self._at.setdefault(event.site, hub) is hub:
+                    if isinstance(event, Left):
+                        del self._at[event.site]
+                    return event
+            left -= wait
+            if left <= 0:
+                return None
+
+    def close(self) -> None:
+        """See `Hub.close`."""
+        self._carried.close()
+        self._listening.close()
