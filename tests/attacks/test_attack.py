@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.app import attack as attacks
@@ -16,7 +18,7 @@ from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
 from hedgerow.local.simulation import simulate_records
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
-from tests.builders import FEATURES, LABELS, bare_plan
+from tests.builders import FEATURES, LABELS, bare_plan, make_data, plans
 
 
 @pytest.fixture(autouse=True)
@@ -115,3 +117,17 @@ def test_other_methods_and_noise_are_attacked_as_well(fields: dict[str, Any]) ->
     found = found_in(Target(plan, made(plan)))
     assert found.findings == ()
     assert 0.5 <= found.bound.auc < 0.8
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(plan=plans(), seed=st.integers(0, 2**32))
+def test_what_units_add_is_the_sum_and_no_more_than_charged(plan: Plan, seed: int) -> None:
+    """Of any plan: the exact sums are what single units add, and none adds more than the ledger charges for."""
+    data = make_data(plan, 12, seed)
+    unit = None if plan.privacy.unit == "record" else np.array([f"p{row // 2}" for row in range(12)])
+    target = Target(plan, SiteRows(data, unit))
+    steps, _ = target.run(target.units)
+    for step, vectors in target.replay(steps, target.rows_of(target.units)):
+        assert (vectors.sum(axis=0) == step.exact).all()
+        assert step.spent(vectors).max() <= step.claimed * (1 + 1e-9)

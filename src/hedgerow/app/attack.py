@@ -62,7 +62,7 @@ MOST_UNITS = 1_000
 MOST_SIGNALS = 5_000
 N_SHADOWS, N_TARGETS, N_RUNS = 64, 16, 8
 OUTLIERS = 0.05
-N_CORNERS, N_ALTERED, MOST_COLUMNS = 40, 60, 12
+N_CORNERS, N_ALTERED, MOST_ALTERED = 40, 60, 12
 EXACT = 1e-3
 """What a sum without noise is known to, per unit of its sensitivity."""
 N_CHANCES = 100
@@ -192,8 +192,11 @@ class Target:
                 before = Recoded(edges, together.codes_in(self.grid, edges, before))
                 for site, codes in zip(sites, np.split(before.codes, ends, axis=1), strict=True):
                     site.records = site.records._replace(codes=np.ascontiguousarray(codes))
-            answers = [step.query.answer(site) for site in sites]
-            if not step.query.is_choice:
+            if step.query.is_choice:
+                for site in sites:
+                    step.query.miss(site)
+            else:
+                answers = [step.query.answer(site) for site in sites]
                 yield step, np.array(answers, dtype=np.float64).reshape(len(sites), -1)
 
     def rows_of(self, units: Sequence[Unit]) -> list[SiteData]:
@@ -433,15 +436,19 @@ def collect_products(
     if has_weights:
         sources["model file"] = Products(len(candidates))
     for step, vectors in target.replay(steps, candidates):
-        sigma = step.sigma or EXACT * step.unit
+        # Where half of all candidates are drawn with a chance, who was drawn is noise as well.
+        drawn = step.rate * (1 - step.rate) / 2
+        least = (step.sigma or EXACT * step.unit) ** 2
+        sigma = np.sqrt(least + drawn * (vectors**2).sum(axis=0))
         sources["releases"].add(vectors * step.rate, step.released.astype(np.float64), sigma)
         if has_weights and isinstance(step.query, LeafSums):
             loss, n_trees = target.settings.loss(target.plan), step.query.trees.n_trees
             own = leaf_weights(vectors.astype(np.int64).reshape(-1), loss, len(vectors) * n_trees).astype(np.float64)
+            own = own.reshape(len(vectors), -1)
             weights = leaf_weights(step.released, loss, n_trees).reshape(-1).astype(np.float64)
-            n_summed = step.query.length / len(weights)
-            wide = sigma * math.sqrt(n_summed - (0 if loss.counts_classes else max(1, loss.n_outputs)))
-            sources["model file"].add(own.reshape(len(vectors), -1) * step.rate, weights, wide)
+            n_summed = step.query.length / len(weights) - (0 if loss.counts_classes else max(1, loss.n_outputs))
+            sigma = np.sqrt(n_summed * least + drawn * (own**2).sum(axis=0))
+            sources["model file"].add(own * step.rate, weights, sigma)
     return sources
 
 
@@ -558,7 +565,7 @@ def _build_corners(plan: Plan, random: np.random.Generator) -> list[SiteData]:
 def _alter(plan: Plan, own: Sequence[SiteData], random: np.random.Generator) -> list[tuple[str, int, SiteData]]:
     """Units with another unit's value in one cell: the column, which unit, and its rows with that value."""
     divisible, found = build_grid(plan).divisible, []
-    columns = [*random.permutation(len(plan.features))[:MOST_COLUMNS].tolist(), len(plan.features)]
+    columns = [*random.permutation(len(plan.features))[:MOST_ALTERED].tolist(), len(plan.features)]
     for column in sorted(columns):
         name = plan.label.name if column == len(plan.features) else plan.feature_names[column]
         for unit in random.permutation(len(own))[:N_ALTERED].tolist():

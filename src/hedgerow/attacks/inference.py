@@ -35,13 +35,13 @@ class Products:
         self.gram: Floats = np.zeros((n_candidates, n_candidates))
         self.matches: Floats = np.zeros(n_candidates)
 
-    def add(self, vectors: Floats, released: Floats, sigma: float) -> None:
+    def add(self, vectors: Floats, released: Floats, sigma: Floats | float) -> None:
         """Take a release in.
 
         Args:
             vectors: [n, length], what each candidate adds.
             released: [length].
-            sigma: standard deviation of the noise, > 0.
+            sigma: standard deviation of the noise, > 0, of all entries or of each.
         """
         own = vectors / sigma
         self.gram += own @ own.T

@@ -10,19 +10,16 @@ from hedgerow.app.inputs import adapt_sites, check_can_write
 from hedgerow.app.output import print_json, today
 from hedgerow.cli.options import ADAPTERS, add_command, add_shared
 
-_EXAMPLE = """\
-examples:
-  hedgerow attack model.json                       # over rows made from the model's plan
-  hedgerow attack model.json patients.csv          # over one's own rows: the figures are private
-
-It trains some 65 models by the model's own plan, with real noise, and takes a minute or two at epsilon 1.
+_HOW = """\
+It trains some 80 models by the model's own plan, with real noise, over rows that are drawn by coins: a minute or two at
+epsilon 1. docs/attack.md says what is attacked, and how to read it.
 """
 
 
 def add_commands(commands: Any) -> None:
     """Add `attack`."""
     text = "attack runs of a model's plan over one's own rows, beside what its ledger allows"
-    add = add_command(commands, "attack", run, text, _EXAMPLE)
+    add = add_command(commands, "attack", run, text, _HOW)
     add("model", metavar="MODEL")
     add("data", metavar="DATA", nargs="?", help="one's own table with labels; without it, made-up rows")
     add("--adapter", **ADAPTERS)
