@@ -61,7 +61,7 @@ from hedgerow.methods.score_bins import Bin, KnownBins
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.steps import Run, grow_score_bound
+from hedgerow.training.steps import Carried, Run
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
@@ -367,7 +367,7 @@ class HazardStart:
             cross_rounds(HazardProducts, centred, self.loss, (noises[2], rows), HAZARD_ROUNDS),
         ]
 
-    def ask(self, run: Run, whole: float, largest: int, first: int, baseline: Baseline) -> AskedModel:
+    def ask(self, run: Run, whole: float, largest: int, first: int, carried: Carried, baseline: Baseline) -> AskedModel:
         """The start as a part of a program.
 
         Args:
@@ -375,10 +375,11 @@ class HazardStart:
             whole: the start's noise multiplier, as if it were one release; 0 without privacy.
             largest: the largest magnitude of a tree's value, in units of 2**-16.
             first: rounds before it.
+            carried: what nodes know of trees: none before it, its own afterwards.
             baseline: as released.
 
         Returns:
-            All its trees in one batch, one per feature; and the last update, which nodes have not taken in yet.
+            All its trees in one batch, one per feature.
         """
         noises = self.multipliers(whole)
         basis, rows, p = self.basis, self.plan.privacy.rows_per_unit, self.basis.rows.n_columns
@@ -393,16 +394,11 @@ class HazardStart:
         factor = None if run.directions is None else cholesky(curvature)
         total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
         weights, sums = np.zeros(p), np.zeros(p)
-        update: FittedTrees | None = None
-        score_bound = known = 0
         for number in range(HAZARD_ROUNDS):
-            if update is not None:
-                score_bound = grow_score_bound(score_bound, update)
             purpose = HazardProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
-            asked = cross_question(purpose, basis, self.loss, (noises[2], rows), (update, known), score_bound)
+            asked = cross_question(purpose, basis, self.loss, (noises[2], rows), carried)
             ask = HazardProducts(**{own.name: getattr(asked, own.name) for own in fields(asked)}, baseline=baseline)
             sums += real_cross((yield ask), basis) + _times(curvature, weights)
-            known += 0 if update is None else update.trees.n_trees
             noise = run.sigma(ask) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
             weights = _likeliest(curvature, squared, sums / (number + 1), noise / math.sqrt(number + 1))
             if run.directions is not None and factor is not None:
@@ -411,10 +407,9 @@ class HazardStart:
             if run.directions is not None:
                 values = run.make_ordered_sum().add(basis.trees, values)
             update = FittedTrees(basis.trees, values - total.astype(np.int32))
+            carried.take(update)
             total += update.values
-        if update is None:
-            raise ValueError("a linear start has rounds")
-        return FittedTrees(basis.trees, total.astype(np.int32)), update
+        return FittedTrees(basis.trees, total.astype(np.int32))
 
     def _moments_question(self, first: int, noise_multiplier: float) -> ColumnMoments:
         rows = self.plan.privacy.rows_per_unit

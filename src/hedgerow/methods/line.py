@@ -29,8 +29,8 @@ import numpy as np
 from hedgerow.losses.tables import LARGEST_UNIT, RECORD_NORM, SCORE_UNIT, Loss, exponentials
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
-from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.steps import Grown
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.training.steps import Carried, Grown
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
 
@@ -145,15 +145,14 @@ def line_share(signal: float) -> float:
     return min(max(LEAST_SHARE, 60 / signal), MOST_SHARE)
 
 
-def spread_question(plan: Plan, round_number: int, noise_multiplier: float, update: FittedTrees | None) -> SpreadSums:
-    """The question for the spread of labels about the scores that nodes have with `update`."""
+def spread_question(plan: Plan, round_number: int, noise_multiplier: float) -> SpreadSums:
+    """The question for the spread of labels about the scores that nodes have."""
     return SpreadSums(
         purpose=SpreadSums.purpose_of(round_number, "spread"),
         length=1,
         bound=RECORD_NORM,
         sensitivity_squared=(RECORD_NORM * plan.privacy.rows_per_unit) ** 2,
         noise_multiplier=noise_multiplier,
-        update=update,
     )
 
 
@@ -173,7 +172,7 @@ def line_question(plan: Plan, round_number: int, noise_multiplier: float, centre
 def line_rounds(plan: Plan, multipliers: tuple[float, float]) -> list[AlikeRounds]:
     """What `calibrate_by_spread` asks."""
     return [
-        AlikeRounds(spread_question(plan, 0, multipliers[0], None)),
+        AlikeRounds(spread_question(plan, 0, multipliers[0])),
         AlikeRounds(line_question(plan, 1, multipliers[1], centre=0)),
     ]
 
@@ -193,8 +192,7 @@ def calibrate_by_spread(
     round_number: int,
     centre: int,
     multipliers: tuple[float, float],
-    update: FittedTrees | None,
-    known: int = 0,
+    carried: Carried,
 ) -> Generator[Query, IntVector, None]:
     """Ask how far labels spread about the centre, and then for the line, see `calibrate_by_line`.
 
@@ -203,15 +201,14 @@ def calibrate_by_spread(
         round_number: number of the first of the two questions.
         centre: about the mean label, in units of 2**-16.
         multipliers: see `line_multipliers`.
-        update, known: trees that nodes have not added to their scores, and how many they have.
+        carried: what nodes know of the trees.
     """
     plan = grown.run.plan
-    question = replace(spread_question(plan, round_number, multipliers[0], update), ensemble_size=known, centre=centre)
+    question = replace(spread_question(plan, round_number, multipliers[0]), **carried.send(), centre=centre)
     spread = float((yield question)[0]) + grown.run.sigma(question)
-    known += 0 if update is None else update.trees.n_trees
     doublings = reduce_for_line(choose_doublings(spread / RECORD_NORM / plan.privacy.n_records))
     query = line_question(plan, round_number + 1, multipliers[1], centre, doublings)
-    yield from calibrate_by_line(grown, replace(query, ensemble_size=known))
+    yield from calibrate_by_line(grown, replace(query, **carried.send()))
 
 
 def reduce_for_line(doublings: int) -> int:

@@ -25,7 +25,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, Loss
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, Loss
 from hedgerow.methods.adassp.linear import (
     CrossProducts,
     LinearBasis,
@@ -41,7 +41,7 @@ from hedgerow.methods.adassp.program import factor_shifted, gram_sigma, real_cro
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
-from hedgerow.training.steps import Run, grow_score_bound
+from hedgerow.training.steps import Carried, Run
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
@@ -58,7 +58,7 @@ MIN_SIZE_DEVIATIONS = 3.5
 CLASS_STEP = 2.0
 """The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
 
-AskedModel = Generator[Query, IntVector, tuple[FittedTrees, FittedTrees]]
+AskedModel = Generator[Query, IntVector, FittedTrees]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -234,10 +234,9 @@ class LinearStart:
         run: Run,
         whole: float,
         largest: int,
-        first: int = 0,
-        known: int = 0,
+        first: int,
+        carried: Carried,
         doublings: int = 0,
-        update: FittedTrees | None = None,
     ) -> AskedModel:
         """The start as a part of a program.
 
@@ -245,38 +244,33 @@ class LinearStart:
             run: of this plan.
             whole: the start's noise multiplier, as if it were one release; 0 without privacy.
             largest: the largest magnitude of a tree's value, in units of 2**-16.
-            first, known: rounds before it, and trees that nodes hold already.
+            first: rounds before it.
+            carried: what nodes know of the trees before it, and of its own afterwards.
             doublings: of the gradients, see `hedgerow.losses.tables.double_residuals`.
-            update: trees before it that nodes do not hold yet.
 
         Returns:
-            All its trees in one batch, one per feature; and the last update, which nodes have not taken in yet.
+            All its trees in one batch, one per feature.
         """
         loss, rows = self.loss, self.plan.privacy.rows_per_unit
         noises = start_multipliers(whole)
         basis = self.basis
         p = basis.rows.n_columns
-        query = gram_question(first, "linear start, X^T X", basis, noises[0], rows, known)
+        query = gram_question(first, "linear start, X^T X", basis, noises[0], rows, carried.n_held)
         gram = real_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
         factor = factor_shifted(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
         basis = basis.transform(_rounding_matrix(gram, factor))
-        query = gram_question(first + 1, "linear start, Z^T Z", basis, noises[1], rows, known)
+        query = gram_question(first + 1, "linear start, Z^T Z", basis, noises[1], rows, carried.n_held)
         gram = real_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
         factor = factor_shifted(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
         step = 1.0 if self.plan.label.kind.is_number else CLASS_STEP
         total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
         reached = np.zeros(p)
-        score_bound = SCORE_LIMIT if known else 0
         for number in range(START_ROUNDS):
-            if update is not None:
-                score_bound = grow_score_bound(score_bound, update)
             purpose = CrossProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
-            question = cross_question(purpose, basis, loss, (noises[2], rows), (update, known), score_bound, doublings)
-            release = yield question
+            release = yield cross_question(purpose, basis, loss, (noises[2], rows), carried, doublings)
             cross = real_cross(release, basis)
-            known += 0 if update is None else update.trees.n_trees
             move = step * 2.0**-doublings * solve(factor, cross)
             values = basis.values(move, largest)
             if run.directions is not None:
@@ -284,11 +278,9 @@ class LinearStart:
                 values = run.make_ordered_sum().add(basis.trees, basis.values(reached, largest)) - total.astype(
                     np.int32
                 )
-            update = FittedTrees(basis.trees, values)
+            carried.take(FittedTrees(basis.trees, values))
             total += values
-        if update is None:
-            raise ValueError("a linear start has rounds")
-        return FittedTrees(basis.trees, total.astype(np.int32)), update
+        return FittedTrees(basis.trees, total.astype(np.int32))
 
 
 def start_multipliers(whole: float) -> tuple[float, float, float]:

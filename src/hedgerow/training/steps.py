@@ -84,6 +84,37 @@ class Run:
         return cls(plan, settings, build_grid(plan), settings.loss(plan))
 
 
+@dataclass(eq=False)
+class Carried:
+    """What nodes know of a run's trees, and what its next query brings them.
+
+    Attributes:
+        n_known: trees that the nodes' scores hold, or will with `update`.
+        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+        update: trees that the nodes' scores do not hold yet; None for none.
+    """
+
+    n_known: int = 0
+    score_bound: int = 0
+    update: FittedTrees | None = None
+
+    @property
+    def n_held(self) -> int:
+        """Trees that the nodes' scores hold before the next query."""
+        return self.n_known - (0 if self.update is None else self.update.trees.n_trees)
+
+    def take(self, fitted: FittedTrees) -> None:
+        """The next query brings these trees."""
+        self.update, self.n_known = fitted, self.n_known + fitted.trees.n_trees
+        self.score_bound = grow_score_bound(self.score_bound, fitted)
+
+    def send(self) -> dict[str, Any]:
+        """What the next query says of the trees; the one after it brings nothing that this one does."""
+        fields = {"update": self.update, "ensemble_size": self.n_held}
+        self.update = None
+        return fields
+
+
 def empty_ensemble(run: Run) -> Ensemble:
     """The model before its first tree."""
     return no_trees(run.plan, run.grid)

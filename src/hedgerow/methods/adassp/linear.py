@@ -32,7 +32,8 @@ from hedgerow.losses.tables import (
 )
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.privacy.schedule import AlikeRounds
-from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query, TreeBatch
+from hedgerow.protocol.queries import IntVector, Purpose, Query, TreeBatch
+from hedgerow.training.steps import Carried
 from hedgerow.trees.binning import MAX_BYTE_CODES, FeatureGrid, Grid
 from hedgerow.trees.constraints import Directions
 from hedgerow.trees.leaf_sums import SiteRecords, TrainingSite, apply_update, sum_in_threads
@@ -551,8 +552,7 @@ def cross_question(
     basis: LinearBasis,
     loss: Loss,
     noise: tuple[float, int],
-    update: tuple[FittedTrees | None, int],
-    score_bound: int,
+    carried: Carried,
     doublings: int = 0,
 ) -> CrossProducts:
     """The question for X^T g.
@@ -562,22 +562,20 @@ def cross_question(
         basis: the rows X.
         loss: whose negative gradients are g.
         noise: the noise multiplier, and the largest number of rows of one unit.
-        update: trees that scores do not know yet, and how many they know.
-        score_bound: a public bound on every score, in units of 2**-16.
+        carried: what scores know; the question brings the rest.
         doublings: of the gradients, see `hedgerow.losses.tables.double_residuals`.
     """
-    gradient_squared = loss.sensitivity_squared(score_bound)
+    gradient_squared = loss.sensitivity_squared(carried.score_bound)
     return CrossProducts(
         purpose=purpose,
         length=basis.rows.n_columns,
         bound=max(1, math.isqrt(gradient_squared) * basis.largest_entry >> CROSS_SHIFT),
         sensitivity_squared=cross_sensitivity_squared(basis, gradient_squared, noise[1]),
         noise_multiplier=noise[0],
-        update=update[0],
-        ensemble_size=update[1],
+        **carried.send(),
         rows=basis.rows,
         shift=CROSS_SHIFT,
-        score_bound=score_bound,
+        score_bound=carried.score_bound,
         doublings=doublings,
     )
 
@@ -587,7 +585,9 @@ def cross_rounds(
 ) -> AlikeRounds:
     """All rounds that ask for X^T g by queries of this kind; as `cross_question` for the rest."""
     purpose = kind.purpose_of(0, "any")
-    most, least = (cross_question(purpose, basis, loss, noise, (None, 0), bound) for bound in (SCORE_LIMIT, 0))
+    most, least = (
+        cross_question(purpose, basis, loss, noise, Carried(score_bound=bound)) for bound in (SCORE_LIMIT, 0)
+    )
     return AlikeRounds(most, count, least.sensitivity_squared)
 
 

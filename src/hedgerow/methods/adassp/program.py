@@ -44,7 +44,7 @@ from hedgerow.methods.adassp.settings import AdasspSettings
 from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.steps import Grown, Program, Run, grow_by, grow_score_bound
+from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by
 
 LEAST_RIDGE = 1.0
 """Added to lambda, in records: without noise, categories that add up to the constant leave X^T X singular."""
@@ -116,11 +116,10 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
     reached = np.zeros(len(gram))
     largest = (2**31 - 1) // (len(run.plan.features) * (own.rounds + 1))
     total = np.zeros((basis.trees.n_trees, basis.trees.n_leaves, 1), dtype=np.int64)
-    update: FittedTrees | None = None
-    score_bound = 0
+    carried = Carried()
     mean = 0.0
     for number in range(own.rounds):
-        query = cross_query(run, basis, number, update, score_bound)
+        query = cross_query(run, basis, number, carried)
         cross = real_cross((yield query), basis)
         if number == 0:
             # Scores are 0 before the first round, so the constant's product is the sum of the labels.
@@ -135,13 +134,11 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
             reached = basis.held(reached + own.learning_rate * step, factor, run.directions)
             whole = run.make_ordered_sum().add(basis.trees, basis.values(reached, largest))
             values = whole - total.astype(np.int32)
-        update = FittedTrees(basis.trees, values)
-        score_bound = grow_score_bound(score_bound, update)
+        carried.take(FittedTrees(basis.trees, values))
         total += values
         grown.batches[:], grown.weights[:] = [FittedTrees(basis.trees, total.astype(np.int32))], [None]
     if own.has_line:
-        asked, known = 1 + own.rounds, (own.rounds - 1) * basis.trees.n_trees
-        yield from calibrate_by_spread(grown, asked, round(mean * SCORE_UNIT), own.line_multipliers, update, known)
+        yield from calibrate_by_spread(grown, 1 + own.rounds, round(mean * SCORE_UNIT), own.line_multipliers, carried)
 
 
 def solve_centred(
@@ -178,14 +175,11 @@ def gram_query(run: Run, basis: LinearBasis, settings: AdasspSettings) -> GramMa
     return gram_question(0, "X^T X", basis, settings.gram_multiplier, run.plan.privacy.rows_per_unit)
 
 
-def cross_query(
-    run: Run, basis: LinearBasis, number: int, update: FittedTrees | None, score_bound: int
-) -> CrossProducts:
+def cross_query(run: Run, basis: LinearBasis, number: int, carried: Carried) -> CrossProducts:
     """The question for X^T g in a round; `number` counts rounds from 0."""
     purpose = CrossProducts.purpose_of(1 + number, f"X^T g, round {number}")
     noise = run.settings.noise_multiplier, run.plan.privacy.rows_per_unit
-    before = max(0, number - 1) * basis.trees.n_trees
-    return cross_question(purpose, basis, run.loss, noise, (update, before), score_bound)
+    return cross_question(purpose, basis, run.loss, noise, carried)
 
 
 def correct_gram(release: IntVector, basis: LinearBasis) -> Matrix:

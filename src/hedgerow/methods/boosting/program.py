@@ -36,7 +36,7 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, features_asked, n_levels_asked
-from hedgerow.training.steps import Grown, Program, Run, grow_by, grow_score_bound, leaf_rule
+from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by, leaf_rule
 from hedgerow.trees.constraints import OrderedSum
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, choose_drawn, pad_histograms, sum_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
@@ -70,13 +70,11 @@ class _Position:
 
     Attributes:
         n_fitted: trees so far, without those of a start.
-        n_known: trees that the nodes' scores hold, or will with `update`.
         round: number of the next query.
-        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+        carried: what nodes know of the trees.
         begun: what came before the first tree.
         classes: what is known of how several classes go together; None where that is not used.
         spread: what is known of how far values lie apart; None where that is not used.
-        update: trees that the nodes' scores do not hold yet.
         new_edges: of features that were cut again, as nodes do not know yet.
         ordered: the sum of all trees so far.
     """
@@ -86,13 +84,11 @@ class _Position:
     order: FeatureOrder
     ordered: OrderedSum
     n_fitted: int = 0
-    n_known: int = 0
     round: int = 0
-    score_bound: int = 0
+    carried: Carried = field(default_factory=Carried)
     begun: StartResult = field(default_factory=StartResult)
     classes: ClassCovariance | None = None
     spread: ValueSpread | None = None
-    update: FittedTrees | None = None
     new_edges: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
@@ -102,23 +98,15 @@ class _Position:
 
     def start_from(self, begun: StartResult, start: Start) -> None:
         """A start is complete."""
-        self.begun, self.update, self.score_bound = begun, begun.update, begun.score_bound
-        self.round, self.n_known = Schedule(start.rounds).n_rounds, start.n_trees
+        self.begun, self.carried, self.round = begun, begun.carried, Schedule(start.rounds).n_rounds
         for fitted, _ in begun.trees:
             self.ordered.add(fitted.trees, fitted.values)
-
-    def advance_round(self) -> None:
-        """A query has been answered: the next one carries nothing that this one did."""
-        self.update, self.new_edges = None, {}
-        self.round += 1
 
     def append_batch(self, fitted: FittedTrees) -> None:
         """A batch is complete."""
         self.n_fitted += fitted.trees.n_trees
         if self.run.loss.n_outputs:
-            self.update = fitted
-            self.n_known += fitted.trees.n_trees
-            self.score_bound = grow_score_bound(self.score_bound, fitted)
+            self.carried.take(fitted)
 
     def ask(self, kind: type[Sums], n_trees: int, level: str, n_entries: int, per_record: int, **details: Any) -> Sums:
         """A query about the next `n_trees` trees.
@@ -133,7 +121,7 @@ class _Position:
             **self._common(kind, f"trees {first}-{first + n_trees - 1}{level}"),
             length=n_entries * run.loss.n_statistics,
             bound=run.loss.bound(),
-            sensitivity_squared=self.loss.sensitivity_squared(self.score_bound) * per_record * rows * rows,
+            sensitivity_squared=self.loss.sensitivity_squared(self.carried.score_bound) * per_record * rows * rows,
             noise_multiplier=run.settings.noise_multiplier / math.sqrt(per_record),
             **details,
         )
@@ -157,20 +145,18 @@ class _Position:
         )
 
     def _common(self, kind: type[Query], subject: str) -> dict[str, Any]:
-        """What all queries say."""
+        """What all queries say; the next one is of the next round."""
+        self.round += 1
         return {
-            "purpose": kind.purpose_of(self.round, subject),
+            "purpose": kind.purpose_of(self.round - 1, subject),
             **self.describe_ensemble(),
-            "score_bound": self.score_bound,
+            "score_bound": self.carried.score_bound,
         }
 
     def describe_ensemble(self) -> dict[str, Any]:
-        """What a query says of the ensemble: the trees that it brings, how many were known before, and new edges."""
-        return {
-            "update": self.update,
-            "ensemble_size": self.n_known - (self.update.trees.n_trees if self.update else 0),
-            "new_edges": self.new_edges,
-        }
+        """What the next query says of the ensemble: the trees that it brings, how many are known, and new edges."""
+        new_edges, self.new_edges = self.new_edges, {}
+        return {**self.carried.send(), "new_edges": new_edges}
 
 
 def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[Query, IntVector, None]:
@@ -189,7 +175,6 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.count_paid_rounds(at.n_fitted, settings.batch_size)):
             candidates.take_histogram((yield at.histogram()))
-            at.advance_round()
         fitted, weights = yield from grow(at, min(settings.batch_size, settings.n_trees - at.n_fitted))
         # A mean that no tree follows is not a model.
         for part in (*waiting, (fitted, weights)):
@@ -214,8 +199,8 @@ def _cut_again(grown: Grown, at: _Position) -> None:
     before = at.run.grid
     for number, batch in enumerate(grown.batches):
         grown.batches[number] = with_edges(batch, before, edges)
-    if at.update is not None:
-        at.update = grown.batches[-1]
+    if at.carried.update is not None:
+        at.carried.update = grown.batches[-1]
     for feature, new in edges.items():
         at.ordered.cut_again(feature, before.features[feature].edges, new)
     at.run = grown.run = replace(at.run, grid=at.candidates.grid)
@@ -234,7 +219,6 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     under = {"doublings": at.begun.doublings, "baseline": at.begun.baseline}
     query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, **under)
     sums = yield query
-    at.advance_round()
     if run.plan.model.weight_update == "averaging":
         return _fit_leaves(at, trees, sums, run.sigma(query))
     rule, sigma = leaf_rule(run, n_trees, at.begun.doublings if run.loss.is_quadratic else 0), run.sigma(query)
@@ -309,7 +293,6 @@ def _by_histograms(at: _Position, n_trees: int) -> Growth:
         if level < n_levels:
             query = batch.ask(NodeHistograms, 2**level * int(n_bins.sum()), n_bins=growing.bins.n_bins)
             histograms = pad_histograms((yield query), n_bins, 2**level, growing.bins.width)
-            at.advance_round()
             sigma, rule = run.sigma(query), batch.rule(query)
             if level == 0:
                 _offer_candidates(batch, histograms[:, 0], sigma)
@@ -351,7 +334,6 @@ def _by_draws(at: _Position, n_trees: int) -> Growth:
         drawn = _draw(batch, keys)
         query = batch.ask(SplitSums, n_trees * 2**level * n_features * 2, goes_left=drawn.astype(np.uint8))
         sums = (yield query).reshape(n_trees, 2**level, n_features, 2, run.loss.n_statistics)
-        at.advance_round()
         splits, leaf_sums = choose_drawn(growing, drawn, sums, batch.rule(query))
         growing.add_level(splits)
     return _fit_leaves(at, growing.trees, leaf_sums, run.sigma(query))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -36,7 +36,7 @@ from hedgerow.methods.linear_start import (
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.steps import Grown, Run, grow_score_bound, largest_value
+from hedgerow.training.steps import Carried, Grown, Run, largest_value
 
 Weighed = tuple[FittedTrees, NDArray[np.int64]]
 """Trees and the weights of their leaves."""
@@ -62,16 +62,14 @@ class StartResult:
 
     Attributes:
         trees: what it gives to the model.
-        update: those of its trees that the nodes' scores do not hold yet; the next question carries them.
-        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+        carried: what nodes know of its trees.
         doublings: of the residuals, see `hedgerow.losses.tables.double_residuals`.
         n_records: as released with the mean.
         life_table: of a time to an event, as released.
     """
 
     trees: tuple[Weighed, ...] = ()
-    update: FittedTrees | None = None
-    score_bound: int = 0
+    carried: Carried = field(default_factory=Carried)
     doublings: int = 0
     n_records: float = 0.0
     life_table: LifeTable | None = None
@@ -145,20 +143,23 @@ class MeanStart(Start):
 
     def questions(self) -> tuple[Query, ...]:
         mean = label_question(MEAN_STATISTICS, self.multipliers[0], self.plan.privacy.rows_per_unit)
-        return mean, spread_question(self.plan, 1, self.multipliers[1], None)
+        return mean, spread_question(self.plan, 1, self.multipliers[1])
 
     def begin(self, grown: Grown) -> Beginning:
         run, (about_mean, about_spread) = grown.run, self.questions()
         released = yield about_mean
         mean = min(max(read_mean(released, MEAN_STATISTICS), -1.0), 1.0)
         first = constant_trees(run.grid, 1, mean, largest_value(run))
-        spread = yield replace(about_spread, update=first)
+        carried = Carried()
+        carried.take(first)
+        spread = yield replace(about_spread, **carried.send())
+        carried.score_bound = SCORE_LIMIT
         n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
         doublings = choose_doublings((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
         doublings *= loss_kind(self.plan).doubles
         weights = np.array([[max(1, int(released[1])), 0]])
-        return StartResult(((first, weights),), score_bound=SCORE_LIMIT, doublings=doublings, n_records=n_records)
+        return StartResult(((first, weights),), carried, doublings, n_records)
 
 
 class LinearAfterMean(MeanStart):
@@ -173,7 +174,8 @@ class LinearAfterMean(MeanStart):
     def begin(self, grown: Grown) -> Beginning:
         begun = yield from super().begin(grown)
         whole, largest = self.multipliers[-1], largest_value(grown.run)
-        return _with(begun, (yield from self.model.ask(grown.run, whole, largest, 2, 1, begun.doublings)))
+        trees = yield from self.model.ask(grown.run, whole, largest, 2, begun.carried, begun.doublings)
+        return _with(begun, trees)
 
 
 class LevelStart(Start):
@@ -194,7 +196,9 @@ class LevelStart(Start):
             doublings = _choose_count_doublings(*found, run) if self.is_calibrated else 0
         first = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
         weights = np.array([[self.plan.privacy.n_records, 0]])
-        return StartResult(((first, weights),), first, grow_score_bound(0, first), doublings)
+        carried = Carried()
+        carried.take(first)
+        return StartResult(((first, weights),), carried, doublings)
 
 
 def _choose_count_doublings(mean: float, spread: float, run: Run) -> int:
@@ -238,7 +242,8 @@ class LinearAfterBaseline(BaselineStart):
     def begin(self, grown: Grown) -> Beginning:
         begun = yield from super().begin(grown)
         whole, largest = self.multipliers[-1], largest_value(grown.run)
-        return _with(begun, (yield from self.model.ask(grown.run, whole, largest, 1, begun.baseline)))
+        trees = yield from self.model.ask(grown.run, whole, largest, 1, begun.carried, begun.baseline)
+        return _with(begun, trees)
 
 
 def _counts(plan: Plan, kind: type[Query], subject: str, length: int, noise_multiplier: float) -> Query:
@@ -252,11 +257,11 @@ def _counts(plan: Plan, kind: type[Query], subject: str, length: int, noise_mult
     )
 
 
-def _with(begun: StartResult, linear: tuple[FittedTrees, FittedTrees]) -> StartResult:
-    """What was begun, with the trees of a linear model and its last update. No release has counted their records."""
-    trees, update = linear
+def _with(begun: StartResult, trees: FittedTrees) -> StartResult:
+    """What was begun, with the trees of a linear model. No release has counted their records."""
     weights = np.zeros(trees.values.shape[:2], dtype=np.int64)
-    return replace(begun, trees=(*begun.trees, (trees, weights)), update=update, score_bound=SCORE_LIMIT)
+    begun.carried.score_bound = SCORE_LIMIT
+    return replace(begun, trees=(*begun.trees, (trees, weights)))
 
 
 STARTS: Mapping[str, type[Start]] = {

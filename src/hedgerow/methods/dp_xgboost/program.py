@@ -52,7 +52,7 @@ from hedgerow.methods.linear_start import constant_tree, constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
-from hedgerow.training.steps import Grown, Program, Run, grow_by, grow_score_bound, largest_value
+from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by, largest_value
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, pad_histograms
 from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights
 from hedgerow.trees.random_trees import PublicRandom
@@ -80,7 +80,7 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
         mean, count = ((yield asking.mean())[:2] / run.loss.scales).tolist()
         start = constant_trees(run.grid, run.settings.max_depth, -mean / max(1.0, count), largest_value(run))
         grown.add(start, None)
-        asking.starts_with(start)
+        asking.carried.take(start)
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
         spread = float((yield asking.spread())[0]) + laplace_noise(asking.settings.spread_scale)
         asking.doublings = choose_doublings(spread / RECORD_NORM / max(1.0, count), run.loss)
@@ -104,6 +104,7 @@ class _Asking:
 
     Attributes:
         run, settings: what stays fixed.
+        carried: what nodes know of the trees.
         number: trees fitted so far, without a start.
         doublings: of residuals, see `hedgerow.losses.tables.double_residuals`.
     """
@@ -111,21 +112,14 @@ class _Asking:
     def __init__(self, run: Run, settings: DpXgboostSettings) -> None:
         self.run, self.settings = run, settings
         self.number = self.doublings = 0
-        self._n_known = self._round = 0
-        self._update: FittedTrees | None = None
-        self._score_bound = 0
+        self.carried, self._round = Carried(), 0
         self._threshold = sampling_threshold(run.plan)
         _, self._spread, self._sketch, self._split, self._leaf = sensitivities(run.plan, run.loss)
 
     def fitted(self, fitted: FittedTrees) -> None:
         """A tree is complete."""
         self.number += 1
-        self.starts_with(fitted)
-
-    def starts_with(self, fitted: FittedTrees) -> None:
-        """The next query brings this tree."""
-        self._update, self._n_known = fitted, self._n_known + 1
-        self._score_bound = grow_score_bound(self._score_bound, fitted)
+        self.carried.take(fitted)
 
     def mean(self) -> PureLeafSums:
         """The sum of gradients at a score of 0, which are the labels with the other sign, and the count of records."""
@@ -186,17 +180,16 @@ class _Asking:
 
     def _common(self, kind: type[Query], subject: str, length: int, changed: Sensitivity, scale: int) -> dict[str, Any]:
         """The fields that all these queries share; the round counts as asked."""
-        update, pure = self._update, changed.noise(scale, self._threshold)
-        round_number, self._update, self._round = self._round, None, self._round + 1
+        pure = changed.noise(scale, self._threshold)
+        self._round += 1
         return {
-            "purpose": kind.purpose_of(round_number, f"tree {self.number}, {subject}"),
+            "purpose": kind.purpose_of(self._round - 1, f"tree {self.number}, {subject}"),
             "length": length,
             "bound": self.run.loss.bound(),
             "sensitivity_squared": changed.squared,
             "noise_multiplier": pure.scale / pure.sensitivity,
-            "update": update,
-            "ensemble_size": self._n_known - (0 if update is None else 1),
-            "score_bound": self._score_bound,
+            **self.carried.send(),
+            "score_bound": self.carried.score_bound,
             "pure": pure,
         }
 

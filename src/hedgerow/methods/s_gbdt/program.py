@@ -43,7 +43,7 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings
-from hedgerow.training.steps import EndedEarly, Grown, Program, Run, empty_ensemble, largest_value
+from hedgerow.training.steps import Carried, EndedEarly, Grown, Program, Run, empty_ensemble, largest_value
 from hedgerow.trees.leaves import LeafRule, leaf_values
 from hedgerow.trees.random_trees import PublicRandom, random_tree
 
@@ -71,22 +71,21 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
     run, plan = grown.run, grown.run.plan
     terms = read_terms(run)
     source, ordered = _Structures(run), run.make_ordered_sum()
-    update: FittedTrees | None = None
-    known = 0
+    carried = Carried()
     mean_noise, linear_noise, line_noise = terms.multipliers
     n_before = Schedule(tuple(start_rounds(plan, terms))).n_rounds
     if terms.has_mean:
         released = yield label_question(start_statistics(plan), mean_noise, 1)
-        update = _initial_score(run, released)
-        support = np.zeros((1, update.trees.n_leaves), dtype=np.int64)
+        mean = _initial_score(run, released)
+        support = np.zeros((1, mean.trees.n_leaves), dtype=np.int64)
         support[0, 0] = max(0, int(released[1]))
-        grown.add(update, support)
+        grown.add(mean, support)
+        carried.take(mean)
     if terms.is_linear:
         first = int(terms.has_mean)
-        start, update = yield from build_start(plan).ask(run, linear_noise, largest_value(run), first, update=update)
+        start = yield from build_start(plan).ask(run, linear_noise, largest_value(run), first, carried)
         grown.add(start, None)
         ordered.add(start.trees, start.values)
-        known = first + build_start(plan).n_trees - update.trees.n_trees
     for number in range(terms.n_rounds):
         trees = source.draw(number)
         query = SampledLeafSums(
@@ -96,8 +95,7 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
             # Not the sensitivity of the scores so far: the filter's budget stands for one ratio of noise to norm.
             sensitivity_squared=run.loss.norm_squared,
             noise_multiplier=run.settings.noise_multiplier,
-            update=update,
-            ensemble_size=known,
+            **carried.send(),
             trees=trees,
             score_bound=0,
             sampling_threshold=terms.sampling_threshold,
@@ -109,11 +107,10 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
         fitted = FittedTrees(trees, ordered.add(trees, _values(run, sums, run.sigma(query), trees), weights))
         source.take(number, trees, sums, run.sigma(query))
         grown.add(fitted, support[:, :, 0])
-        known += 0 if update is None else update.trees.n_trees
-        update = fitted
+        carried.take(fitted)
     if terms.has_line:
         round_number, centre = n_before + terms.n_rounds, int(grown.batches[0].values[0, 0, 0])
-        yield from calibrate_by_spread(grown, round_number, centre, line_multipliers(line_noise), update, known)
+        yield from calibrate_by_spread(grown, round_number, centre, line_multipliers(line_noise), carried)
 
 
 def read_terms(run: Run) -> SGbdtTerms:
