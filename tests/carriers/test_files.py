@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 
 from hedgerow.carriers import read_coordinator_file
 from hedgerow.carriers.files import CarriedRun, Replay
+from hedgerow.carriers.site import LinkStore
 from hedgerow.cli.main import main
+from hedgerow.client.state import OwnerDesk
 from hedgerow.codec import head
 from hedgerow.errors import PlanError
 from hedgerow.protocol.messages import MessageKind
@@ -167,6 +170,58 @@ def test_a_site_whose_disk_never_comes_back_is_not_waited_for_without_end(
         now[0] += 2e6
         airlock.step("site-3")
     assert airlock.federation.survivors() == [airlock.federation.sites[:3]] * 2
+
+
+class Killed(BaseException):
+    """The process of a command is gone."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_steps", [0, 2, 4])
+def test_a_site_that_is_killed_over_its_answer_is_asked_anew(
+    airlock: Airlock, monkeypatch: pytest.MonkeyPatch, n_steps: int
+) -> None:
+    """In its greeting, too, which begins the set-up: the others, who have answered it, go on with another one."""
+    for _ in range(n_steps):
+        airlock.step()
+    assert airlock.party("out", "coordinator") == 0
+    airlock.carry("coordinator", "site-1", "request")
+    save = LinkStore.save
+
+    def die(store: LinkStore, link: Any) -> None:
+        if link.reply is not None:
+            raise Killed
+        save(store, link)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LinkStore, "save", die)
+        with pytest.raises(Killed):
+            airlock.party("in", "site-1")
+    while not airlock.is_done:
+        airlock.step()
+    assert airlock.federation.model() == airlock.federation.local_model()
+
+
+@pytest.mark.slow
+def test_a_site_that_asks_its_owner_is_asked_again_when_time_has_passed(
+    airlock: Airlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is that it asks; approved, it takes part from the next file on."""
+    now = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    folder = airlock.federation.folder
+    (folder / "asks.toml").write_text((folder / "policy.toml").read_text() + 'ask = "always"\n')
+    place = folder / "site-0.toml"
+    place.write_text(place.read_text().replace("policy.toml", "asks.toml"))
+    airlock.step()
+    with closing(OwnerDesk(folder / "site-0-state")) as desk:
+        question = desk.pending()
+        assert question is not None
+        desk.answer(question.id, approve=True)
+    while not airlock.is_done:
+        now[0] += 3600.0
+        airlock.step()
+    assert airlock.federation.model() == airlock.federation.local_model()
 
 
 @pytest.mark.slow

@@ -300,13 +300,14 @@ class CarriedRun:
         if seconds < _LEAST_SECONDS:
             raise PlanError("carried-timeouts", seconds=seconds, least=_LEAST_SECONDS)
         if journal.exists():
-            raise UsageError("exists", code="out-is-folder", path=journal)
+            raise UsageError("journal-of-another-run", path=journal)
         values = (os.urandom(32), __version__)
         self._database.write(("insert into run values (1, ?, ?, 0)", values), self._look())
 
     def look(self) -> None:
         """Note that the coordinator looks now, so that time passes in the run."""
-        self._database.write(self._look())
+        if not self._is_over:
+            self._database.write(self._look())
 
     @staticmethod
     def _look() -> tuple[str, tuple[object, ...]]:
@@ -470,6 +471,9 @@ def carry_out_of_coordinator(file: CoordinatorFile, folder: Path) -> None:
     with closing(CarriedRun(file)) as run:
         if not run.is_begun:
             run.begin()
+        elif not run.waiting():
+            # Time may have come to ask a site again.
+            run.look()
         try:
             run.go_on()
         finally:

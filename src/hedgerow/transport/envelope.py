@@ -188,7 +188,7 @@ _LONGEST_ANSWER = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class HandedOn(Encoded):
-    """App to the site's node, on one machine: a request as it came, and the release of Hedgerow at the coordinator."""
+    """What an app or a file brings to the site's node: a request, and the release of Hedgerow at the coordinator."""
 
     KIND = PartKind.HANDED_ON
     release: Shown
@@ -197,7 +197,7 @@ class HandedOn(Encoded):
 
 @dataclass(frozen=True, slots=True)
 class HandedBack(Encoded):
-    """The site's node to the app: its reply, or the code with which it refuses."""
+    """What the site's node gives back: its reply, or the code with which it refuses."""
 
     KIND = PartKind.HANDED_BACK
     reply: Bytes
