@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -29,6 +30,7 @@ from hedgerow.transport.envelope import Envelope, EnvelopeKind, sign
 from hedgerow.transport.identities import Role, build_roster, new_identity
 from tests.carriers.conftest import Builder, Federation
 
+CHECK = Path(__file__).parents[2] / "deploy" / "airlock-check"
 DAYS = {"join_timeout": 1e6, "round_timeout": 1e6, "idle_timeout": 2e6}
 
 
@@ -258,6 +260,15 @@ def test_sites_by_files_and_sites_by_grpc_train_together(airlock: Airlock) -> No
         coordinator.kill()
         node.kill()
     assert federation.model() == federation.local_model()
+
+
+@pytest.mark.slow
+def test_the_check_that_is_run_by_hand_works() -> None:
+    """Three sites by files as commands, with kills and wrong files, end with the local engine's model."""
+    environment = {**os.environ, "HEDGEROW": str(Path(sys.executable).with_name("hedgerow"))}
+    done = subprocess.run([CHECK], env=environment, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    assert "byte for byte" in done.stdout and "back: 8 files" in done.stdout
 
 
 def test_a_plan_for_machines_is_no_plan_for_people(in_files: Builder) -> None:

@@ -129,3 +129,5 @@ def test_pages_state_the_version_that_the_package_has() -> None:
     for name in ("README.md", "docs/index.md", "docs/project.md", "mkdocs.yml"):
         said = re.findall(r"\d+\.\d+\.\d+(?=, beta)", " ".join((ROOT / name).read_text(encoding="utf-8").split()))
         assert said == [__version__], name
+    chart = (ROOT / "deploy" / "chart" / "Chart.yaml").read_text(encoding="utf-8").splitlines()
+    assert {f"version: {__version__}", f"appVersion: {__version__}"} <= set(chart)

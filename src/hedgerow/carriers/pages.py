@@ -14,7 +14,7 @@ from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.envelope import Envelope, EnvelopeKind
 
-_COLUMNS = 78
+_COLUMNS = 84
 _KIND_AT = 4
 """In a message: the byte that says its kind."""
 _HOLDS = {
@@ -67,7 +67,8 @@ def describe_reply(name: str, data: bytes, envelope: Envelope, messages: Sequenc
         plan: Plan = run.task.plan
         about += [
             ("run", run.run_id.hex()[:12]),
-            ("plan", f"{plan.name}, {plan.digest}"),
+            ("plan", plan.name),
+            ("plan's digest", plan.digest),
             ("who sees totals", who_sees(plan.privacy.noise)),
         ]
     return _page(f"File {name}, which leaves {envelope.site}", name, data, about, holds or ["Nothing."], _CANNOT)
