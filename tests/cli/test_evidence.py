@@ -9,6 +9,7 @@ import html
 import json
 import math
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -303,6 +304,26 @@ def test_whoever_sees_an_exact_total_is_said_to(
     assert content["registry"]["deployment"]["deployment_model"]["model_name"] == (
         "Local" if mode == "local" else "Federated"
     )
+
+
+@pytest.mark.parametrize(
+    ("about", "is_warned", "is_other"),
+    [
+        ({}, True, True),
+        ({"private": True}, True, True),
+        ({"private": False}, False, True),
+        ({"private": False, "plan_digest": "own"}, False, False),
+    ],
+)
+def test_figures_of_private_rows_are_never_covered(
+    about: dict[str, Any], is_warned: bool, is_other: bool, gather: Callable[..., tuple[Model, dict[str, Any]]]
+) -> None:
+    """Only a file that says so is of rows that are not private, and only one that names the plan is of this model."""
+    model, content = gather(read_ledger(DiscreteGaussianEvent(30.0, 3000, 4)))
+    own = {"plan_digest": model.plan.digest} if "plan_digest" in about else {}
+    page = read_text(render_evidence(model, content | {"attack": {"membership": 0.51, **about, **own}}))
+    notes = tomllib.loads((ROOT / "src/hedgerow/app/evidence.toml").read_text())["notes"]
+    assert (notes["attack"] in page, notes["attack_other"] in page) == (is_warned, is_other)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"private": true, "auc": 0.7}', '{"scores": {"auc": 0.7}}'])

@@ -363,7 +363,7 @@ def render_evidence(model: Model, content: Content) -> str:
         "public": [render_facts(_pick(content["facts"], "taken as public")), _render_public(content["report"])],
         "before": _render_budget(content, notes),
         "published": [render_text(notes["published"]), _render_table("Files", content["published"])],
-        "attacks": _render_attack(content["attack"], notes),
+        "attacks": _render_attack(content, notes),
         "performance": render_performance(content["evaluation"], model, notes),
         "card": [
             render_text(notes["card"]),
@@ -404,7 +404,8 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
         return [render_text(notes["no_evaluation"])]
     heads = ("measure", "value", "from", "to")
     parts = [render_text(notes["evaluation"]), render_table("Scores", heads, _list_scores(evaluation))]
-    if evaluation["report"].get("n_releases") != model.report.n_releases:
+    # Of another model, or of this one before or after a further evaluation.
+    if evaluation["report"] != json.loads(json_text(model.report.to_dict())):
         parts.insert(0, render_text(notes["evaluation_other"], "void"))
     if curves := _read_curves(evaluation):
         drawn = io.BytesIO()
@@ -488,14 +489,16 @@ def _render_budget(content: Content, notes: Mapping[str, str]) -> list[str]:
     return parts
 
 
-def _render_attack(attack: Content | None, notes: Mapping[str, str]) -> list[str]:
+def _render_attack(content: Content, notes: Mapping[str, str]) -> list[str]:
+    attack, own = content["attack"], (content["model"]["plan_digest"], content["model"]["agreed_digest"])
     if attack is None:
         return [render_text(notes["no_attack"])]
     # Only what says of itself that its rows are not private is taken to be so.
     is_private = attack.get("private", True) is not False
     rows = [(name, _text(value)) for name, value in _flatten(attack) if name not in ("private", "note")]
     note = render_text(notes["attack"], "void") if is_private else render_text(notes["attack_public"])
-    return [note, render_table("Attacks", ("figure", "value"), rows)]
+    other = [] if attack.get("plan_digest") in own else [render_text(notes["attack_other"], "void")]
+    return [note, *other, render_table("Attacks", ("figure", "value"), rows)]
 
 
 def _flatten(content: Any, name: str = "") -> list[tuple[str, Any]]:
