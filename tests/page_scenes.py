@@ -1,10 +1,13 @@
-"""Both pages of ``--console`` in every state, with names that a browser could take for markup: for deploy/pages-check.
+"""Both pages of ``--console`` in every state, and a model's, with names that a browser could take for markup: for
+deploy/pages-check.
 
 ``python -m tests.page_scenes`` prints a line for each, its name and its address, and serves them until its stdin ends.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from hedgerow.app.evidence import gather_evidence, render_report, write_evidence
 from hedgerow.app.owner import list_facts
 from hedgerow.app.page import Console, Page, PastRun, SitePage
 from hedgerow.client.policy import Policy
@@ -126,6 +130,18 @@ def sites(model: Model, folder: Path) -> Iterator[tuple[str, Page]]:
         yield f"site-{name}", page
 
 
+def documents(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Pages that are files: the pack for reviewers and a model's report, of the same names."""
+    model, file = a_model(), folder / "model.json"
+    model.save(file)
+    attack = folder / "attack.json"
+    attack.write_text(json.dumps({MARKUP: [MARKUP]}))
+    content = gather_evidence(file, model, "2026-11-26", book=None, attack=attack, evaluation=None)
+    yield "evidence", write_evidence(folder, model, content)["evidence.html"]
+    (folder / "report.html").write_text(render_report(model, "2026-11-26", None))
+    yield "report", folder / "report.html"
+
+
 @contextmanager
 def all_pages() -> Iterator[dict[str, Page]]:
     """Every page by its name, served until the block ends."""
@@ -141,5 +157,9 @@ if __name__ == "__main__":
     with all_pages() as pages:
         for name, page in pages.items():
             print(name, page.url, flush=True)
+        folder = Path(tempfile.mkdtemp())
+        for name, file in documents(folder):
+            print(name, file.as_uri(), flush=True)
         print("all", flush=True)
         sys.stdin.read()
+        shutil.rmtree(folder)
