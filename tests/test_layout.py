@@ -55,7 +55,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The edges put rooms together. What a party does is in `app`: the command line and the carriers stand on it, and on
 # no other edge; the estimators are a fit in one process and need no party. Nothing but `__main__` imports `cli`.
 MAY_IMPORT["estimators"] = {*MAY_IMPORT["local"], "local"}
-MAY_IMPORT["app"] = {*MAY_IMPORT["local"], "local", "study", "attacks"}
+MAY_IMPORT["plugins"] = set()
+MAY_IMPORT["app"] = {*MAY_IMPORT["local"], "local", "plugins", "study", "attacks"}
 MAY_IMPORT["carriers"] = {*MAY_IMPORT["app"], "app"}
 MAY_IMPORT["testing"] = MAY_IMPORT["client"] | MAY_IMPORT["server"] | {"client", "server"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["carriers"], "carriers", "testing"}
@@ -106,7 +107,7 @@ KEYED_GENERATORS = {"Generator", "Philox", "PCG64", "BitGenerator"}
 def rooms() -> list[str]:
     """Folders, and single files that have rules of their own."""
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    return sorted(folders | {"crypto", "rounds", "storage", "study", "testing"})
+    return sorted(folders | {"crypto", "rounds", "storage", "study", "testing", "plugins"})
 
 
 class Facts(NamedTuple):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plugins import load_agreed
 
 if TYPE_CHECKING:
     from hedgerow.client.policy import Policy
@@ -195,14 +196,14 @@ def parse_max_rows(given: list[str]) -> dict[str, int]:
 
 
 def read_policy(path: str) -> Policy:
-    """The policy in a TOML file; raises UsageError, and as `require_own`."""
+    """The policy in a TOML file, whose plug-ins are loaded then; raises UsageError, and as `require_own`."""
     # Not at the top: commands without a policy need no numba.
     from hedgerow.client.policy import parse_policy
     from hedgerow.transport.identities import require_own
 
     require_own(Path(path))
     try:
-        return parse_policy(Path(path).read_text(encoding="utf-8-sig"))
+        policy = parse_policy(Path(path).read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, IsADirectoryError):
         raise UsageError(
             "not-found", code="policy-not-found", path=path,
@@ -210,6 +211,8 @@ def read_policy(path: str) -> Policy:
         ) from None  # fmt: skip
     except UnicodeDecodeError:
         raise UsageError("not-toml", code="policy-file", name=path, fault="it is not UTF-8 text") from None
+    load_agreed(policy.plugins)
+    return policy
 
 
 def signing_key(identity: PrivateIdentity) -> Identity:

@@ -316,8 +316,9 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
     Raises:
         HedgerowError: something that the owner gave cannot be used.
     """
-    plan = None if options.plan is None else read_plan(options.plan)
+    # The policy first: it names the methods of other packages that a plan may ask for.
     policy, roster = read_policy(options.policy), read_roster(Path(options.roster))
+    plan = None if options.plan is None else read_plan(options.plan)
     identity = read_private(Path(options.identity))
     name = identity.public.name
     log = begin_log(name, options.log_format)

@@ -9,6 +9,7 @@ from hedgerow.app.inputs import read_plan
 from hedgerow.app.output import note, number, print_facts, print_json
 from hedgerow.cli.options import add_command, add_shared, whole
 from hedgerow.errors import PrivacyError
+from hedgerow.plugins import describe_plugin, load_plugin
 
 
 def add_commands(commands: Any) -> None:
@@ -36,5 +37,6 @@ def run(arguments: argparse.Namespace) -> None:
         return
     largest = [(kind, f"{number(share)} of the stated squared norm, at most") for kind, share in found.largest.items()]
     cost = ("cost", f"epsilon {number(found.epsilon)} of {number(plan.privacy.epsilon)}")
-    print_facts([("method", plan.model.algorithm), ("exchanges", f"{found.n_exchanges:,}"), cost, *largest])
+    plugins = [("plug-in", describe_plugin(load_plugin(name))) for name in arguments.plugins]
+    print_facts([("method", plan.model.algorithm), *plugins, ("exchanges", f"{found.n_exchanges:,}"), cost, *largest])
     note("Nothing was found. That is no proof: what bounds each answer belongs in the docstring of its query.")

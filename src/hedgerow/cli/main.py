@@ -130,6 +130,11 @@ def _run(arguments: list[str]) -> None:
     if getattr(namespace, "log_format", "") == "json":
         # All lines are JSON from the first on; else a person reads plain text until a run begins.
         begin_log("", "json")
+    if getattr(namespace, "plugins", None):
+        from hedgerow.plugins import load_plugin
+
+        for name in namespace.plugins:
+            load_plugin(name)
     namespace.function(namespace)
 
 

@@ -144,8 +144,8 @@ def _print(plan: Plan, found: dict[float, dict[str, float]], seconds: float, n_s
     from hedgerow.app.cost import outlook
     from hedgerow.local.simulation import N_HELD_OUT
 
-    scores = [name for name in next(iter(found.values())) if name != "n_records"]
-    name = next((each for each in _SCORES if each in scores), scores[0])
+    measured = [each for each in next(iter(found.values())) if each != "n_records"]
+    name = next((each for each in _SCORES if each in measured), measured[0])
     least = 0.5 if name in ("auc", "concordance") else 0.0
     where = f"{n_sites} site{'s' * (n_sites > 1)}"
     print(f"\n{plan.privacy.n_records:,} made-up rows over {where}, {N_HELD_OUT:,} others held out")

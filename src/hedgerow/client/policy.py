@@ -81,6 +81,8 @@ class Policy:
         max_clamped: the same for cells beyond a column's bounds.
         refuse_loss: the same for rows that would be left out. That a site is away then follows from its rows, which no
             guarantee covers.
+        plugins: modules of other packages to load, each as `hedgerow check-method --plugin MODULE` names it: module,
+            version and digest; without it none.
         data: how this site writes its tables, a table [data] of its own.
     """
 
@@ -106,6 +108,7 @@ class Policy:
     max_unlisted: float = define_field(number(0, 1), 1.0)
     max_clamped: float = define_field(number(0, 1), 1.0)
     refuse_loss: float = define_field(number(0, 1), 1.0)
+    plugins: tuple[str, ...] = define_field(distinct_texts, ())
     data: Adapter = define_field(adapter, PLAIN)  # noqa: RUF009 (frozen, like the others' defaults)
 
     @property

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hedgerow.errors import ModelError
 from hedgerow.methods import Method, adassp, boosting, dp_xgboost, s_gbdt
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.registry import Registry, add_rules
+from hedgerow.plan.registry import AbsentMethod, Registry, add_rules
 
 if TYPE_CHECKING:
     # Plans are read without what carries methods out.
@@ -29,7 +30,9 @@ add_method("dp-xgboost", dp_xgboost.METHOD)
 
 
 def find_method(plan: Plan) -> Method:
-    """The method of a plan."""
+    """The method of a plan; ModelError, code "method-absent", for a model's plan whose method is not installed."""
+    if isinstance(plan.own, AbsentMethod):
+        raise ModelError("method-absent", what=f"{plan.model.algorithm} {plan.own.version}".strip())
     return METHODS[plan.model.algorithm]
 
 

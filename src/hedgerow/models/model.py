@@ -31,7 +31,15 @@ from hedgerow.methods.registry import find_method
 from hedgerow.models.exports import to_xgboost
 from hedgerow.models.formats import FORMATS
 from hedgerow.plan.fields import require_plain
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import DEFAULT_ALGORITHM, Plan
+from hedgerow.plan.registry import (
+    AbsentMethod,
+    label_kinds,
+    list_foreign_parts,
+    named_losses,
+    rules_by_method,
+    section_name,
+)
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
@@ -202,9 +210,11 @@ class Model:
 
     def to_bytes(self) -> bytes:
         """The model file: the same bytes for the same plan, releases and sites, whichever site held which row."""
-        extras = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
+        extras: dict[str, Any] = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
         if self.errors is not None:
             extras["errors"] = self.errors.to_dict()
+        if foreign := list_foreign_parts(self.plan):
+            extras["made_by"] = foreign
         plan = self.plan.to_dict()
         if math.isinf(self.plan.privacy.epsilon):
             plan["privacy"]["epsilon"] = _INFINITE
@@ -650,7 +660,7 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     if isinstance(privacy, dict) and privacy.get("epsilon") == _INFINITE:
         table = {**table, "privacy": {**privacy, "epsilon": math.inf}}
     try:
-        plan = Plan.from_dict(table, is_stored=True)
+        plan = _read_plan(table, content.get("made_by"))
         ledger = Ledger.from_json(json.dumps(content.get("ledger")))
         report = _read_report(content.get("report"), plan, ledger, exact=exact)
     except (PlanError, PrivacyError) as fault:
@@ -668,6 +678,30 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     salvaged = _read_salvage(content.get("salvaged"), ledger)
     errors = _read_errors(content.get("errors"), plan, ledger)
     return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged, errors)
+
+
+def _read_plan(table: dict[str, Any], made_by: Any) -> Plan:
+    """The plan of a model; where its method is not installed, its section as it is, since trees need no method.
+
+    Raises:
+        PlanError: it is none.
+        ModelError: code "method-absent"; its labels or its loss are of another package that is not installed.
+    """
+    parts = {str(part.get("what")): part for part in made_by if isinstance(part, dict)} if made_by else {}
+    model, named = table.get("model"), {"type of label": label_kinds(), "loss": named_losses()}
+    for what, known in named.items():
+        section = table.get("label" if what == "type of label" else what)
+        name = section.get("type" if what == "type of label" else "name") if isinstance(section, dict) else None
+        if what in parts and name not in known:
+            raise ModelError("method-absent", what=f"the {what} {name} {parts[what].get('version', '')}".strip())
+    word = model.get("algorithm") if isinstance(model, dict) else None
+    if not isinstance(model, dict) or "method" not in parts or not isinstance(word, str) or word in rules_by_method():
+        return Plan.from_dict(table, is_stored=True)
+    own = table.get(section_name(word))
+    others = {name: value for name, value in table.items() if name != section_name(word)}
+    plan = Plan.from_dict({**others, "model": {**model, "algorithm": DEFAULT_ALGORITHM}}, is_stored=True)
+    absent = AbsentMethod(own, str(parts["method"].get("module", "")), str(parts["method"].get("version", "")))
+    return replace(plan, model=replace(plan.model, algorithm=word), own=absent)
 
 
 def _read_errors(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | None:
@@ -717,7 +751,9 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
     for release in ledger:
         if release.purpose.split("/")[:2] != [str(release.round), release.kind]:
             raise _invalid(f"its ledger's release {release.purpose!r} is entered as another round or kind")
-        if not isinstance(release.event, (*_GAUSSIAN, *find_method(plan).parts().events)):
+        # What releases of an absent method can cost is not known here; that they are accounted for is.
+        known = isinstance(plan.own, AbsentMethod) or (*_GAUSSIAN, *find_method(plan).parts().events)
+        if known is not True and not isinstance(release.event, known):
             raise _invalid(f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have")
     context = PrivacyContext.from_plan(plan)
     is_evaluated = any(release.kind in EVALUATION_KINDS for release in ledger)

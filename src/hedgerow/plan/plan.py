@@ -43,6 +43,7 @@ from hedgerow.plan.fields import (
     text,
 )
 from hedgerow.plan.registry import (
+    AbsentMethod,
     LabelKind,
     NamedLoss,
     PlanRules,
@@ -475,7 +476,8 @@ class Plan:
             # Plans of boosted trees are written as before there were others: their digests stay what they were.
             del table["model"]["algorithm"]
         if self.own is not None:
-            table[section_name(self.model.algorithm)] = _plain(self.own)
+            own = self.own.values if isinstance(self.own, AbsentMethod) else _plain(self.own)
+            table |= {} if own is None else {section_name(self.model.algorithm): own}
         if self.loss is not None:
             table["loss"] = {"name": self.loss.name, **_plain(self.loss)}
         table["features"] = [_plain_feature(feature) for feature in self.features]

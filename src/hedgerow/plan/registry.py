@@ -177,6 +177,7 @@ class PlanRules:
         is_constrained: whether its scores go with a feature as `Feature.monotone` says, and which features meet as
             `Model.interaction_constraints` do; plans of others with either are refused.
         counts_prepared: whether it calibrates its noise to what is left beside releases made before (`Plan.prepared`).
+        version: of a method of another package, for reports.
         check: raises PlanError for a plan that contradicts itself; its own section is `plan.own`.
     """
 
@@ -188,7 +189,42 @@ class PlanRules:
     is_constrained: bool = False
     counts_prepared: bool = False
     is_grouped: bool = False
+    version: str = ""
     check: Callable[[Any], None] = lambda plan: None
+
+    @property
+    def module(self) -> str:
+        """Where it is written."""
+        return str(getattr(self.check, "__module__", ""))
+
+
+@dataclass(frozen=True)
+class AbsentMethod:
+    """In place of the section of a method that is not installed: the plan of a model that is there all the same.
+
+    Attributes:
+        values: of the section; None without one.
+        module, version: of the method, as the model's file says.
+    """
+
+    values: Mapping[str, Any] | None
+    module: str
+    version: str
+
+
+def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
+    """What a plan asks for that is no part of Hedgerow: what it is, its name, its module and its version."""
+    name, own = plan.model.algorithm, plan.own
+    rules = _RULES.get(name)
+    found = [("type of label", plan.label.type, type(plan.label.kind).__module__, "")]
+    if plan.loss is not None:
+        found.append(("loss", plan.loss.name, type(plan.loss).__module__, getattr(plan.loss, "version", "")))
+    if isinstance(own, AbsentMethod):
+        found.append(("method", name, own.module, own.version))
+    elif rules is not None:
+        found.append(("method", name, rules.module, rules.version))
+    keys = "what", "name", "module", "version"
+    return [dict(zip(keys, part, strict=True)) for part in found if part[2].partition(".")[0] != "hedgerow"]
 
 
 _LABELS: Registry[LabelKind] = Registry("type of label")

@@ -15,6 +15,7 @@ from typing import Any
 
 from hedgerow.errors import PrivacyError
 from hedgerow.plan.plan import Plan, name_first
+from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.privacy.accountants import (
     Account,
     compute_account,
@@ -77,6 +78,7 @@ class PrivacyContext:
         n_records: the number of records that the plan declares; None when it is not known.
         n_prepared: releases that the plan says were made before the run; no one in the run has seen them.
         sums_in_clear: whether the plan has sums over sites added up without masks.
+        authors: what the run asks for that is no part of Hedgerow, whose sensitivities are its author's word.
         n_groups: of sites, of whose sums the middle counted in a training; 0 for one sum over all.
         public: what the run takes as public; None where no plan says it. It is no part of the account.
     """
@@ -96,6 +98,7 @@ class PrivacyContext:
     n_prepared: int = 0
     sums_in_clear: bool = False
     n_groups: int = 0
+    authors: tuple[str, ...] = ()
     public: PublicInputs | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +126,7 @@ class PrivacyContext:
             n_prepared=len(plan.prepared),
             sums_in_clear=not plan.federation.secure_aggregation,
             n_groups=plan.federation.groups,
+            authors=tuple(_describe_part(part) for part in list_foreign_parts(plan)),
             public=PublicInputs.from_plan(plan),
         )
 
@@ -332,6 +336,8 @@ class PrivacyReport(PrivacyContext):
             del content["sums_in_clear"]
         if not self.n_groups:
             del content["n_groups"]
+        del content["authors"]
+        content |= {"authors": list(self.authors)} if self.authors else {}
         content |= {name: _jsonable(content[name]) for name in _FLOATS if name in content}
         judged = {"guarantee": self.guarantee, "voided_by": list(self.voided_by), "warnings": list(self.warnings)}
         return {**content, **judged, "trust": self.trust}
@@ -362,6 +368,7 @@ class PrivacyReport(PrivacyContext):
             ("protects", self._unit()),
             ("neighbouring data", f"{self.adjacency} {'record' if self.unit == 'record' else self.unit}"),
             *self._describe_releases(),
+            *self._describe_authors(),
             *([("in words", _in_words(self, subject))] if self.guarantee == "holds" else []),
             *self._limits(sites),
         ]
@@ -372,8 +379,9 @@ class PrivacyReport(PrivacyContext):
         if self.guarantee != "holds":
             return "Privacy guarantee: VOID"
         rows = f", with at most {self.max_rows_per_unit} row(s) at each site" if self.unit != "record" else ""
+        stated = f" and if what {' and '.join(self.authors)} states of its sums is right" if self.authors else ""
         return (
-            f"Privacy guarantee: HOLDS for one {self.unit}{rows}, given what is taken as public below: "
+            f"Privacy guarantee: HOLDS for one {self.unit}{rows}, given what is taken as public below{stated}: "
             f"epsilon {_number(self.epsilon)} at delta {self.delta:.3g}"
         )
 
@@ -404,6 +412,11 @@ class PrivacyReport(PrivacyContext):
         if self.sums_in_clear:
             facts.append(("sums of sites", "in the clear: the party that added them up could see each site's own"))
         return facts
+
+    def _describe_authors(self) -> list[tuple[str, str]]:
+        """What is no part of Hedgerow, and what that means."""
+        said = "no part of Hedgerow: what one record may add to its sums is its author's word (hedgerow check-method)"
+        return [("made by" if not at else "", f"{author}, {said}") for at, author in enumerate(self.authors)]
 
     def _limits(self, sites: Sequence[str]) -> list[tuple[str, str]]:
         """What the promise is not: for a person with several rows, over several runs, and of what is public."""
@@ -464,6 +477,11 @@ class PrivacyReport(PrivacyContext):
         rows = f"each {self.unit}, of whom at most {self.max_rows_per_unit} row(s) at each site were used"
         where = f"{self.sites_per_unit} site(s) at most"
         return f"{rows}, and who has rows at {where} (with rows at more, one is protected less)"
+
+
+def _describe_part(part: Mapping[str, str]) -> str:
+    where = f"module {part['module']}" if part["module"] else "which is not installed"
+    return f"the {part['what']} {' '.join(filter(None, (part['name'], part['version'])))} ({where})"
 
 
 def build_report(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:

@@ -1,0 +1,81 @@
+"""What an author of a method needs, in one place: names that stay for as long as `API_VERSION` does.
+
+    from hedgerow.methods.api import Method, Parts, Query, Run, Schedule, Settings, add_method
+
+A method is rules for its plans (`Method`), settings (`Settings`), and a program: a generator that yields queries and
+receives noisy sums. `hedgerow.testing.check_method` tries to exceed what its queries state. docs/research.md builds
+one. A change that breaks a plug-in raises `API_VERSION`, and CHANGELOG.md says so.
+"""
+
+from __future__ import annotations
+
+from hedgerow.losses.registry import add_loss, build_loss, loss_kind
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, Loss
+from hedgerow.methods import Method, Parts
+from hedgerow.methods.registry import add_method
+from hedgerow.plan.fields import boolean, define_field, integer, number, one_of, refuse
+from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import NamedLoss, add_named_loss, own_section
+from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
+from hedgerow.privacy.events import UnnoisedEvent
+from hedgerow.privacy.schedule import AlikeRounds, Schedule
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
+from hedgerow.training.settings import Settings, calibrate_noise, value_or
+from hedgerow.training.steps import Grown, Program, Run, empty_ensemble, grow_by, grow_score_bound, leaf_rule
+from hedgerow.trees.ensemble import Ensemble
+from hedgerow.trees.leaf_sums import LeafSums, TrainingSite
+from hedgerow.trees.leaves import leaf_values, leaf_weights
+from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
+from hedgerow.trees.random_trees import PublicRandom
+
+API_VERSION = 1
+
+__all__ = [
+    "API_VERSION",
+    "RECORD_NORM",
+    "SCORE_UNIT",
+    "AlikeRounds",
+    "Ensemble",
+    "FittedTrees",
+    "Grown",
+    "IntVector",
+    "LeafSums",
+    "Loss",
+    "Method",
+    "NamedLoss",
+    "NoiseDemand",
+    "Parts",
+    "Plan",
+    "Program",
+    "PublicRandom",
+    "Query",
+    "ReleaseChecks",
+    "Run",
+    "Schedule",
+    "Settings",
+    "SumFacts",
+    "TrainingSite",
+    "TreeBatch",
+    "UnnoisedEvent",
+    "add_loss",
+    "add_method",
+    "add_named_loss",
+    "boolean",
+    "build_loss",
+    "calibrate_noise",
+    "calibrate_sigmas",
+    "define_field",
+    "empty_ensemble",
+    "grow_by",
+    "grow_score_bound",
+    "integer",
+    "leaf_rule",
+    "leaf_values",
+    "leaf_weights",
+    "loss_kind",
+    "number",
+    "one_of",
+    "own_section",
+    "refuse",
+    "value_or",
+]

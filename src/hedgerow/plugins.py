@@ -1,0 +1,106 @@
+"""Methods, losses and labels of other packages: loaded on the word of whoever runs this process, and of nobody else.
+
+A plug-in is a module that calls `add_method`, `add_loss` or `add_named_loss` when it is imported, or in a function
+`plug_in` of its own. It is named by an entry point of the group `hedgerow.plugins`, as a module, or as a file. What a
+plan, a model or a peer names is never imported. On one's own machine `--plugin` names it; a node loads what its own
+policy names, with the version and the digest that its owner has read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
+from pathlib import Path
+from types import ModuleType
+
+from hedgerow.errors import UsageError
+
+GROUP = "hedgerow.plugins"
+
+
+def load_plugin(name: str) -> ModuleType:
+    """Import a plug-in: an entry point of `GROUP`, a module, or a file that ends in .py. Twice is once.
+
+    Raises:
+        UsageError: code "plugin"; there is none of that name. Code "name-taken": it adds a name that is taken.
+    """
+    module = _find(name)
+    if getattr(module, "__hedgerow_plugged__", None) is None:
+        plug_in = getattr(module, "plug_in", None)
+        if callable(plug_in):
+            plug_in()
+        module.__hedgerow_plugged__ = True  # type: ignore[attr-defined]
+    return module
+
+
+def _find(name: str) -> ModuleType:
+    for entry in entry_points(group=GROUP, name=name):
+        return importlib.import_module(entry.module)
+    path = Path(name)
+    try:
+        if path.suffix != ".py":
+            return importlib.import_module(name)
+        if path.stem in sys.modules:
+            return sys.modules[path.stem]
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
+            raise ModuleNotFoundError(name)
+        # Before it runs: its dataclasses look their own module up.
+        sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[path.stem]
+            raise
+        return module
+    except (ModuleNotFoundError, FileNotFoundError) as absent:
+        raise UsageError("plugin", name=name, why=f"It cannot be imported: {absent}.") from absent
+
+
+def describe_plugin(module: ModuleType) -> str:
+    """How a policy names a plug-in: its module, its version, and the SHA-256 of its sources, in one line."""
+    place = Path(module.__file__ or "")
+    files = sorted(place.parent.rglob("*.py")) if place.name == "__init__.py" else [place]
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(place.parent).as_posix()}\0{len(content)}\0".encode() + content)
+    return f"{module.__name__} {_version_of(module)} sha256:{digest.hexdigest()}"
+
+
+def _version_of(module: ModuleType) -> str:
+    own = getattr(module, "__version__", None)
+    if own is not None:
+        return str(own)
+    for distribution in packages_distributions().get(module.__name__.partition(".")[0], []):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return "0"
+
+
+def load_agreed(plugins: Iterable[str]) -> None:
+    """Load what a policy names, each as `describe_plugin` says it.
+
+    Nothing is imported whose sources are not those that the owner has read: a digest is compared first.
+
+    Raises:
+        UsageError: code "plugin"; it is not there, or is another than the policy names.
+    """
+    for line in plugins:
+        name = line.partition(" ")[0]
+        # To find a module within a package would import the package, unread.
+        spec = None if "." in name else importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise UsageError("plugin", name=name, why="The policy names it, and it is not installed here.")
+        unread = ModuleType(name)
+        unread.__file__ = spec.origin
+        if describe_plugin(unread).rpartition(" ")[2] != line.rpartition(" ")[2]:
+            raise UsageError("plugin", name=name, why="Its sources are not those that the policy names.")
+        if (found := describe_plugin(load_plugin(name))) != line:
+            raise UsageError("plugin", name=name, why=f"The policy names another one; here is {found}.")

@@ -1,0 +1,175 @@
+"""Plug-ins are loaded on one's own word; what they make says whose it is, and is read without them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.cli.main import main
+from hedgerow.client.policy import parse_policy
+from hedgerow.errors import ModelError, UsageError
+from hedgerow.methods import api
+from hedgerow.methods.registry import METHODS, find_method
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import AbsentMethod, rules_by_method
+from hedgerow.plugins import describe_plugin, load_agreed, load_plugin
+from hedgerow.testing import check_method
+from tests.builders import coded, make_plan
+
+OBLIVIOUS = Path(__file__).parents[2] / "docs" / "template" / "oblivious.py"
+PLAN = """
+version = 1
+name = "own method"
+[model]
+algorithm = "oblivious"
+n_trees = 4
+[oblivious]
+levels = 2
+[privacy]
+epsilon = 2.0
+delta = 1e-6
+n_records = 300
+[[features]]
+name = "x"
+type = "numeric"
+min = 0
+max = 1
+[label]
+name = "y"
+type = "regression"
+min = 0
+max = 1
+"""
+
+
+def forget() -> None:
+    """As a process that has not loaded the plug-in."""
+    sys.modules.pop("oblivious", None)
+    METHODS.pop("oblivious", None)
+    rules_by_method().pop("oblivious", None)
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Each test begins and ends without the plug-in."""
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A plan, a table, and the plug-in, in the working folder."""
+    x = np.random.default_rng(1).random(300)
+    rows = "\n".join(f"{a},{b}" for a, b in zip(x, x**2, strict=True))
+    (tmp_path / "site.csv").write_text(f"x,y\n{rows}\n", encoding="utf-8")
+    (tmp_path / "plan.toml").write_text(PLAN, encoding="utf-8")
+    (tmp_path / "oblivious.py").write_bytes(OBLIVIOUS.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_template_keeps_to_what_it_states() -> None:
+    """The method that the documents build, with usual labels and with a loss that a plan names."""
+    load_plugin(str(OBLIVIOUS))
+    for label, more in (("binary", {}), ("regression", {}), ("regression", {"loss": {"name": "quantile", "tau": 0.9}})):
+        found = check_method(make_plan(label, {"algorithm": "oblivious", "n_trees": 3}, **more))
+        assert found.faults == () and found.largest == {"LeafSums": 1}
+
+
+def test_a_model_names_its_plug_in_and_is_read_without_it(folder: Path, capsys: Any) -> None:
+    """HOLDS never stands alone, with the plug-in or without; and trees are predicted, plotted and exported."""
+    assert main(["train", "plan.toml", "--plugin", "oblivious.py", "--site", "site.csv"]) == 0
+    trained = Model.load("model.json")
+    assert trained.to_bytes() == Path("model.json").read_bytes()
+    forget()
+    read = Model.load("model.json")
+    assert isinstance(read.plan.own, AbsentMethod)
+    assert read.to_bytes() == Path("model.json").read_bytes()
+    assert read.plan.digest == trained.plan.digest
+    for model in (trained, read):
+        assert "module oblivious" in model.report.headline and "HOLDS" in model.report.headline
+    columns = {"x": np.array([0.1, 0.9])}
+    assert read.predict(columns).tolist() == trained.predict(columns).tolist()
+    for command in (
+        ["predict", "model.json", "site.csv", "--out", "out.csv"], ["evaluate", "model.json", "site.csv"],
+        ["evaluate", "model.json", "--federated", "--site", "site.csv", "--epsilon", "1"],
+        ["export", "model.json"], ["export", "model.json", "--to", "onnx"], ["plot", "model.json"],
+    ):  # fmt: skip
+        assert main(command) == 0, command
+    capsys.readouterr()
+    assert main(["report", "model.json", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["authors"] == ["the method oblivious 0.1 (module oblivious)"]
+    with pytest.raises(ModelError, check=coded("method-absent")) as caught:
+        find_method(read.plan)
+    assert "oblivious 0.1" in caught.value.what
+    # Without its plug-in no plan of it is carried out, on whosever word.
+    assert main(["train", "plan.toml", "--site", "site.csv", "--out", "other.json"]) == 3
+
+
+def test_a_models_own_methods_are_written_as_before() -> None:
+    """Files of Hedgerow's own methods hold no word of authors."""
+    claims = make_plan()
+    assert Plan.from_dict(claims.to_dict()).digest == claims.digest
+    assert {name for name, method in METHODS.items() if method.module.partition(".")[0] != "hedgerow"} == set()
+
+
+@pytest.mark.parametrize("name", ["no_such_module_of_anyone", "nowhere.py"])
+def test_a_plug_in_that_is_not_there_is_named(name: str, folder: Path) -> None:
+    """A usage error, and nothing is carried out."""
+    assert main(["privacy", "plan.toml", "--plugin", name]) == 2
+    with pytest.raises(UsageError, check=coded("plugin")):
+        load_plugin(name)
+
+
+def test_a_plug_in_takes_no_name_that_is_taken(folder: Path) -> None:
+    """A module that calls itself as a method of Hedgerow's is refused whole."""
+    text = OBLIVIOUS.read_text(encoding="utf-8").replace('add_method("oblivious"', 'add_method("boosting"')
+    Path("taker.py").write_text(text, encoding="utf-8")
+    before = METHODS["boosting"]
+    with pytest.raises(UsageError, check=coded("name-taken")):
+        load_plugin("taker.py")
+    assert METHODS["boosting"] is before and "taker" not in sys.modules
+
+
+def test_a_node_loads_what_its_policy_names_and_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Module, version and digest: other sources are not even imported, and a plan's word loads nothing."""
+    monkeypatch.syspath_prepend(str(folder))
+    line = describe_plugin(load_plugin("oblivious"))
+    assert line.startswith("oblivious 0.1 sha256:")
+    forget()
+    rules = f'version = 1\ndata_set = "d"\nmax_epsilon = 1\ndelta = 1e-6\nplugins = ["{line}"]\n'
+    assert parse_policy(rules).plugins == (line,)
+    assert "oblivious" not in METHODS
+    load_agreed(parse_policy(rules).plugins)
+    assert "oblivious" in METHODS
+    forget()
+    importlib.invalidate_caches()
+    with open("oblivious.py", "a", encoding="utf-8") as module:
+        module.write("\nraise SystemExit('it was imported')\n")
+    for other in (line, line.replace("0.1", "0.2"), "numpy.linalg 1 sha256:0", "no_such_module_of_anyone 1 sha256:0"):
+        with pytest.raises(UsageError, check=coded("plugin")):
+            load_agreed([other])
+    assert "oblivious" not in METHODS
+
+
+def test_nodes_have_no_option_for_plug_ins() -> None:
+    """On a command line that somebody sends to a site, no code of theirs is named."""
+    for command in ("node", "join"):
+        assert main([command, "--plugin", "anything"]) == 2
+
+
+def test_what_authors_need_is_in_one_place() -> None:
+    """Each name of the interface is there, and docs/api.md has a line for it."""
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in api.__all__:
+        assert hasattr(api, name) and f"| `{name}` |" in page, name
