@@ -141,4 +141,7 @@ def make_recipe(name: str, coordinator: str, min_clients: int) -> Any:
     """
     if not Path(coordinator).is_absolute():
         raise UsageError("flower-file", path=coordinator, fault="it has to be absolute")
-    return CollabRecipe(name, Coordinator(coordinator), SiteNode(), min_clients=min_clients)
+    recipe = CollabRecipe(name, Coordinator(coordinator), SiteNode(), min_clients=min_clients)
+    # Else NVFlare sends this whole package along, and clients run it in place of the one that is installed there.
+    recipe._job.set_app_packages(["hedgerow"])
+    return recipe
