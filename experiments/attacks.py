@@ -9,11 +9,12 @@ without protection: the setting of TimberStrike (Di Gennaro et al. 2025, arXiv 2
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,11 @@ FEATURES = [{"name": f"x{i}", "type": "numeric", "min": -3, "max": 3} for i in r
     {"name": "c", "type": "categorical", "categories": list("uvw")}
 ]
 OUTLIERS = 0.05
-N_MODELS = (24, 10, 5)
+N_MODELS = (32, 12, 6)
 TREES = "two classes"
 SMALL = (5, 4, 8)
 """Values of the three columns of the table that is reconstructed whole."""
-N_SMALL, N_REPEATS, DELTA = 60, 4, 1e-6
+N_SMALL, N_REPEATS, DELTA = 60, 3, 1e-6
 TREES_SENT, DEPTH_SENT = 100, 4
 
 
@@ -83,43 +84,61 @@ def plant(plan: Plan, n: int, random: np.random.Generator) -> tuple[SiteRows, ND
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the first table."""
+    """One line of the first table; those that were made are kept, so that a run that was broken off goes on.
+
+    Attributes:
+        areas: of attacks by scores and by releases, each on all rows and on outliers; and their errors.
+        allowed, right_allowed: what the ledger allows of areas, and of cells.
+        found, by_file: shares of rows that are found again.
+        most: the largest share of the claimed mu² that one row spends.
+        noise: its variance in units of the ledger's, over all entries.
+        right: the share of cells that are told.
+    """
 
     name: str
     epsilon: float
-    found: Attack
+    areas: list[float]
+    errors: list[float]
+    allowed: float
+    found: float
+    by_file: float
+    most: float
+    noise: float
+    right: float
+    right_allowed: float
+    findings: list[str]
 
-    def auc(self, kind: str, targets: str) -> tuple[float, float]:
-        """The area under the curve of an attack, and its error."""
-        figure = next(one for one in self.found.membership if (one.attack, one.targets) == (kind, targets)).found.auc
-        return figure.value, figure.error
-
-    def share(self, source: str) -> float:
-        """Of the table's rows that are found again; nan where the model file has no weights."""
-        return next((one.share for one in self.found.reconstruction if one.source == source), math.nan)
+    @classmethod
+    def of(cls, name: str, epsilon: float, attacked: Attack) -> Case:
+        """What was found."""
+        signal, cells, figures = attacked.signal, attacked.attributes, [one.found.auc for one in attacked.membership]
+        shares = {one.source: one.share for one in attacked.reconstruction}
+        # Of all entries of all kinds together: an error is one over the root of half their number.
+        known = [(kind.noise, kind.noise_error**-2) for kind in signal.kinds if not math.isnan(kind.noise)]
+        return cls(
+            name, epsilon, [one.value for one in figures], [one.error for one in figures], attacked.bound.auc,
+            shares["releases"], shares.get("model file", math.nan), max(signal.largest, signal.planted),
+            sum(one * size for one, size in known) / sum(size for _, size in known) if known else math.nan,
+            sum(one.right.value * one.n_cells for one in cells) / max(1, sum(one.n_cells for one in cells)),
+            attacked.bound.accuracy, list(attacked.findings),
+        )  # fmt: skip
 
     @property
     def best(self) -> float:
         """The area of the better attack on outliers."""
-        return max(self.auc(kind, "outliers")[0] for kind in ("scores", "releases"))
+        return max(self.areas[1], self.areas[3])
+
+    @property
+    def beyond(self) -> float:
+        """By how many errors an area is above what the ledger allows, at most."""
+        return max((area - self.allowed) / error for area, error in zip(self.areas, self.errors, strict=True))
 
     def line(self) -> list[str]:
         """As text."""
-        signal, cells = self.found.signal, self.found.attributes
-        # Of all entries of all kinds together: an error is one over the root of half their number.
-        known = [(kind.noise, kind.noise_error**-2) for kind in signal.kinds if not math.isnan(kind.noise)]
-        noise = sum(one * size for one, size in known) / sum(size for _, size in known) if known else math.nan
-        areas = [
-            "{:.3f} ± {:.3f}".format(*self.auc(kind, targets))
-            for kind in ("scores", "releases")
-            for targets in ("all", "outliers")
-        ]
-        right = sum(one.right.value * one.n_cells for one in cells) / max(1, sum(one.n_cells for one in cells))
+        areas = [f"{area:.3f} ± {error:.3f}" for area, error in zip(self.areas, self.errors, strict=True)]
         return [
-            self.name, _epsilon(self.epsilon), *areas, f"{self.found.bound.auc:.3f}",
-            *(_two(self.share(source)) for source in ("releases", "model file")),
-            f"{max(signal.largest, signal.planted):.3f}", _two(noise),
-            f"{right:.2f}", f"{self.found.bound.accuracy:.2f}",
+            self.name, _epsilon(self.epsilon), *areas, f"{self.allowed:.3f}", _two(self.found), _two(self.by_file),
+            f"{self.most:.3f}", _two(self.noise), _two(self.right), _two(self.right_allowed),
         ]  # fmt: skip
 
 
@@ -141,14 +160,22 @@ def _attack(target: Target, random: np.random.Generator, outliers: list[int] | N
     return attack(target, random, outliers=outliers, n_models=N_MODELS)
 
 
-def attack_all(n_rows: int) -> Iterable[Case]:
+def attack_all(n_rows: int, methods: Sequence[str], kept: Path) -> Iterator[Case]:
     """Each kind of label by its default, and the other methods on two classes, at each epsilon."""
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
+    made = {(case.name, case.epsilon): case for case in (Case(**json.loads(line)) for line in lines)}
     runs = [(name, label, "boosting") for name, label in LABELS.items()]
     runs += [(name, LABELS[TREES], name) for name in OTHERS]
+    runs = [run for run in runs if run[2] in methods]
     for (name, label, algorithm), epsilon in itertools.product(runs, EPSILONS):
-        plan, random = plan_of(epsilon, n_rows, label, algorithm), np.random.default_rng(1)
-        rows, outliers = plant(plan, n_rows, random)
-        yield Case(name, epsilon, _attack(Target(plan, rows), random, outliers.tolist()))
+        if (name, epsilon) not in made:
+            plan, random = plan_of(epsilon, n_rows, label, algorithm), np.random.default_rng(1)
+            rows, outliers = plant(plan, n_rows, random)
+            case = Case.of(name, epsilon, _attack(Target(plan, rows), random, outliers.tolist()))
+            with kept.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(asdict(case)) + "\n")
+            made[name, epsilon] = case
+        yield made[name, epsilon]
 
 
 # A whole table --------------------------------------------------------------------------------------------------------
@@ -284,7 +311,7 @@ def draw(cases: Sequence[Case], shares: Mapping[tuple[str, float], tuple[float, 
         places = range(len(EPSILONS))
         for name in dict.fromkeys(case.name for case in cases):
             left.plot(places, [case.best for case in cases if case.name == name], marker="o", markersize=3, label=name)
-        allowed = [case.found.bound.auc for case in cases if case.name == TREES]
+        allowed = [case.allowed for case in cases if case.name == TREES]
         left.plot(places, allowed, color="black", linestyle="--", label="allowed")
         left.set_title("Outliers: who was in the data (AUC)", fontsize=9)
         for source in ("releases", "model file"):
@@ -300,15 +327,22 @@ def draw(cases: Sequence[Case], shares: Mapping[tuple[str, float], tuple[float, 
 def main(argv: list[str]) -> int:
     """What adversaries get out of runs of each kind, by epsilon, beside what ledgers allow."""
     parser = arguments(
-        "attacks", __doc__, data="unused: rows are made here", out="the picture", rows=(200, "of each table")
+        "attacks",
+        __doc__,
+        data="unused: rows are made here",
+        out="the picture, and what was made so far",
+        rows=(240, "of each table"),
     )
+    every = ("boosting", *OTHERS)
+    parser.add_argument("--methods", nargs="+", choices=every, default=every, help="only these (all)")
     options = parser.parse_args(argv)
     began = time.monotonic()
     print(f"{options.rows:,} rows; of these each is in a model's data by a coin. ± are standard errors.\n", flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     cases = []
-    for case in attack_all(options.rows):
+    for case in attack_all(options.rows, options.methods, options.out / f"attacks-{options.rows}.jsonl"):
         cases.append(case)
-        print(" | ".join(case.line()), *(f"! {finding}" for finding in case.found.findings), flush=True)
+        print(" | ".join(case.line()), *(f"! {finding}" for finding in case.findings), flush=True)
     print("", *table(HEAD, (case.line() for case in cases)), sep="\n")
 
     tables = [SmallTable(seed) for seed in range(N_REPEATS)]
@@ -342,7 +376,6 @@ def main(argv: list[str]) -> int:
     for name, one in faults.items():
         print(f"{name}: {'; '.join(one.findings) or 'not found'}")
 
-    options.out.mkdir(parents=True, exist_ok=True)
     draw(cases, shares, options.out / "attacks.png")
     print(f"\n{time.monotonic() - began:.0f} s; picture in {options.out / 'attacks.png'}\n")
     return verdict(_gates(cases, shares, faults))
@@ -355,18 +388,15 @@ def _gates(
     exact = next(case for case in cases if case.name == TREES and math.isinf(case.epsilon))
     least = min(shares[source, math.inf][0] for source in ("releases", "model file"))
     ones = [case for case in cases if case.epsilon == 1]
-    areas = [
-        (f"{case.name}, {one.attack}, {one.targets}", one.found.auc) for case in ones for one in case.found.membership
-    ]
-    beyond, where = max(((area.value - area.bound) / area.error, name) for name, area in areas)
-    furthest, which = max((area.value, name) for name, area in areas)
-    most = max(max(case.found.signal.largest, case.found.signal.planted) for case in cases)
+    beyond, where = max((case.beyond, case.name) for case in ones)
+    furthest, which = max((max(case.areas), case.name) for case in ones)
+    most = max(case.most for case in cases)
     return {
         f"without noise outliers are told: AUC {exact.best:.3f}, above .9": exact.best > 0.9,
         f"without noise a table is found from releases and from the file: {least:.2f}, at least .95": least >= 0.95,
         f"at epsilon 1 no AUC is above the bound by three errors: by {beyond:+.1f} at most ({where})": beyond <= 3,
         f"at epsilon 1 the furthest AUC from chance is {furthest:.3f} ({which})": furthest < 1,
         f"no unit spends more than the claimed mu²: at most {most:.4f} of it": most <= 1 + 1e-9,
-        "nothing else contradicts a ledger": not any(case.found.findings for case in cases),
+        "nothing else contradicts a ledger": not any(case.findings for case in cases),
         **{f"found: {name}": bool(one.findings) for name, one in faults.items()},
     }  # fmt: skip
