@@ -266,7 +266,7 @@ def test_sites_by_files_and_sites_by_grpc_train_together(airlock: Airlock) -> No
 def test_the_check_that_is_run_by_hand_works() -> None:
     """Three sites by files as commands, with kills and wrong files, end with the local engine's model."""
     environment = {**os.environ, "HEDGEROW": str(Path(sys.executable).with_name("hedgerow"))}
-    done = subprocess.run([CHECK], env=environment, capture_output=True, text=True, timeout=1200)
+    done = subprocess.run([CHECK], env=environment, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stderr
     assert "byte for byte" in done.stdout and "back: 8 files" in done.stdout
 
