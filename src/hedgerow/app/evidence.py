@@ -53,7 +53,10 @@ from hedgerow.trees.importances import importances
 FILL_IN = "FILL IN"
 _BAND = 1.96
 """Standard deviations on both sides of an interval of 95 %."""
+_ENDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "concordance": (0.0, 1.0), "r2": (-math.inf, 1.0)}
+"""Between which a measure lies; all others are at least 0."""
 _LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
+_OF_MODEL = ("outcome", "created_with", "plan_digest", "agreed_digest")
 _OF_RUNS = ("begun", "status", "epsilon", "unit", "plan")
 _SEEN = ("who", "rows", "one site's sums", "exact totals", "noisy totals")
 Content = dict[str, Any]
@@ -239,6 +242,9 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
             "survival": "A risk, and chances to be without the event at the end of each interval.",
         }[label.kind.predicts],
         "bound": bound,
+        "promise": "The promise does not depend on it: it holds against anyone who sees the file, whatever they know."
+        if report.guarantee == "holds"
+        else "No promise holds, whoever sees it.",
         "exact": "what follows from totals without noise." if is_exact else "no row, and no exact total.",
         "releases": facts["releases"],
         "n_releases": f"{report.n_releases:,}",
@@ -259,8 +265,8 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
     # An evaluation may have had other noise: who has seen exact totals in either has seen some.
     own = words["server" if "server" in report.evaluation_modes else report.noise_mode]
     is_apt = {
-        "clear": report.sums_in_clear, "masks": not report.sums_in_clear, "groups": report.n_groups > 0,
-        "choices": report.n_choices > 0, "spoils": True,
+        "clear": report.sums_in_clear, "masks": not report.sums_in_clear, "process": True,
+        "groups": report.n_groups > 0, "choices": report.n_choices > 0, "spoils": True,
     }  # fmt: skip
     notes = [report.trust, own["lies"], *(words["words"][name] for name in is_apt if is_apt[name])]
     return {
@@ -362,7 +368,11 @@ def render_evidence(model: Model, content: Content) -> str:
         "gaps": [render_facts(_pick(content["facts"], "not covered")), render_facts(words["gaps"].items())],
         "public": [render_facts(_pick(content["facts"], "taken as public")), _render_public(content["report"])],
         "before": _render_budget(content, notes),
-        "published": [render_text(notes["published"]), _render_table("Files", content["published"])],
+        "published": [
+            render_text(notes["published"]),
+            _render_table("Files", content["published"]),
+            render_facts((name.replace("_", " "), str(content["model"][name])) for name in _OF_MODEL),
+        ],
         "attacks": _render_attack(content, notes),
         "performance": render_performance(content["evaluation"], model, notes),
         "card": [
@@ -521,15 +531,15 @@ def _list_counts(content: Content) -> list[tuple[str, str]]:
 def _list_scores(evaluation: Content) -> list[tuple[str, str, str, str]]:
     """Name, value and interval of each score; the number of records first."""
     found = {"records": evaluation["n_records"], **evaluation["scores"]}
-    return [(format_title(name), *_interval(each)) for name, each in found.items()]
+    return [(format_title(name), *_interval(each, _ENDS.get(name, (0.0, math.inf)))) for name, each in found.items()]
 
 
-def _interval(estimate: Mapping[str, Any]) -> tuple[str, str, str]:
+def _interval(estimate: Mapping[str, Any], ends: tuple[float, float]) -> tuple[str, str, str]:
     value, noise, sampling = (estimate[name] for name in ("value", "noise_error", "sampling_error"))
     if value is None or not isinstance(noise, int | float):
         return "not measurable", "", ""
     reach = _BAND * math.hypot(noise, sampling or 0.0)
-    return number(value), number(value - reach), number(value + reach)
+    return number(value), number(max(value - reach, ends[0])), number(min(value + reach, ends[1]))
 
 
 def _read_curves(evaluation: Content) -> list[CalibrationCurve]:
