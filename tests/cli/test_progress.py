@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,3 +139,15 @@ def test_bar_in_a_terminal(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     run(plan, quiet=False)
     last = [line for line in screen.getvalue().replace("\r", "\n").split("\n") if "rounds" in line][-1]
     assert "13/13 rounds" in last and "epsilon 2.00 of 2" in last and "2 sites" in last
+
+
+def test_a_notebook_has_a_bar_of_its_own(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell shows how far a fit is, without widgets, and ends at the last round."""
+    shown: list[str] = []
+    cell = SimpleNamespace(update=shown.append)
+    display = SimpleNamespace(HTML=str, display=lambda html, display_id: shown.append(html) or cell)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))
+    monkeypatch.setattr(bar, "Console", lambda **options: SimpleNamespace(is_jupyter=True, is_terminal=False, width=80))
+    run(plan, quiet=False)
+    done = [int(value) for value in re.findall(r'value="(\d+)"', " ".join(shown))]
+    assert done[0] == 0 and done == sorted(done) and f'max="{done[-1]}"' in shown[-1]

@@ -21,8 +21,8 @@ from hedgerow.data.adapters import Adapter
 from hedgerow.data.drafts import draft_plan
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Feature, FederationSection, Label, ModelSection, Plan, Prepared, Privacy
-from hedgerow.plan.registry import sections
-from tests.builders import plans
+from hedgerow.plan.registry import named_losses, sections
+from tests.builders import make_plan, plans
 
 jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +69,21 @@ def test_what_a_field_takes_its_schema_allows(data: st.DataObject) -> None:
     assert list(jsonschema.Draft202012Validator(own).iter_errors(value)) == [], (section, field.name, value)
 
 
+def test_the_schema_has_every_section_of_a_plan() -> None:
+    """A section that a plan may have is not underlined as unknown."""
+    with pytest.raises(PlanError) as refused:
+        Plan.from_dict({"version": 1, "no such section": 1})
+    assert ", ".join(sorted(build_schema("plan")["properties"])) in str(refused.value)
+
+
+def test_every_loss_that_a_plan_may_name_is_its_schemas() -> None:
+    """[loss] has the parameters of the loss that it names."""
+    for name, section in named_losses().items():
+        required = {own.name: 0.5 for own in dataclasses.fields(section) if own.default is dataclasses.MISSING}
+        plan = make_plan("regression", loss={"name": name, **required}, model={"calibration": "none"})
+        assert faults("plan", plan.to_dict()) == []
+
+
 @settings(max_examples=10)
 @given(plans())
 def test_every_plan_is_its_schemas(plan: Plan) -> None:
@@ -96,6 +111,7 @@ def test_files_of_releases_are_their_schemas(kind: str) -> None:
         ("plan", '[model]\nmax_dept = 3\ninteraction_constraints = [["a"], []]',
          ["model", "model.interaction_constraints[1]"]),
         ("plan", '[[features]]\nname = "d"\ntype = "date"\nmin = "31.1.2020"', ["features[0].min"]),
+        ("plan", '[loss]\nname = "quantile"\nquantile = 2', ["loss"]),
         ("policy", 'max_unlisted = 2\nnoise = ["nobody"]\ndata.missing = 3',
          ["data.missing", "max_unlisted", "noise[0]"]),
         ("adapter", 'data.scale.age = "days to weeks"', ["data.scale.age"]),

@@ -17,7 +17,7 @@ from typing import Any
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import ISO_DATE, allowed_by, text
 from hedgerow.plan.plan import PLAN_VERSION, Feature, FederationSection, Label, ModelSection, Prepared, Privacy
-from hedgerow.plan.registry import sections
+from hedgerow.plan.registry import named_losses, sections
 from hedgerow.plan.toml import schema_file
 
 Schema = dict[str, Any]
@@ -39,10 +39,17 @@ def plan_schema() -> Schema:
         "version": {"const": PLAN_VERSION},
         "name": allowed_by(text),
         **{name: describe_section(section) for name, section in own.items()},
+        "loss": {"anyOf": [_describe_loss(name, section) for name, section in named_losses().items()]},
         "features": {"type": "array", "minItems": 1, "items": feature},
         "prepared": {"type": "array", "items": describe_section(Prepared)},
     }
     return _ARE_NAMED | {"properties": properties, "required": ["version", "privacy", "label", "features"]}
+
+
+def _describe_loss(name: str, section: type) -> Schema:
+    own = describe_section(section)
+    properties = {"name": {"const": name}, **own["properties"]}
+    return own | {"properties": properties, "required": ["name", *own["required"]]}
 
 
 def policy_schema() -> Schema:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hedgerow.data.lines import LineCounts
@@ -239,6 +240,8 @@ def read_site_rows(path: str | os.PathLike[str], plan: Plan, *, strict: bool = F
     left_out: RowsLeftOut | None = None if strict else {}
     table = open_table(path, plan.privacy.line_breaks)
     rows = site_rows_from_records(read_records(table, plan, left_out=left_out), plan, left_out)
+    # Arrow would keep the room of the table for the next one.
+    pa.default_memory_pool().release_unused()
     return replace(rows, lines=getattr(table, "lines", None))
 
 

@@ -1,11 +1,14 @@
-"""How far a training in this process is: a bar in a terminal, a line now and then elsewhere, nothing for machines."""
+"""How far a training in this process is: a bar in a terminal or notebook, a line now and then elsewhere, nothing for
+machines."""
 
 from __future__ import annotations
 
+import html
 import math
 import sys
 import time
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -47,6 +50,7 @@ class TrainingProgress:
         self._spent = 0.0
         self._last_epsilon = self._last_line = -math.inf
         self._bar: Progress | None = None
+        self._cell: Any = None
         self._patience = patience
         self._starts_at = math.inf
 
@@ -59,7 +63,11 @@ class TrainingProgress:
         return self
 
     def _start_bar(self) -> None:
-        if not self._quiet and self._console.is_terminal:
+        if not self._quiet and self._console.is_jupyter:
+            # Of HTML alone: rich's own bar there needs widgets, which a notebook may not have.
+            display = sys.modules["IPython"].display
+            self._cell = display.display(display.HTML(self._html()), display_id=True)
+        elif not self._quiet and self._console.is_terminal:
             self._bar = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.description:<15}"),
@@ -90,19 +98,28 @@ class TrainingProgress:
         is_last = self._done >= self._total
         if now < self._starts_at:
             return
-        if self._bar is None:
+        if self._bar is None and self._cell is None:
             self._start_bar()
         if now - self._last_epsilon >= _SECONDS_BETWEEN_EPSILONS or is_last:
             privacy, self._last_epsilon = self._plan.privacy, now
             if math.isfinite(privacy.epsilon):
                 self._spent = compute_account(privacy.accountant, ledger.events(), privacy.delta).epsilon
-        if self._bar is not None:
+        if self._cell is not None:
+            if is_last or now - self._last_line >= _SECONDS_BETWEEN_EPSILONS:
+                self._last_line = now
+                self._cell.update(sys.modules["IPython"].display.HTML(self._html()))
+        elif self._bar is not None:
             title = self._title
             self._bar.update(self._task, completed=self._done, description=title, epsilon=self._epsilon_text())
         elif now - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = now
-            line = f"{self._title}: {self._done}/{self._total} rounds, {self._epsilon_text(True)}, {self._sites}"
-            print(line, file=sys.stderr, flush=True)
+            print(self._line(), file=sys.stderr, flush=True)
+
+    def _html(self) -> str:
+        return f'<progress value="{self._done}" max="{self._total}"></progress> {html.escape(self._line())}'
+
+    def _line(self) -> str:
+        return f"{self._title}: {self._done}/{self._total} rounds, {self._epsilon_text(True)}, {self._sites}"
 
     def _epsilon_text(self, plain: bool = False) -> str:
         total = self._plan.privacy.epsilon
