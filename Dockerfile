@@ -19,8 +19,9 @@ COPY . .
 RUN pip install --quiet --no-deps --no-build-isolation . && pip uninstall --quiet --yes pip setuptools
 # Numba keeps compiled kernels by their source's time of change; whole seconds survive every image format.
 RUN find /opt/hedgerow/lib -path '*/hedgerow/*' -name '*.py' -exec touch -d 2026-01-01T00:00:00Z {} +
-# The demonstration proves the installation, and leaves behind the kernels compiled for this kind of processor.
-RUN NUMBA_CACHE_DIR=/opt/hedgerow/kernels hedgerow demo --json --out /tmp/demo > /dev/null && rm -r /tmp/demo
+# The demonstration proves the installation; it and the command leave behind kernels compiled for this kind of processor.
+RUN export NUMBA_CACHE_DIR=/opt/hedgerow/kernels && hedgerow warm-up --quiet \
+    && hedgerow demo --json --out /tmp/demo > /dev/null && rm -r /tmp/demo
 
 FROM ${BASE_IMAGE}
 COPY --from=build /opt/hedgerow /opt/hedgerow

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import tracemalloc
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,53 +28,79 @@ from hedgerow import DPGBDTClassifier
 from hedgerow.data.sources import open_table, table_place
 from hedgerow.data.tables import Table
 from hedgerow.data.units import list_needed_columns, records_from_columns
+from hedgerow.plan.toml import plan_toml
 
 # Beside XGBoost -------------------------------------------------------------------------------------------------------
 
 N_FEATURES = 28
+AVX2 = "+sse4.2,+avx,+avx2,+fma,+bmi,+bmi2,+lzcnt,+popcnt,+f16c,+movbe,+cx16,+cmov,+mmx,+fxsr,+xsave"
+"""What a Haswell has, as numba names it: the processor's name alone leaves those of the host on."""
 
 
 def main_speed(argv: list[str]) -> int:
-    """The time of `fit` beside XGBoost's hist, in one run: ratios on 1,000,000 x 28 floats.
+    """The time of `fit` beside XGBoost's hist, in one run: ratios on 1,000,000 x 28 floats, and of `hedgerow train`.
 
-    Both start from the same float32 array and end with a model: ours is `DPGBDTClassifier.fit` with declared bounds,
-    classes and number of rows. XGBoost's clock includes its own binning (max_bin 32, same number of trees and depth).
-    The privacy side draws exact noise from the operating system. Memory is what `fit` allocates beyond the input, as
-    the allocator counts it. The default, then trees on one feature in turn, and on all.
+    Both start from the same float32 array and end with a model: ours is `DPGBDTClassifier.fit`, with declared bounds,
+    classes and number of rows, or with epsilon only. XGBoost's clock includes its own binning (max_bin 32, same number
+    of trees and depth). The privacy side draws exact noise from the operating system. Rounds alternate between all of
+    them, and the least counts. Memory is what `fit` allocates beyond the input, as the allocator counts it. `hedgerow
+    train` is a process of its own, from its start to its end, on the same rows as CSV and as Parquet.
     """
-    options = options_of(
-        argv, main_speed, data="unused: the array is made here", rows=(1_000_000, "of the array"),
-        trees=(100, "of a model"), repeats=(3, "runs of each; the fastest counts"),
+    parser = arguments(
+        "speed", main_speed.__doc__, data="unused: the array is made here", rows=(1_000_000, "of the array"),
+        trees=(100, "of a model"), rounds=(3, "rounds; the fastest of each counts"),
     )  # fmt: skip
+    parser.add_argument("--avx2", action="store_true", help="compile for a processor that has AVX2 and no AVX-512")
+    options = parser.parse_args(argv)
+    if options.avx2 and os.environ.get("NUMBA_CPU_FEATURES") != AVX2:
+        with tempfile.TemporaryDirectory() as folder:
+            own = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": AVX2, "NUMBA_CACHE_DIR": folder}
+            command = [sys.executable, "-m", "experiments", "speed", *argv]
+            return subprocess.run(command, env={**os.environ, **own}, check=True).returncode
     random = np.random.default_rng(0)
     rows = random.normal(size=(options.rows, N_FEATURES)).astype(np.float32)
     log_odds = rows[:, 0] + np.sin(2 * rows[:, 1]) + rows[:, 2] * rows[:, 3]
     labels = (random.random(options.rows) < 1 / (1 + np.exp(-log_odds))).astype(np.int32)
+    declared: dict[str, Any] = {"bounds": (-6, 6), "classes": [0, 1], "n_records": options.rows, "delta": 1e-6}
     kinds: dict[str, dict[str, Any]] = {
-        "default": {},
-        "k = 1": {"interaction": "cyclical", "interaction_size": 1},
-        "all features": {"interaction": "cyclical", "interaction_size": "all"},
+        "k = 1": {**declared, "interaction": "cyclical", "interaction_size": 1},
+        "all features": {**declared, "interaction": "cyclical", "interaction_size": "all"},
+        "default": declared,
+        "epsilon only": {},
     }  # fmt: skip
-    for model in kinds.values():  # compile before the clock starts
-        _ours(rows[:4096], labels[:4096], 2, model)
-
-    def least(act: Callable[..., None], *settings: Any) -> float:
-        return least_seconds(partial(act, rows, labels, options.trees, *settings), options.repeats)[0]
-
-    extra = max(_extra_memory(partial(_ours, rows, labels, options.trees, model)) for model in kinds.values())
-    ours = {name: least(_ours, model) for name, model in kinds.items()}
-    theirs = least(_xgboost)
+    fits: dict[str, Callable[..., object]] = {
+        name: partial(_fit, rows, labels, n_trees=options.trees, max_depth=4, **model) for name, model in kinds.items()
+    }
+    for fit in fits.values():  # compile before the clock starts
+        fit()
+    acts: dict[str, Callable[..., object]] = {
+        "XGBoost hist, max_bin 32": partial(_xgboost, rows, labels, options.trees),
+        **fits,
+    }
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in acts}
+    for _ in range(options.rounds):
+        for name, act in acts.items():
+            took[name].append(least_seconds(act, 1))
+    least = {name: min(own for own, _ in seconds) for name, seconds in took.items()}
+    theirs = least["XGBoost hist, max_bin 32"]
     print(f"{options.rows:,} x {N_FEATURES} float32, T={options.trees}, depth 4: fit, one thread, seconds of processor")
-    print(f"{'XGBoost hist, max_bin 32':<28} {theirs:>7.2f} s")
-    for name, seconds in ours.items():
-        print(f"{'Hedgerow, ' + name:<28} {seconds:>7.2f} s   {theirs / seconds:>5.1f} times faster")
+    print(f"{options.rounds} rounds, the least of each; load {os.getloadavg()[1]:.1f} on {os.cpu_count()} processors")
+    for name, seconds in least.items():
+        ratio = "" if name in acts and name not in kinds else f"   {theirs / seconds:>5.1f} times faster"
+        print(f"{name:<28} {seconds:>7.2f} s{ratio}")
+    for name in ("k = 1", "all features"):
+        one = min(clock for _, clock in took[name])
+        two = min(least_seconds(partial(fits[name], n_jobs=2), 1)[1] for _ in range(options.rounds))
+        print(f"{name + ', two threads':<28} {two:>7.2f} s   {one / two:>5.2f} times one thread, by the clock")
+    extra = max(_extra_memory(fit) for fit in list(fits.values())[:3])
     print(f"memory beyond the input: {extra / rows.size:.2f} bytes per value")
+    for name, seconds in _train_from_files(rows, labels, options.trees).items():
+        print(f"{'hedgerow train, ' + name:<28} {seconds:>7.2f} s")
     return 0
 
 
-def _ours(rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int, model: Mapping[str, Any]) -> None:
-    declared: dict[str, Any] = {"bounds": (-6, 6), "classes": [0, 1], "n_records": len(rows), "delta": 1e-6}
-    DPGBDTClassifier(n_trees=n_trees, max_depth=4, **declared, **model).fit(rows, labels)
+def _fit(rows: NDArray[np.float32], labels: NDArray[np.int32], **model: Any) -> None:
+    DPGBDTClassifier(**model).fit(rows, labels)
 
 
 def _xgboost(rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int) -> None:
@@ -79,13 +108,83 @@ def _xgboost(rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int)
     xgboost.train(settings, xgboost.QuantileDMatrix(rows, labels, max_bin=32, nthread=1), num_boost_round=n_trees)
 
 
-def _extra_memory(train: Callable[[], None]) -> int:
+def _extra_memory(train: Callable[[], object]) -> int:
     """Largest number of bytes that one training run holds at once, beyond its input."""
     tracemalloc.start()
     train()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return peak
+
+
+def _train_from_files(rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int) -> dict[str, float]:
+    """Seconds of processor time of `hedgerow train` by the kind of file."""
+    names = [f"x{i}" for i in range(N_FEATURES)]
+    features = tuple(number(name, -6, 6) for name in names)
+    label = {"name": "y", "type": "binary", "classes": ["0", "1"]}
+    table = datasets.Table("speed", features, (), np.empty(0), label)
+    plan = plan_for(table, 1.0, len(rows), {"n_trees": n_trees, "max_depth": 4}, delta=1e-6)
+    columns = pa.table({**{name: rows[:, i] for i, name in enumerate(names)}, "y": labels})
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "plan.toml").write_text(plan_toml(plan))
+        arrow_csv.write_csv(columns, place / "rows.csv")
+        arrow_parquet.write_table(columns, place / "rows.parquet")
+        return {
+            name: _run([sys.executable, "-m", "hedgerow", "train", "plan.toml", "--site", file, "--threads", "1",
+                        "--out", f"{name}.json", "--json"], place)[0]
+            for name, file in (("CSV", "rows.csv"), ("Parquet", "rows.parquet"))
+        }  # fmt: skip
+
+
+def _run(command: list[str], folder: Path) -> tuple[float, float]:
+    """Processor time of a process and those that it started, in seconds, and the memory of the largest, in MB."""
+    own = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    process = subprocess.Popen(command, cwd=folder, env=own, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{command} ended with {process.returncode}")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+# The first minute -----------------------------------------------------------------------------------------------------
+
+FIRST_FIT = """\
+import numpy as np
+from hedgerow import DPGBDTClassifier
+X = np.random.default_rng(0).normal(size=(5000, 20))
+DPGBDTClassifier(epsilon=1).fit(X, X[:, 0] > 0)
+"""
+
+
+def main_first_minute(argv: list[str]) -> int:
+    """What it costs to begin: a fresh environment, the first fit of 5,000 rows in it, and the first demo.
+
+    Seconds of processor time of each whole process, imports and compiling in it. The kernels that the fit has left are
+    taken away before the demo, so that both are first ones. The package is installed from this checkout by pip.
+    """
+    options_of(argv, main_first_minute, data="unused: the rows are made here")
+    os.environ.pop("PYTHONPATH", None)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        python = str(folder / "env" / "bin" / "python")
+        _run([sys.executable, "-m", "venv", "env"], folder)
+        install, _ = _run([python, "-m", "pip", "install", "--quiet", str(Path(__file__).parents[1])], folder)
+        sizes = [path.stat().st_size for path in (folder / "env").rglob("*") if path.is_file()]
+        print(f"{'install, by pip':<28} {install:>6.1f} s   {sum(sizes) / 1e6:,.0f} MB, pip itself in it")
+        for what, command in (
+            ("first fit, 5,000 x 20", [python, "-c", FIRST_FIT]),
+            ("second fit", [python, "-c", FIRST_FIT]),
+            ("first demo", [python, "-m", "hedgerow", "demo", "--out", "demo", "--json"]),
+            ("second demo", [python, "-m", "hedgerow", "demo", "--out", "again", "--json"]),
+        ):
+            if what == "first demo":
+                for kernel in (folder / "env").rglob("*.nb[ic]"):
+                    kernel.unlink()
+            seconds, memory = _run(command, folder)
+            print(f"{what:<28} {seconds:>6.1f} s   {memory:,.0f} MB resident", flush=True)
+    return 0
 
 
 # By the number of sites -----------------------------------------------------------------------------------------------

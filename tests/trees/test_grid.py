@@ -23,11 +23,11 @@ RANGES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=[0, binning.FEW_VALUES], ids=["kernel", "search"], scope="module", autouse=True)
+@pytest.fixture(params=[0, binning.FEW_TO_ENCODE], ids=["kernel", "search"], scope="module", autouse=True)
 def most_searched(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test by the kernel and by the search that stands in for it where values are few."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(binning, "FEW_VALUES", request.param)
+        patch.setattr(binning, "FEW_TO_ENCODE", request.param)
         yield
 
 

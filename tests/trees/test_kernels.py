@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,20 @@ from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
 from hedgerow.protocol.queries import FittedTrees, Purpose, TreeBatch
 from hedgerow.trees import binning
+from hedgerow.trees import leaf_sums as leaf_sums_module
 from hedgerow.trees.histograms import Histogram, histogram
 from hedgerow.trees.leaf_sums import BLOCK, SPAN, SiteRecords, _update_and_sum, apply_update, leaf_sums
 from hedgerow.trees.random_trees import concatenate
 from tests.builders import LABELS, make_data, make_plan, query_of, random_fitted, random_trees, train
+
+
+@pytest.fixture(params=[0, leaf_sums_module.FEW_TO_SUM], ids=["kernel", "numpy"], scope="module", autouse=True)
+def most_by_numpy(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test by the kernel and by what stands in for it where records are few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaf_sums_module, "FEW_TO_SUM", request.param)
+        yield
+
 
 AROUND_BLOCKS = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK - 5]
 
@@ -252,7 +263,8 @@ def test_histograms_equal_a_slow_count(data: st.DataObject) -> None:
 
 def test_what_is_mapped_from_a_file_compiles_nothing_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that share a large model and its rows map them read only; predictions stay and come at once."""
-    monkeypatch.setattr(binning, "FEW_VALUES", 0)
+    monkeypatch.setattr(binning, "FEW_TO_ENCODE", 0)
+    monkeypatch.setattr(leaf_sums_module, "FEW_TO_SUM", 0)
     plan = make_plan()
     data = make_data(plan, 50, 1)
     ensemble = train(plan, [data]).ensemble

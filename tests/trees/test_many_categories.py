@@ -22,7 +22,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.outlook import outlook_of, with_buckets
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
-from hedgerow.trees.random_trees import CutTable, draw_words, random_trees
+from hedgerow.trees.random_trees import CutTable, PublicRandom, random_trees
 from tests.builders import make_plan
 
 N_CODES = 700
@@ -105,8 +105,8 @@ def test_many_codes_are_divided_in_the_order_of_their_list_by_half_of_the_trees(
 ) -> None:
     """Codes that begin alike stand together, so a leaf of neighbours says what they have in common."""
     grid = build_grid(make_plan(features=features_with(n_codes)))
-    words = draw_words(5, 0, [(1,)] * 40, grid, 3)
-    trees = random_trees(words, [(1,)] * 40, CutTable(grid), grid, 3)
+    streams = [PublicRandom(5, f"tree {number}") for number in range(40)]
+    trees = random_trees(streams, [(1,)] * 40, CutTable(grid), grid, 3)
     changes = np.abs(np.diff(trees.goes_left[:, 0, : n_codes + 2].astype(int), axis=1)).sum(axis=1)
     assert ((10 <= (changes == 1).sum() <= 30), bool((changes == 1).any())) == (some_in_order, some_in_order)
 

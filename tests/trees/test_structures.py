@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees import random_trees as structures
-from hedgerow.trees.binning import FeatureGrid, Grid, build_grid
+from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.random_trees import (
     CutTable,
     PublicRandom,
     concatenate,
-    draw_words,
     random_tree,
     random_trees,
-    words_for,
 )
 from tests.builders import make_plan
 
@@ -60,9 +58,10 @@ def test_central_splits_leave_out_the_outer_quarters_of_what_is_open(depth: int)
     seen: dict[tuple[int, int], set[int]] = {}
     table = CutTable.from_cuts({0: cuts, 1: []}, grid)
     for seed in range(300):
-        words = draw_words(seed, 0, [[0, 1]], grid, depth)
-        tree = random_trees(words, [[0, 1]], table, grid, depth, is_central=True)
-        alone, usual = (random_trees(words, [[0]], table, grid, depth, is_central=on) for on in (True, False))
+        tree = random_trees([PublicRandom(seed, "tree")], [[0, 1]], table, grid, depth, is_central=True)
+        alone, usual = (
+            random_trees([PublicRandom(seed, "tree")], [[0]], table, grid, depth, is_central=on) for on in (True, False)
+        )
         np.testing.assert_array_equal(alone.threshold, usual.threshold)
         stretches = {0: (0, len(cuts))}
         for node in range(2**depth - 1):
@@ -196,25 +195,13 @@ def test_a_batch_is_its_trees_one_by_one() -> None:
     }
     everything = list(range(grid.n_features))
     subsets = [[feature] for feature in everything] + [everything, everything[::-1], everything[:2]]
-    words = draw_words(8, 0, subsets, grid, 3)
-    batch = random_trees(words, subsets, CutTable.from_cuts(cuts, grid), grid, 3)
+    streams = [PublicRandom(8, f"tree {number}") for number in range(len(subsets))]
+    batch = random_trees(streams, subsets, CutTable.from_cuts(cuts, grid), grid, 3)
     for number, features in enumerate(subsets):
         alone = random_tree(PublicRandom(8, f"tree {number}"), features, cuts, grid, 3)
         np.testing.assert_array_equal(batch.feature[number], alone.feature[0])
         np.testing.assert_array_equal(batch.goes_left[number], alone.goes_left[0])
         np.testing.assert_array_equal(batch.threshold[number], alone.threshold[0])
-
-
-def test_words_are_those_of_each_trees_stream() -> None:
-    """Only as many as the batch needs: features with many categories would fill the memory else."""
-    nothing = np.empty(0, dtype=np.float32)
-    grid = Grid(tuple(FeatureGrid(nothing, n_categories=n) for n in (300, 250, 5)))
-    for first, subsets in ((0, [[0], [1]]), (2, [[0, 1], [2]]), (4, [[0, 1, 2]] * 5), (8, [[2]])):
-        batch = draw_words(8, first, subsets, grid, 3)
-        assert batch.shape == (len(subsets), words_for(grid, 3, max(map(len, subsets))))
-        for number, found in enumerate(batch):
-            stream = PublicRandom(8, f"tree {first + number}")
-            np.testing.assert_array_equal(found, stream.first_words(len(found)))
 
 
 def test_no_structure_is_drawn_from_data() -> None:
@@ -223,7 +210,7 @@ def test_no_structure_is_drawn_from_data() -> None:
     assert set(inspect.signature(random_trees).parameters) == names | {"subsets", "is_central"}
     assert set(inspect.signature(random_tree).parameters) == names | {"features"}
     imported = {name for name, value in vars(structures).items() if inspect.ismodule(value)}
-    assert imported == {"np", "numba", "hashlib", "struct"}
+    assert imported == {"np", "hashlib", "struct"}
 
 
 def test_joined_batches_keep_their_trees() -> None:

@@ -345,7 +345,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
         check_own_plan(setup)
         setup = with_rows_read(setup, options.tables(policy), seen=show_fit)
         with note_if_slow(quiet=options.quiet):
-            warm_up(plan, n_threads)
+            warm_up(plan, n_threads, None if plan is None or options.data is None else setup.load(plan).n_records)
         with open_node_files(options, name) as (store, book, place):
             try:
                 if options.leave:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from hedgerow.server.coordinator import RunSession
     from hedgerow.survey.bounds import Findings
 
-_SECONDS_UNTIL_SLOW = 10.0
+_SECONDS_UNTIL_SLOW = 1.0
 
 
 @contextmanager
 def note_if_slow(*, quiet: bool) -> Iterator[None]:
-    """While a party has its code loaded, say after ten seconds why that takes long, whatever its method compiles."""
-    text = "Getting ready: on a machine's first run inner loops are compiled, which takes a minute or two, once."
+    """While a party has its code loaded, say after a second why that takes long, whatever its method compiles."""
+    text = "Getting ready: on a machine's first run inner loops are compiled, which takes some seconds, once."
     # The log's line is made where the timer runs, which would not know that there is a log.
     timer = threading.Timer(_SECONDS_UNTIL_SLOW, copy_context().run, (note, text))
     timer.daemon = True

@@ -32,7 +32,7 @@ A node takes part in one run, of training or of evaluation, as the coordinator p
 
 
 def add_commands(commands: Any) -> None:
-    """Add `node` and `flower-node`."""
+    """Add `node`, `warm-up` and `flower-node`."""
     text = "take part in a run with this site's table"
     add = add_command(commands, "node", run, text, _NODE_EXAMPLE)
     text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL (with # and a query, or --query)"
@@ -57,6 +57,9 @@ def add_commands(commands: Any) -> None:
     add("--leave", action="store_true", help=text)
     add("--console", **SITE_CONSOLE)
     add_shared(add, "--threads", "--log-format", "--json")
+    text = "compile the inner loops now, so that no run waits for it"
+    add = add_command(commands, "warm-up", compile_kernels, text)
+    add("--quiet", action="store_true", help="say nothing")
     text = "answer for this site what a Flower SuperNode hands over"
     add = add_command(commands, "flower-node", answer_flower, text)
     add("site", metavar="SITE", help="the site's TOML file; docs/flower.md has one to begin with")
@@ -88,6 +91,15 @@ def run(arguments: argparse.Namespace) -> None:
             report(take_part(options, page, asks=is_terminal()))
         if page is not None:
             page.wait()
+
+
+def compile_kernels(arguments: argparse.Namespace) -> None:
+    """Have the kernels of a usual run in numba's cache."""
+    from hedgerow.app.progress import note_if_slow
+    from hedgerow.client.node import warm_up
+
+    with note_if_slow(quiet=arguments.quiet):
+        warm_up(None)
 
 
 def print_result(done: NodeResult, *, as_json: bool) -> None:

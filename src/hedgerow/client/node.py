@@ -36,8 +36,8 @@ from hedgerow.privacy.noise import NoiseSource, SystemNoise, attempt_discrete_ga
 from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query
 from hedgerow.storage import Database
 from hedgerow.training.settings import Settings
-from hedgerow.trees.binning import build_grid
-from hedgerow.trees.leaf_sums import Site, SiteRecords, TrainingSite, apply_update
+from hedgerow.trees.binning import FEW_TO_ENCODE, build_grid
+from hedgerow.trees.leaf_sums import FEW_TO_SUM, Site, SiteRecords, TrainingSite, apply_update
 
 _USUAL = {
     "version": 1,
@@ -397,21 +397,27 @@ def _query_error(reason: str) -> RemoteProtocolError:
 # Warming up -----------------------------------------------------------------------------------------------------------
 
 
-def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
-    """Answer the first queries of a plan over one made-up record, for nothing but to load what a run needs.
+def warm_up(plan: Plan | None, n_threads: int = 1, n_rows: int | None = None) -> None:
+    """Answer the first queries of a plan over made-up records, for nothing but to load what a run needs.
 
-    A process that has just started spends seconds on imports and on kernels from numba's cache. It does so here, before
-    the node dials: at the first query, all other sites would wait for it. Without a plan, the queries are those of a
-    usual one.
+    A process that has just started spends seconds on imports and on kernels, which are compiled once in an
+    installation. It does so here, before the node dials: at the first query, all other sites would wait for it.
+
+    Args:
+        plan: without one, the queries are those of a usual one.
+        n_threads: to sum with.
+        n_rows: of the site; few ones are summed without kernels. None loads all.
     """
     plan = (plan or Plan.from_dict(_USUAL)).with_structure_seed(0)
+    n_many = max(FEW_TO_SUM, FEW_TO_ENCODE // len(plan.features)) + 1
+    n = n_many if n_rows is None else max(1, min(n_rows, n_many))
     try:
         task = TrainingTask(plan)
         _ = task.schedule
-        columns = tuple(np.zeros(1, np.int32 if feature.is_categorical else np.float32) for feature in plan.features)
+        columns = tuple(np.zeros(n, np.int32 if feature.is_categorical else np.float32) for feature in plan.features)
         grid = build_grid(plan)
         codes = grid.encode(columns)
-        data = SiteData(codes, np.zeros(1, dtype=np.int32), grid.places(columns, codes))
+        data = SiteData(codes, np.zeros(n, dtype=np.int32), grid.places(columns, codes))
         rehearse(task, Node("warm-up", data, plan, task.settings, n_threads).answer)
     except HedgerowError:
         # A plan that cannot be run is refused where the refusal is told to the coordinator as well.

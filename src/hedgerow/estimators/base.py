@@ -913,7 +913,7 @@ def note_first_fit() -> None:
     It is no warning of Python's: nothing is wrong, and a program that makes errors of those goes on.
     """
     if not has_compiled():
-        _log.warning("This is the first fit here: inner loops are compiled, which takes about a minute, once.")
+        _log.warning("This is the first fit here: inner loops are compiled, which takes some seconds, once.")
 
 
 _PARAMETERS_OF_FIELDS = (

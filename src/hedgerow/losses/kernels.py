@@ -80,6 +80,55 @@ def _pack_table(loss: Loss) -> NDArray[np.int64]:
     return np.ascontiguousarray(((even[:, :, 0::2] << 32) + even[:, :, 1::2]).transpose(2, 0, 1))
 
 
+def find_statistics(loss: PackedLoss, labels: NDArray[np.int32], scores: NDArray[np.int32]) -> NDArray[np.int64]:
+    """What few records contribute, without a kernel: the integers of `write_block_statistics`, [n_statistics, n]."""
+    own = scores.astype(np.int64)
+    if loss.kind == TABLE:
+        n_steps = loss.table.shape[2]
+        step = np.zeros(len(labels), dtype=np.int64)
+        if len(own):
+            is_centred = n_steps % 2
+            below = own[0] + (is_centred << (STEP_BITS - 1)) - (own[0] < 0) * is_centred
+            step = np.clip((below >> STEP_BITS) + n_steps // 2, 0, n_steps - 1)
+        words = loss.table[:, labels, step]
+        second = words.astype(np.int32).astype(np.int64)
+        pairs = np.stack([(words - second) >> 32, second], axis=1)
+        return pairs.reshape(2 * len(words), len(labels))[: loss.n_statistics]
+    if loss.kind == SQUARED:
+        residual = (own[0] if len(own) else 0) - labels.astype(np.int64)
+        return np.stack([_clip_residual(residual, loss.unit, loss.clip), np.full_like(residual, loss.constant)])
+    if loss.kind == CURVE:
+        predictions, last, largest = loss.curve[:3]
+        half = len(predictions) // 2
+        step = np.clip((own[0] >> STEP_BITS) + half, 0, 2 * half - 1)
+        return np.stack([_clip_residual(predictions[step] - labels, loss.unit, largest[step]), last[step]])
+    steps = np.minimum((own.max(axis=0) - own) >> STEP_BITS, EXP_STEPS - 1)
+    weights = loss.exp_table[steps]
+    shares = weights * loss.unit // weights.sum(axis=0)
+    gradients, record = shares.copy(), np.arange(len(labels))
+    gradients[labels, record] -= shares.sum(axis=0)
+    if loss.hessian_unit:
+        others = (shares * (loss.unit - shares) // loss.unit) * loss.hessian_unit // loss.unit
+    else:
+        others = np.full((1, len(labels)), loss.constant)
+    return _shrink_all(np.concatenate([gradients, others]), loss.norm)
+
+
+def _clip_residual(residual: NDArray[np.int64], unit: int, largest: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """Residuals in units of a gradient, rounded towards zero and clipped."""
+    magnitude = np.minimum((np.abs(residual) * unit) >> 16, largest)
+    return np.asarray(np.where(residual >= 0, magnitude, -magnitude))
+
+
+def _shrink_all(statistics: NDArray[np.int64], norm: int) -> NDArray[np.int64]:
+    """What `_shrink` does, of each column."""
+    factor = np.ones(statistics.shape[1])
+    while (is_beyond := (squared := (statistics**2).sum(axis=0)) > norm**2).any():
+        factor[is_beyond] = np.minimum(factor, np.sqrt(norm**2 / np.maximum(squared, 1)))[is_beyond] * (1.0 - 1e-9)
+        statistics[:, is_beyond] = np.trunc(statistics * factor)[:, is_beyond]
+    return statistics
+
+
 @numba.njit(cache=True, nogil=True)
 def words_for_block(loss, block):  # type: ignore[no-untyped-def]
     """Space for the packed statistics of a block, and for those of one record: int64 [n_pairs, block] and [S + 1]."""

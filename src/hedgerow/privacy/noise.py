@@ -55,6 +55,10 @@ Stream = npt.NDArray[np.uint8]
 # Uniform integers, and the discrete Gaussian --------------------------------------------------------------------------
 
 
+# A bare number is a type of its own to numba, for which it would compile what takes it once more (1 s of a first run).
+# So these loops are given numbers as `int(np.int64(2))`.
+
+
 @numba.njit(cache=True)
 def uniform_below(stream: Stream, position: int, limit: int) -> tuple[int, int]:
     """A uniform integer in [0, limit), 1 <= limit <= 2^53, by rejection from the fewest bits that hold limit - 1.
@@ -164,17 +168,17 @@ def attempt_discrete_gaussian(stream: Stream, position: int, sigma: int) -> tupl
         return 0, 0, position
     if k > LARGEST_K:
         return -1, 0, position
-    sign, position = uniform_below(stream, position, 2)
+    sign, position = uniform_below(stream, position, int(np.int64(2)))
     if position == END_OF_STREAM:
         return 0, 0, END_OF_STREAM
     j, position = uniform_below(stream, position, sigma)
     if position == END_OF_STREAM or (k == 0 and j == 0 and sign == 1):
         return 0, 0, position
     for _ in range(k):
-        success, position = bernoulli_exp(stream, position, j, sigma, 1)
+        success, position = bernoulli_exp(stream, position, j, sigma, int(np.int64(1)))
         if position == END_OF_STREAM or success == 0:
             return 0, 0, position
-    success, position = bernoulli_exp(stream, position, j, sigma, 2)
+    success, position = bernoulli_exp(stream, position, j, sigma, int(np.int64(2)))
     if position == END_OF_STREAM or success == 0:
         return 0, 0, position
     # k <= 511 and j < sigma <= 2^53, so that k sigma + j < 512 * 2^53 = 2^62: it fits an int64 with its sign.
@@ -210,7 +214,7 @@ def attempt_discrete_laplace(stream: Stream, position: int, scale: int) -> tuple
     u, position = uniform_below(stream, position, scale)
     if position == END_OF_STREAM:
         return 0, 0, END_OF_STREAM
-    success, position = bernoulli_exp(stream, position, u, scale, 1)
+    success, position = bernoulli_exp(stream, position, u, scale, int(np.int64(1)))
     if position == END_OF_STREAM or success == 0:
         return 0, 0, position
     v = 0
@@ -223,7 +227,7 @@ def attempt_discrete_laplace(stream: Stream, position: int, scale: int) -> tuple
         v += 1
         if v > 256:
             return -1, 0, position
-    sign, position = uniform_below(stream, position, 2)
+    sign, position = uniform_below(stream, position, int(np.int64(2)))
     if position == END_OF_STREAM:
         return 0, 0, END_OF_STREAM
     # v <= 256 and u < scale <= 2^53: the value is below 2^62.
@@ -248,7 +252,6 @@ def fill(stream: Stream, is_laplace: bool, size: int, out: npt.NDArray[np.int64]
         (entries filled in total, bytes used up); bytes from there on must be given again, with more behind them.
         A negative first number says that a draw was beyond its kind's limit, which no sound byte source ever does.
     """
-    # A bare 0 is a type of its own to numba, for which it would compile all of these a second time.
     position = int(np.int64(0))
     filled = start
     while filled < out.size:
@@ -284,7 +287,7 @@ def attempt_selection(stream: Stream, position: int, gaps: npt.NDArray[np.int64]
         success, position = bernoulli_exp_one(stream, position)
         if position == END_OF_STREAM or success == 0:
             return -1, position
-    success, position = bernoulli_exp(stream, position, part, scale, 1)
+    success, position = bernoulli_exp(stream, position, part, scale, int(np.int64(1)))
     return (index if success == 1 else -1), position
 
 

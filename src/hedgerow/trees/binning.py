@@ -63,7 +63,7 @@ ROWS_PER_BLOCK = 128
 """Transposed at a time: 28 columns of them stay in the first-level cache."""
 VALUES_PER_CHUNK = 1 << 16
 """Converted to single precision at a time."""
-FEW_VALUES = 1 << 18
+FEW_TO_ENCODE = 1 << 18
 """So many are encoded by numpy's search in .01 s; the kernel may have to be compiled first, in .6 s."""
 MIN_RECORDS_PER_THREAD = 20_000
 """Below this, starting a thread takes longer than the work."""
@@ -231,7 +231,7 @@ class Grid:
         """Codes of a chunk of columns: [n_features, n], features in rows (each tree reads few features)."""
         codes: CodeArray = np.empty((self.n_features, len(columns[0])), dtype=self.dtype)
         for row, (feature, values) in enumerate(zip(self.features, columns, strict=True)):
-            if feature.is_categorical or codes.size <= FEW_VALUES:
+            if feature.is_categorical or codes.size <= FEW_TO_ENCODE:
                 codes[row] = feature.encode(values)
             else:
                 with np.errstate(over="ignore"):
@@ -285,7 +285,7 @@ class Grid:
             [n_features, n], and int64 [n_features].
         """
         codes: CodeArray = np.empty((self.n_features, len(matrix)), dtype=self.dtype)
-        if matrix.size <= FEW_VALUES:
+        if matrix.size <= FEW_TO_ENCODE:
             with np.errstate(over="ignore"):
                 rows = matrix.astype(np.float32)
             for number, feature in enumerate(self.features):

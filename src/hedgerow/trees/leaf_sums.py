@@ -18,7 +18,7 @@ records are summed by code, and codes by leaf after. Both are sums of integers, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -27,7 +27,14 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.kernels import PackedLoss, pack_loss, unpack, words_for_block, write_block_statistics
+from hedgerow.losses.kernels import (
+    PackedLoss,
+    find_statistics,
+    pack_loss,
+    unpack,
+    words_for_block,
+    write_block_statistics,
+)
 from hedgerow.losses.survival import Baseline, with_baseline
 from hedgerow.losses.tables import Loss, double_residuals
 from hedgerow.plan.plan import Plan
@@ -40,6 +47,8 @@ BLOCK = 2048
 """Records per block: routing a tree of depth 4 then needs 32 kB."""
 REPLICAS = 4
 """Copies of sums: consecutive records of one leaf, or of one bin, then do not wait for each other."""
+FEW_TO_SUM = 8192
+"""So many are summed by numpy, in a fraction of a millisecond a tree; to compile the kernel takes nine seconds."""
 SPAN = 32 * BLOCK
 """Most records whose packed statistics are added up before they are unpacked; see `losses.kernels.unpack`."""
 
@@ -202,6 +211,10 @@ def sum_in_threads(n_records: int, n_threads: int, sums_of: Callable[[int, int],
 def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_threads: int = 1) -> IntVector:
     """Answer a `LeafSums` query: apply its update to the scores, then sum per leaf; int64 [query.length]."""
     update = query.update
+    if records.n_records <= FEW_TO_SUM:
+        if update is not None:
+            apply_update(records, update)
+        return _sum_few(records, query.trees, loss)
     if update is None:
         values = np.empty((0, 1, max(1, records.scores.shape[0])), dtype=np.int32)
         update = FittedTrees(no_trees(query.trees.goes_left.shape[2]), values)
@@ -215,11 +228,42 @@ def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_threads: int 
 
 def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) -> None:
     """Add fitted trees to the scores, in place."""
+    if records.n_records <= FEW_TO_SUM:
+        for leaves, values in zip(_route_few(records.codes, update.trees), update.values, strict=True):
+            np.add(records.scores, values.T[:, leaves], out=records.scores)
+        return
     old, nothing = pack_trees(update.trees), pack_trees(no_trees(update.trees.goes_left.shape[2]))
     in_threads(
         records.n_records, n_threads,
         lambda first, last: _update_and_sum(records, old, update.values, nothing, _NO_LOSS, first, last),
     )  # fmt: skip
+
+
+def _sum_few(records: SiteRecords, trees: TreeBatch, loss: Loss) -> IntVector:
+    """The sums of `leaf_sums` without its kernel."""
+    statistics = find_statistics(pack_loss(loss), records.labels, records.scores)
+    # As floats, sums of so few records are exact.
+    sums = [
+        np.bincount(leaves, weights=own, minlength=trees.n_leaves)
+        for leaves in _route_few(records.codes, trees)
+        for own in statistics
+    ]
+    by_tree = np.array(sums).reshape(trees.n_trees, len(statistics), trees.n_leaves)
+    return by_tree.swapaxes(1, 2).astype(np.int64).reshape(-1)
+
+
+def _route_few(codes: CodeArray, trees: TreeBatch) -> Iterator[NDArray[np.integer[Any]]]:
+    """For each tree the leaf of each record: integers [n]."""
+    shapes, record = find_shapes(trees), np.arange(codes.shape[1])
+    for tree, single in enumerate(shapes.single.tolist()):
+        if single >= 0:
+            yield shapes.leaf_of_code[tree][codes[single]]
+            continue
+        node = np.zeros(len(record), dtype=np.intp)
+        for _ in range(trees.depth):
+            code = codes[trees.feature[tree, node], record]
+            node = 2 * node + 2 - trees.goes_left[tree, node, code]
+        yield node - trees.n_leaves + 1
 
 
 _NONE = np.zeros((2, 0), dtype=np.int64)

@@ -19,10 +19,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 from typing import TypeVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,7 +29,6 @@ from hedgerow.protocol.queries import FittedTrees, TreeBatch
 from hedgerow.trees.binning import Grid
 
 Item = TypeVar("Item")
-Words = NDArray[np.uint64]
 Cuts = Mapping[int, Sequence[int]]
 """Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
 
@@ -73,7 +70,7 @@ class PublicRandom:
             self._refills += 1
         return self._words.pop()
 
-    def first_words(self, count: int) -> Words:
+    def first_words(self, count: int) -> NDArray[np.uint64]:
         """The first `count` words of the stream, whatever was taken of it: uint64 [count]."""
         sizes = [min(WORDS_PER_REFILL, count - start) for start in range(0, count, WORDS_PER_REFILL)]
         content = b"".join([self._block(number, size) for number, size in enumerate(sizes)])
@@ -153,35 +150,15 @@ class CutTable:
         return cuts
 
 
-def draw_words(seed: int, first: int, subsets: Sequence[Sequence[int]], grid: Grid, depth: int) -> Words:
-    """The words that a batch is drawn from, each tree's from the public stream of its number: uint64 [B, n_words].
-
-    Args:
-        seed: of the run's structures.
-        first: the number of the batch's first tree.
-        subsets: the features that each tree may ask for.
-    """
-    n_words = words_for(grid, depth, max(map(len, subsets)))
-    return np.stack([PublicRandom(seed, f"tree {first + i}").first_words(n_words) for i in range(len(subsets))])
-
-
-def words_for(grid: Grid, depth: int, subset_size: int) -> int:
-    """Words that suffice for a tree that may ask for `subset_size` features: the orders of categories, three a node."""
-    n_codes, is_categorical = grid.codes_of_features
-    orders = sorted((2 * n_codes * is_categorical).tolist())[-subset_size:]
-    return int(3 * (2**depth - 1) + sum(orders))
-
-
 def random_tree(
     randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int, groups: Groups | None = None
 ) -> TreeBatch:
     """One totally random tree, see `random_trees`; a batch of one."""
-    words = randomness.first_words(words_for(grid, depth, len(features)))
-    return random_trees(words[None], [features], CutTable.from_cuts(cuts, grid), grid, depth, groups)
+    return random_trees([randomness], [features], CutTable.from_cuts(cuts, grid), grid, depth, groups)
 
 
 def random_trees(
-    randomness: Words,
+    randomness: Sequence[PublicRandom],
     subsets: Sequence[Sequence[int]],
     cuts: CutTable,
     grid: Grid,
@@ -192,7 +169,7 @@ def random_trees(
     """Totally random trees, one for each subset of features.
 
     Args:
-        randomness: uint64 [B, n_words], the public words of each tree, as many as `words_for` says or more.
+        randomness: the public stream of each tree, from the plan's seed and the tree's number.
         subsets: the features that each tree may ask for, at least one.
         cuts: for every numeric feature of these, its candidates; categorical features need none.
         depth: levels of splits, 1 to 8.
@@ -201,230 +178,123 @@ def random_trees(
             divide them, as the table counts these, not by any: few levels tell more of how features meet where both
             sides hold many records.
     """
-    n_codes, is_categorical = grid.codes_of_features
-    drawn = draw_trees(
-        np.ascontiguousarray(randomness),
-        np.array([feature for features in subsets for feature in features], dtype=np.int64),
-        np.array([0, *accumulate(map(len, subsets))], dtype=np.int64),
-        cuts.cuts,
-        cuts.n_cuts,
-        cuts.below,
-        n_codes,
-        is_categorical,
-        2**depth - 1,
-        grid.n_codes,
-        np.ones((1, grid.n_features), dtype=np.bool_) if groups is None else groups,
-        is_central,
-    )
-    return TreeBatch(*drawn)
-
-
-@numba.njit(cache=True, nogil=True)
-def _below(word, limit):  # type: ignore[no-untyped-def]
-    """word * limit >> 64 for limit <= 2**32: the product has 96 bits, so it is made of two halves."""
-    size = np.uint64(limit)
-    low = (word & np.uint64(0xFFFFFFFF)) * size
-    high = (word >> np.uint64(32)) * size
-    return np.int64((high + (low >> np.uint64(32))) >> np.uint64(32))
-
-
-@numba.njit(cache=True, nogil=True)
-def permutation(words, at, order):  # type: ignore[no-untyped-def]
-    """Write 0 .. len(order)-1 in random order (Fisher and Yates); returns the next word's position."""
-    for i in range(len(order)):
-        order[i] = i
-    for last in range(len(order) - 1, 0, -1):
-        other = _below(words[at], last + 1)
-        at += 1
-        order[last], order[other] = order[other], order[last]
-    return at
-
-
-@numba.njit(cache=True, nogil=True)
-def _order_codes(words, at, order):  # type: ignore[no-untyped-def]
-    """Writes the codes of a categorical feature in random order, or, of very many, by a coin in that of the list."""
-    if len(order) > MANY_CODES:
-        at += 1
-        if words[at - 1] & np.uint64(1):
-            order[:] = np.arange(len(order))
-            return at
-    return permutation(words, at, order)
-
-
-@numba.njit(cache=True, nogil=True)
-def draw_trees(  # type: ignore[no-untyped-def]
-    words, features, starts, cuts, n_cuts, below, n_codes, is_categorical, n_nodes, n_grid_codes, groups, is_central
-):
-    """Draw a batch of trees; a categorical feature by itself is divided by its categories.
-
-    Args:
-        words: uint64 [B, n_words]; at least 2 * n_codes for each categorical feature of a tree and 3 for each of its
-            nodes.
-        features: int64, the features that each tree may ask for, those of one tree after those of another.
-        starts: int64 [B + 1], where the features of each tree begin.
-        cuts, n_cuts: int64 [n_features, most cuts] and [n_features], the ascending cuts of each numeric feature.
-        below: int64 [n_features, most cuts + 1], see `CutTable`.
-        n_codes, is_categorical: int64 and bool [n_features].
-        n_nodes, n_grid_codes: of every tree, and of the grid.
-        groups: bool [n_groups, n_features], which features may meet on a path.
-        is_central: whether, in trees on several features, the first and the last quarter of a node's open cuts are
-            left out.
-
-    Returns:
-        What `hedgerow.protocol.queries.TreeBatch` holds, in its order.
-    """
-    n_trees = len(starts) - 1
-    feature = np.zeros((n_trees, n_nodes), dtype=np.int32)
-    goes_left = np.empty((n_trees, n_nodes, n_grid_codes), dtype=np.uint8)
-    threshold = np.full((n_trees, n_nodes), n_grid_codes - 1, dtype=np.int32)
-    for tree in range(n_trees):
-        own, stream = features[starts[tree] : starts[tree + 1]], words[tree]
+    n_trees, n_nodes = len(subsets), 2**depth - 1
+    trees = TreeBatch(
+        feature=np.zeros((n_trees, n_nodes), dtype=np.int32),
+        goes_left=np.ones((n_trees, n_nodes, grid.n_codes), dtype=np.uint8),
         # Nodes that nothing divides send everything left.
-        goes_left[tree] = 1
-        if len(own) == 1 and is_categorical[own[0]]:
-            feature[tree], threshold[tree] = own[0], -1
-            _draw_by_category(stream, n_codes[own[0]], goes_left[tree])
+        threshold=np.full((n_trees, n_nodes), grid.n_codes - 1, dtype=np.int32),
+    )
+    for tree, features in enumerate(subsets):
+        first = grid.features[features[0]]
+        trees.feature[tree] = features[0]
+        if len(features) == 1 and first.is_categorical:
+            trees.threshold[tree] = -1
+            _draw_by_category(randomness[tree], first.n_codes, trees.goes_left[tree])
         else:
-            _draw_randomly(
-                stream, own, cuts, n_cuts, below, n_codes, is_categorical, groups, is_central and len(own) > 1,
-                feature[tree], goes_left[tree], threshold[tree],
-            )  # fmt: skip
-    return feature, goes_left, threshold
+            drawer = _Drawer(randomness[tree], features, cuts, grid, groups, is_central and len(features) > 1)
+            drawer.draw(trees.feature[tree], trees.goes_left[tree], trees.threshold[tree])
+    return trees
 
 
-@numba.njit(cache=True, nogil=True)
-def _draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def]
+def _order_codes(randomness: PublicRandom, n_codes: int) -> NDArray[np.int64]:
+    """The codes of a categorical feature in random order, or, of very many, by a coin in that of the list."""
+    if n_codes > MANY_CODES and randomness.coin():
+        return np.arange(n_codes)
+    return np.array(randomness.permutation(n_codes), dtype=np.int64)
+
+
+def _draw_by_category(randomness: PublicRandom, n_codes: int, goes_left: NDArray[np.uint8]) -> None:
     """Every category a leaf of its own when there are enough; else neighbours in an order of them share one.
 
     Args:
-        words: uint64, at least 2 * n_codes.
         n_codes: codes of the feature.
         goes_left: uint8 [n_nodes, at least n_codes]; written.
     """
     n_nodes = len(goes_left)
     n_leaves = n_nodes + 1
-    order = np.empty(n_codes, dtype=np.int64)
-    at = _order_codes(words, np.int64(0), order)
-    starts_leaf = np.zeros(n_codes + 1, dtype=np.int64)
-    if n_codes <= n_leaves:
-        starts_leaf[1:n_codes] = 1
-    else:
-        borders = np.empty(n_codes - 1, dtype=np.int64)
-        permutation(words, at, borders)
-        for i in range(n_leaves - 1):
-            starts_leaf[borders[i] + 1] = 1
-    leaf = np.cumsum(starts_leaf)[order]
+    leaf = _order_codes(randomness, n_codes)
+    if n_codes > n_leaves:
+        starts_leaf = np.zeros(n_codes, dtype=np.int64)
+        starts_leaf[np.array(randomness.permutation(n_codes - 1)[: n_leaves - 1]) + 1] = 1
+        leaf = np.cumsum(starts_leaf)[leaf]
     goes_left[:, n_codes:] = 0
     level_start, span = 0, n_leaves
     for node in range(n_nodes):
         if node > 2 * level_start:
             level_start, span = node, span // 2
-        middle = (node - level_start) * span + span // 2
-        for code in range(n_codes):
-            goes_left[node, code] = leaf[code] < middle
+        goes_left[node, :n_codes] = leaf < (node - level_start) * span + span // 2
 
 
-@numba.njit(cache=True, nogil=True)
-def _choice(words, at, first, end, features, below, is_categorical, is_central):  # type: ignore[no-untyped-def]
-    """One feature among those with a cut left, -1 if there is none; one of its cuts; the next word's position."""
-    n_usable = 0
-    for i in range(len(first)):
-        n_usable += first[i] < end[i]
-    if n_usable == 0:
-        return -1, np.int64(0), at
-    chosen, skipped = -1, _below(words[at], n_usable)
-    while skipped >= 0:
-        chosen += 1
-        skipped -= first[chosen] < end[chosen]
-    start, n_cuts, own = first[chosen], end[chosen] - first[chosen], features[chosen]
-    if not is_central or is_categorical[own]:
-        left_out = n_cuts // 4 if is_central else 0
-        return chosen, start + left_out + _below(words[at + 1], n_cuts - 2 * left_out), at + 2
-    # The middle half of what the cuts count: a cut beside a cell of many records stands in for many of them.
-    weight = below[own, end[chosen]] - below[own, start]
-    place = below[own, start] + weight // 4 + _below(words[at + 1], weight - 2 * (weight // 4))
-    position = start
-    while below[own, position + 1] <= place:
-        position += 1
-    return chosen, position, at + 2
+class _Drawer:
+    """Draws one tree; arguments as of `random_trees`."""
 
+    def __init__(
+        self,
+        randomness: PublicRandom,
+        features: Sequence[int],
+        cuts: CutTable,
+        grid: Grid,
+        groups: Groups | None,
+        is_central: bool,
+    ) -> None:
+        self._randomness, self._features, self._cuts, self._grid = randomness, features, cuts, grid
+        self._groups, self._is_central = groups, is_central
+        # The cuts of a categorical feature count its codes in an order of them.
+        grids = [grid.features[feature] for feature in features]
+        self._orders = [_order_codes(randomness, own.n_codes) if own.is_categorical else None for own in grids]
 
-@numba.njit(cache=True, nogil=True)
-def _draw_randomly(  # type: ignore[no-untyped-def]
-    words, features, cuts, n_cuts, below, n_codes, is_categorical, groups, is_central, feature, goes_left, threshold
-):
-    """Split node after node, from the root: a feature uniformly, and a candidate of those of it that divide the node.
+    def draw(self, feature: NDArray[np.int32], goes_left: NDArray[np.uint8], threshold: NDArray[np.int32]) -> None:
+        """Split node after node, from the root: a feature uniformly, and a candidate of those that divide the node.
 
-    The candidate is any of them, or of their middle half where `is_central`, uniformly.
+        The arrays are those of a `TreeBatch` for one tree; written where a node is divided.
+        """
+        # What is still open of each feature's cuts at a node: a stretch of them, as its first and its end. And the
+        # groups that hold all features above the node.
+        ends = [
+            int(self._cuts.n_cuts[own]) if order is None else len(order) - 1
+            for own, order in zip(self._features, self._orders, strict=True)
+        ]
+        pending = [(0, [(0, end) for end in ends], self._groups)]
+        while pending:
+            node, stretches, groups = pending.pop()
+            usable = [slot for slot, (first, end) in enumerate(stretches) if first < end]
+            if not usable:
+                continue
+            slot = usable[self._randomness.below(len(usable))]
+            (first, end), own, order = stretches[slot], self._features[slot], self._orders[slot]
+            position = self._choose_cut(own, first, end, is_ordered=order is None)
+            feature[node] = own
+            if order is None:
+                # Codes beyond the feature's own never occur; they follow the missing one: one interval goes right.
+                missing = self._grid.features[own].missing_code
+                threshold[node] = self._cuts.cuts[own, position]
+                goes_left[node, threshold[node] + 1 : missing] = 0
+                goes_left[node, missing:] = self._randomness.coin()
+            else:
+                threshold[node] = -1
+                goes_left[node, : len(order)] = order <= position
+                goes_left[node, len(order) :] = 0
+            if 2 * node + 2 < len(feature):
+                left, right = list(stretches), list(stretches)
+                left[slot], right[slot] = (first, position), (position + 1, end)
+                if groups is not None:
+                    groups = groups[groups[:, own]]
+                    closed = [other for other, asked in enumerate(self._features) if not groups[:, asked].any()]
+                    for other in closed:
+                        left[other] = right[other] = (0, 0)
+                pending += [(2 * node + 2, right, groups), (2 * node + 1, left, groups)]
 
-    The arguments are those of `draw_trees` for one tree, and its arrays, which are written; the cuts of a categorical
-    feature count its codes in an order of them.
-    """
-    n_nodes, k = len(feature), len(features)
-    orders = np.empty((k, n_codes.max()), dtype=np.int64)
-    # What is still open of each feature's cuts, node by node: a stretch of them, as its first and its end.
-    first, end = np.zeros((n_nodes, k), dtype=np.int64), np.empty((n_nodes, k), dtype=np.int64)
-    # The groups that hold all features above a node.
-    is_open = np.ones((n_nodes, len(groups)), dtype=np.bool_)
-    at = np.int64(0)
-    for i in range(k):
-        own = features[i]
-        end[0, i] = n_codes[own] - 1 if is_categorical[own] else n_cuts[own]
-        if is_categorical[own]:
-            at = _order_codes(words, at, orders[i, : n_codes[own]])
-    pending, n_pending = np.zeros(n_nodes, dtype=np.int64), 1
-    while n_pending:
-        n_pending -= 1
-        node = pending[n_pending]
-        chosen, position, at = _choice(words, at, first[node], end[node], features, below, is_categorical, is_central)
-        feature[node] = features[max(chosen, 0)]
-        if chosen >= 0 and is_categorical[feature[node]]:
-            threshold[node] = -1
-            _send_set(goes_left[node], orders[chosen, : n_codes[feature[node]]], position)
-        elif chosen >= 0:
-            threshold[node] = cuts[feature[node], position]
-            missing_left = words[at] & np.uint64(1)
-            at += 1
-            # Codes beyond the feature's own never occur; they follow the missing one: one interval goes right.
-            missing = n_codes[feature[node]] - 1
-            goes_left[node, threshold[node] + 1 : missing] = 0
-            goes_left[node, missing:] = missing_left
-        for child in range(2 * node + 2, 2 * node, -1):
-            if child < n_nodes:
-                for i in range(k):
-                    first[child, i], end[child, i] = first[node, i], end[node, i]
-                if chosen >= 0 and child == 2 * node + 1:
-                    end[child, chosen] = position
-                elif chosen >= 0:
-                    first[child, chosen] = position + 1
-                if len(groups) > 1:
-                    for group in range(len(groups)):
-                        is_open[child, group] = is_open[node, group]
-                        if chosen >= 0:
-                            is_open[child, group] &= groups[group, features[chosen]]
-                    if chosen >= 0:
-                        _close(groups, is_open[child], features, first[child], end[child])
-                pending[n_pending] = child
-                n_pending += 1
-
-
-@numba.njit(cache=True, nogil=True)
-def _close(groups, is_open, features, first, end):  # type: ignore[no-untyped-def]
-    """Leaves no cuts open of features that are in no open group."""
-    for i in range(len(features)):
-        is_closed = True
-        for group in range(len(groups)):
-            is_closed &= not (is_open[group] and groups[group, features[i]])
-        if is_closed:
-            first[i] = end[i]
-
-
-@numba.njit(cache=True, nogil=True)
-def _send_set(goes_left, order, last):  # type: ignore[no-untyped-def]
-    """Sends left the codes up to place `last` of an order; `order` has the place of each code."""
-    for code in range(len(order)):
-        goes_left[code] = order[code] <= last
-    goes_left[len(order) :] = 0
+    def _choose_cut(self, feature: int, first: int, end: int, *, is_ordered: bool) -> int:
+        """One of a feature's cuts first..end-1, or of their middle half, uniformly."""
+        if not (self._is_central and is_ordered):
+            left_out = (end - first) // 4 if self._is_central else 0
+            return first + left_out + self._randomness.below(end - first - 2 * left_out)
+        # The middle half of what the cuts count: a cut beside a cell of many records stands in for many of them.
+        below = self._cuts.below[feature]
+        weight = int(below[end] - below[first])
+        place = int(below[first]) + weight // 4 + self._randomness.below(weight - 2 * (weight // 4))
+        return first + int(np.searchsorted(below[first + 1 : end + 1], place, side="right"))
 
 
 def deepen(fitted: FittedTrees, depth: int) -> FittedTrees:
@@ -482,8 +352,9 @@ def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
     )
 
 
-@numba.njit(cache=True, nogil=True)
-def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
+def intervals(
+    goes_left: NDArray[np.uint8], threshold: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Per node the first code that goes right and the length of that one stretch: two of int64 [B, n_nodes].
 
     Where the codes that go right are not one stretch that begins after the threshold, the length is SMALL_SET, and the
@@ -493,32 +364,16 @@ def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
         goes_left: uint8 [B, n_nodes, n_codes].
         threshold: int32 [B, n_nodes], negative for a node that does not split ordered codes.
     """
-    n_trees, n_nodes, n_codes = goes_left.shape
-    start = np.zeros((n_trees, n_nodes), dtype=np.int64)
-    width = np.full((n_trees, n_nodes), ANY_SET, dtype=np.int64)
-    for tree in range(n_trees):
-        for node in range(n_nodes):
-            if threshold[tree, node] < 0:
-                if _n_left(goes_left[tree, node, SMALL_CODES:]) == 0:
-                    width[tree, node] = SMALL_SET
-                    for code in range(min(n_codes, SMALL_CODES)):
-                        start[tree, node] |= np.int64(1 - goes_left[tree, node, code]) << np.int64(code)
-                continue
-            # As many go right as are not left, and they are one stretch if none in a stretch of that length goes left.
-            first, n_right = np.int64(threshold[tree, node]) + 1, n_codes - _n_left(goes_left[tree, node])
-            start[tree, node] = first
-            if first + n_right <= n_codes and _n_left(goes_left[tree, node, first : first + n_right]) == 0:
-                width[tree, node] = n_right
-    return start, width
-
-
-@numba.njit(cache=True, nogil=True)
-def _n_left(goes_left):  # type: ignore[no-untyped-def]
-    """How many codes go left."""
-    n_left = np.int64(0)
-    for code in range(len(goes_left)):
-        n_left += np.int64(goes_left[code])
-    return n_left
+    goes_right = goes_left == 0
+    n_right, first = goes_right.sum(axis=2), threshold.astype(np.int64) + 1
+    codes = np.arange(goes_left.shape[2])
+    # As many codes go right as stand in the stretch of that length, and it has all of them.
+    is_within = (codes >= first[..., None]) & (codes < (first + n_right)[..., None])
+    is_stretch = (is_within == goes_right).all(axis=2) & (threshold >= 0)
+    bits = (goes_right[..., :SMALL_CODES] << codes[:SMALL_CODES].astype(np.uint64)).sum(axis=2, dtype=np.uint64)
+    is_small = goes_right[..., SMALL_CODES:].all(axis=2) & (threshold < 0)
+    width = np.where(is_stretch, n_right, np.where(is_small, SMALL_SET, ANY_SET))
+    return np.where(threshold >= 0, first, np.where(is_small, bits.view(np.int64), 0)), width
 
 
 @dataclass(frozen=True, eq=False)
@@ -541,54 +396,22 @@ class Shapes:
 @lru_cache(maxsize=2)
 def find_shapes(trees: TreeBatch) -> Shapes:
     """The shapes of a batch; kept, since its sums, its values and its update all ask for them."""
-    return Shapes(*compute_shapes(trees.feature, trees.goes_left, trees.threshold))
-
-
-@numba.njit(cache=True, nogil=True)
-def compute_shapes(feature, goes_left, threshold):  # type: ignore[no-untyped-def]
-    """What `Shapes` holds, in its order.
-
-    Args:
-        feature, threshold: int32 [B, n_nodes].
-        goes_left: uint8 [B, n_nodes, n_codes], 0 or 1.
-    """
-    n_trees, n_nodes, n_codes = goes_left.shape
-    single, is_ordered = np.empty(n_trees, dtype=np.int64), np.empty(n_trees, dtype=np.bool_)
-    leaf_of_code = np.zeros((n_trees, n_codes), dtype=np.uint8)
-    reachable = np.zeros((n_trees, n_nodes + 1), dtype=np.bool_)
-    for tree in range(n_trees):
-        is_single, has_order = True, True
-        for node in range(n_nodes):
-            is_single &= feature[tree, node] == feature[tree, 0]
-            has_order &= threshold[tree, node] >= 0
-        single[tree], is_ordered[tree] = feature[tree, 0] if is_single else -1, is_single and has_order
-        if is_single:
-            _follow_codes(goes_left[tree], leaf_of_code[tree], reachable[tree])
-        else:
-            _follow_sides(goes_left[tree], reachable[tree])
-    return single, is_ordered, leaf_of_code, reachable
-
-
-@numba.njit(cache=True, nogil=True)
-def _follow_codes(goes_left, leaf_of_code, reachable):  # type: ignore[no-untyped-def]
-    """Write the leaf that each code ends in, and marks it."""
-    n_nodes, n_codes = goes_left.shape
-    for code in range(n_codes):
-        node = 0
-        while node < n_nodes:
-            node = 2 * node + 2 - goes_left[node, code]
-        leaf_of_code[code] = node - n_nodes
-        reachable[node - n_nodes] = True
-
-
-@numba.njit(cache=True, nogil=True)
-def _follow_sides(goes_left, reachable):  # type: ignore[no-untyped-def]
-    """Marks the leaves below nodes that send any code to their side; something always goes left."""
-    n_nodes = len(goes_left)
-    is_alive = np.zeros(2 * n_nodes + 1, dtype=np.bool_)
-    is_alive[0] = True
-    for node in range(n_nodes):
-        is_alive[2 * node + 1] = is_alive[node]
-        is_alive[2 * node + 2] = is_alive[node] and _n_left(goes_left[node]) < goes_left.shape[1]
-    for leaf in range(n_nodes + 1):
-        reachable[leaf] = is_alive[n_nodes + leaf]
+    n_trees, n_nodes, n_codes = trees.goes_left.shape
+    is_single = (trees.feature == trees.feature[:, :1]).all(axis=1)
+    # Codes of trees on one feature are followed; of others all that is known is which sides any code takes.
+    node = np.zeros((n_trees, n_codes), dtype=np.int64)
+    is_alive = np.ones((n_trees, 1), dtype=np.bool_)
+    has_right: NDArray[np.bool_] = (trees.goes_left == 0).any(axis=2)
+    for level in range(trees.depth):
+        node = 2 * node + 2 - np.take_along_axis(trees.goes_left, node[:, None], axis=1)[:, 0]
+        own = has_right[:, 2**level - 1 : 2 ** (level + 1) - 1]
+        is_alive = np.stack([is_alive, is_alive & own], axis=2).reshape(n_trees, 2 << level)
+    leaf_of_code = np.where(is_single[:, None], node - n_nodes, 0).astype(np.uint8)
+    is_reached = np.zeros((n_trees, n_nodes + 1), dtype=np.bool_)
+    np.put_along_axis(is_reached, leaf_of_code.astype(np.intp), True, axis=1)
+    return Shapes(
+        single=np.where(is_single, trees.feature[:, 0], -1).astype(np.int64),
+        is_ordered=is_single & (trees.threshold >= 0).all(axis=1),
+        leaf_of_code=leaf_of_code,
+        reachable=np.where(is_single[:, None], is_reached, is_alive),
+    )

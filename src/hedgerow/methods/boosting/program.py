@@ -43,7 +43,7 @@ from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import ClassCovariance, ValueSpread, compute_values, leaf_values, leaf_weights, read_sums
 from hedgerow.trees.plausibility import PartitionSums
-from hedgerow.trees.random_trees import PublicRandom, draw_words, find_cuts, find_shapes, random_trees, with_edges
+from hedgerow.trees.random_trees import PublicRandom, find_cuts, find_shapes, random_trees, with_edges
 
 IntArray = NDArray[np.int64]
 Growth = Generator[Query, IntVector, Weighed]
@@ -213,9 +213,9 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     subsets = at.order.features_of_batch(first, n_trees)
     if max(map(len, subsets)) > 1:
         depth = run.settings.deepest
-    words = draw_words(run.structure_seed, first, subsets, run.grid, depth)
+    streams = [PublicRandom(run.structure_seed, f"tree {number}") for number in range(first, first + n_trees)]
     cuts, is_central = at.candidates.cut_table, run.settings.central_subsets
-    trees = random_trees(words, subsets, cuts, run.grid, depth, run.groups, is_central)
+    trees = random_trees(streams, subsets, cuts, run.grid, depth, run.groups, is_central)
     under = {"doublings": at.begun.doublings, "baseline": at.begun.baseline}
     query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, **under)
     sums = yield query

@@ -1,4 +1,4 @@
-"""The kernels that draw trees, beside a slow drawing that reads as the definition does."""
+"""How trees are drawn and followed, beside slow ways that read as the definitions do."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.random_trees import (
     ANY_SET,
@@ -16,8 +17,7 @@ from hedgerow.trees.random_trees import (
     WORDS_PER_REFILL,
     CutTable,
     PublicRandom,
-    compute_shapes,
-    draw_words,
+    find_shapes,
     intervals,
     random_tree,
     random_trees,
@@ -93,7 +93,7 @@ def slow_tree_by_category(
 
 @settings(max_examples=120, deadline=None)
 @given(data=st.data(), depth=st.integers(1, 6), seed=st.integers(0, 2**40), is_central=st.booleans())
-def test_the_kernel_draws_what_the_definition_says(data: st.DataObject, depth: int, seed: int, is_central: bool):
+def test_what_is_drawn_is_what_the_definition_says(data: st.DataObject, depth: int, seed: int, is_central: bool):
     """Any feature set, any candidates: the same node features, sides and thresholds, word for word of the stream."""
     many = {"name": "town", "type": "categorical", "categories": [str(i) for i in range(70)]}
     grid = build_grid(make_plan(features=[*FEATURES, many]))
@@ -106,10 +106,10 @@ def test_the_kernel_draws_what_the_definition_says(data: st.DataObject, depth: i
         if not grid.features[f].is_categorical
     }
     counts = {f: [data.draw(st.integers(1, 9)) for _ in own] for f, own in cuts.items()}
-    words, table = draw_words(seed, 0, [features], grid, depth), CutTable.from_cuts(cuts, grid)
+    table = CutTable.from_cuts(cuts, grid)
     for feature, own in cuts.items():
         table.put(feature, own, counts[feature])
-    fast = random_trees(words, [features], table, grid, depth, is_central=is_central)
+    fast = random_trees([PublicRandom(seed, "tree 0")], [features], table, grid, depth, is_central=is_central)
     asked, left, threshold = slow_tree(PublicRandom(seed, "tree 0"), features, cuts, grid, depth, is_central, counts)
     assert fast.feature[0].tolist() == asked
     assert fast.goes_left[0].tolist() == left
@@ -129,7 +129,7 @@ def test_a_tree_of_one_category_feature_is_the_definitions(n_categories: int, de
 
 
 def test_words_at_once_are_the_streams():
-    """What a kernel is given is the stream that everything else reads, across its blocks, however it is cut."""
+    """What is taken at once is the stream that everything else reads, across its blocks, however it is cut."""
     for count in (1, 63, 64, 65, WORDS_PER_REFILL, WORDS_PER_REFILL + 1, 1300):
         stream = PublicRandom(3, "x")
         one_by_one = [(stream.below(2**32) << 32) for _ in range(count)]
@@ -179,7 +179,9 @@ def test_shapes_are_found_by_walking(data: st.DataObject, depth: int):
     feature[0] = feature[0, 0]
     thresholds = st.lists(st.sampled_from([0, 3]) | st.integers(-1, 5), min_size=n_nodes, max_size=n_nodes)
     threshold = np.array([data.draw(thresholds) for _ in range(3)], dtype=np.int32)
-    single, is_ordered, leaf_of_code, reachable = compute_shapes(feature, goes_left, threshold)
+    shapes = find_shapes(TreeBatch(feature, goes_left, threshold))
+    single, is_ordered = shapes.single, shapes.is_ordered
+    leaf_of_code, reachable = shapes.leaf_of_code, shapes.reachable
     for tree in range(3):
         is_single = len(set(feature[tree].tolist())) == 1
         assert single[tree] == (feature[tree, 0] if is_single else -1)
@@ -218,7 +220,8 @@ def test_codes_are_followed_at_every_depth_that_a_plan_may_have(depth: int):
     goes_left = np.random.default_rng(depth).integers(0, 2, (2, n_nodes, n_codes)).astype(np.uint8)
     goes_left[:, :, :2] = 0, 1
     nodes = np.zeros((2, n_nodes), dtype=np.int32)
-    _, _, leaf_of_code, reachable = compute_shapes(nodes, goes_left, nodes)
+    shapes = find_shapes(TreeBatch(nodes, goes_left, nodes))
+    leaf_of_code, reachable = shapes.leaf_of_code, shapes.reachable
     for tree, code in np.ndindex(2, n_codes):
         node = 0
         for _ in range(depth):
