@@ -305,15 +305,17 @@ def plant_faults(n_rows: int) -> dict[str, Attack]:
 
 
 def draw(cases: Sequence[Case], shares: Mapping[tuple[str, float], tuple[float, float]], path: Path) -> None:
-    """Areas of the better attack on outliers, and shares of a small table, by epsilon."""
+    """Areas of the attack by releases on all rows, and shares of a small table, by epsilon."""
     with picture(path, 1, 2, (9.5, 3.8), layout="constrained") as (_, axes):
         left, right = axes[0]
         places = range(len(EPSILONS))
         for name in dict.fromkeys(case.name for case in cases):
-            left.plot(places, [case.best for case in cases if case.name == name], marker="o", markersize=3, label=name)
+            own = [case for case in cases if case.name == name]
+            areas, errors = [case.areas[2] for case in own], [case.errors[2] for case in own]
+            left.errorbar(places, areas, yerr=errors, marker="o", markersize=3, linewidth=1, label=name)
         allowed = [case.allowed for case in cases if case.name == TREES]
-        left.plot(places, allowed, color="black", linestyle="--", label="allowed")
-        left.set_title("Outliers: who was in the data (AUC)", fontsize=9)
+        left.plot(places, allowed, color="black", linestyle="--", label="allowed (mu)")
+        left.set_title("Who was in the data, by all releases (AUC ± standard error)", fontsize=9)
         for source in ("releases", "model file"):
             right.plot(places, [shares[source, epsilon][0] for epsilon in EPSILONS], marker="o", label=source)
         right.axhline(shares["population", 0.0][0], color="black", linestyle="--", label="population only")
