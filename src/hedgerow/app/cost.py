@@ -35,7 +35,9 @@ _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
     """Print what a plan costs, for a person."""
-    print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})")
+    count, n_categorical = len(plan.features), sum(feature.is_categorical for feature in plan.features)
+    features = f"{count} feature{'' if count == 1 else 's'}" + (f" ({n_categorical} categorical)" * bool(n_categorical))
+    print(f"Plan {plan.name!r}: {features}, label {plan.label.name!r} ({plan.label.type})")
     print(f"digest {plan.digest}")
     print(f"fingerprint {format_spoken(bytes.fromhex(plan.digest))}\n")
     print("Privacy")
@@ -236,12 +238,6 @@ def outlook(plan: Plan) -> list[tuple[str, str]]:
 def warnings(plan: Plan) -> tuple[str, ...]:
     """What is wrong with a plan's promise."""
     return list_warnings(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)
-
-
-def _features(plan: Plan) -> str:
-    categorical = sum(feature.is_categorical for feature in plan.features)
-    count = len(plan.features)
-    return f"{count} feature{'' if count == 1 else 's'}" + (f" ({categorical} categorical)" if categorical else "")
 
 
 def _format_value(value: object) -> str:

@@ -352,7 +352,9 @@ class BudgetBook:
             asked: kind, digest, name and epsilon, as `InvitationLine` has them.
         """
         kind, digest, name, epsilon = asked
-        place = (self._site, kind, digest, _printable(name), math.inf if math.isnan(epsilon) else epsilon)
+        # Somebody else made the name up: it must be safe to show.
+        name = "".join(letter if letter.isprintable() else "?" for letter in name[:_LONGEST_NAME])
+        place = (self._site, kind, digest, name, math.inf if math.isnan(epsilon) else epsilon)
         with self._database.transaction() as execute:
             columns = "(site, kind, plan_digest, plan_name, epsilon, answer)"
             known = f"select 1 from invitations where {columns} = (?, ?, ?, ?, ?, ?)"
@@ -503,11 +505,6 @@ class PeerBook:
         if self._database is not None:
             self._database.close()
             self._database = None
-
-
-def _printable(name: str) -> str:
-    """A name that somebody else made up, safe to show."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name[:_LONGEST_NAME])
 
 
 def _scope(run_id: str, site: str) -> str:

@@ -47,7 +47,10 @@ def simulate(plan: Plan, n_sites: int, seed: int, train: Train) -> dict[float, d
     together = {"all": site_data_from_records([rows], plan)[0]}
     held_out = simulate_records(plan, N_HELD_OUT, seed, part=1)
     found: dict[float, dict[str, float]] = {}
-    for epsilon in _epsilons(plan):
+    promised, epsilons = plan.privacy.epsilon, [math.inf]
+    if not math.isinf(promised):
+        epsilons = [*(promised if factor == 1 else float(f"{factor * promised:.3g}") for factor in FACTORS), math.inf]
+    for epsilon in epsilons:
         own = replace(plan, privacy=replace(plan.privacy, epsilon=epsilon))
         is_plans = epsilon == plan.privacy.epsilon
         if not is_plans:
@@ -60,13 +63,6 @@ def simulate(plan: Plan, n_sites: int, seed: int, train: Train) -> dict[float, d
         outputs = model.outputs_codes(model.ensemble.grid.encode(held_out.features))
         found[epsilon] = {"n_records": N_HELD_OUT, **loss_kind(plan).scores(held_out.label, outputs, plan.label)}
     return found
-
-
-def _epsilons(plan: Plan) -> list[float]:
-    promised = plan.privacy.epsilon
-    if math.isinf(promised):
-        return [math.inf]
-    return [promised if factor == 1 else float(f"{factor * promised:.3g}") for factor in FACTORS] + [math.inf]
 
 
 # Made-up rows ---------------------------------------------------------------------------------------------------------

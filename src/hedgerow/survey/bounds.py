@@ -184,12 +184,6 @@ _OCTAVES = np.abs(np.arange(N_OCTAVES) - ZERO) - 1 + LOWEST_OCTAVE
 _SIGNS = np.sign(np.arange(N_OCTAVES) - ZERO)
 
 
-def _octave_thresholds() -> Counts:
-    usual = (_OCTAVES >= USUAL_OCTAVES.start) & (_OCTAVES < USUAL_OCTAVES.stop)
-    usual[ZERO] = True
-    return np.where(usual, STANDS_OUT, STANDS_OUT_FAR)
-
-
 def find_range(counts: Counts, n_parts: float, deviation: float, n_records: float) -> Range:
     """The bounds of a column by its octaves: the outermost that are seen.
 
@@ -199,7 +193,9 @@ def find_range(counts: Counts, n_parts: float, deviation: float, n_records: floa
         deviation: of the noise of a count.
         n_records: public or noisy.
     """
-    marks = mark(counts, deviation, _octave_thresholds())
+    is_usual = (_OCTAVES >= USUAL_OCTAVES.start) & (_OCTAVES < USUAL_OCTAVES.stop)
+    is_usual[ZERO] = True
+    marks = mark(counts, deviation, np.where(is_usual, STANDS_OUT, STANDS_OUT_FAR))
     return _octave_range(counts, marks, n_parts, deviation, n_records)
 
 

@@ -152,7 +152,7 @@ def _writable(fitted: FittedTrees) -> FittedTrees:
 def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
     """The ensemble as JSON values; equal ensembles give equal values."""
     fitted = ensemble.fitted
-    new_edges = {str(number): _decimals(edges) for number, edges in ensemble.grid.new_edges.items()}
+    new_edges = {str(number): list(map(single_as_decimal, edges)) for number, edges in ensemble.grid.new_edges.items()}
     return {
         "version": ENSEMBLE_VERSION,
         "link": ensemble.link.name,
@@ -216,10 +216,6 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     if type(stretch) is not float or not 0 < stretch <= MAX_STORED_STRETCH:
         raise ModelError("model-invalid", fault=f"stretch of the ensemble is not a number up to {MAX_STORED_STRETCH:g}")
     return replace(ensemble.extend([FittedTrees(batches, values)], [_weights(read)]), stretch=stretch)
-
-
-def _decimals(edges: NDArray[np.float32]) -> list[float]:
-    return [single_as_decimal(edge) for edge in edges]
 
 
 def _cut_again(grid: Grid, table: object) -> Grid:
