@@ -145,7 +145,12 @@ def test_a_notebook_has_a_bar_of_its_own(plan: Plan, monkeypatch: pytest.MonkeyP
     """A cell shows how far a fit is, without widgets, and ends at the last round."""
     shown: list[str] = []
     cell = SimpleNamespace(update=shown.append)
-    display = SimpleNamespace(HTML=str, display=lambda html, display_id: shown.append(html) or cell)
+
+    def show(html: str, display_id: bool) -> SimpleNamespace:
+        shown.append(html)
+        return cell
+
+    display = SimpleNamespace(HTML=str, display=show)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))
     monkeypatch.setattr(bar, "Console", lambda **options: SimpleNamespace(is_jupyter=True, is_terminal=False, width=80))
     run(plan, quiet=False)

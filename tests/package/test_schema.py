@@ -79,7 +79,7 @@ def test_the_schema_has_every_section_of_a_plan() -> None:
 def test_every_loss_that_a_plan_may_name_is_its_schemas() -> None:
     """[loss] has the parameters of the loss that it names."""
     for name, section in named_losses().items():
-        required = {own.name: 0.5 for own in dataclasses.fields(section) if own.default is dataclasses.MISSING}
+        required = dict.fromkeys(describe_section(section)["required"], 0.5)
         plan = make_plan("regression", loss={"name": name, **required}, model={"calibration": "none"})
         assert faults("plan", plan.to_dict()) == []
 
