@@ -68,12 +68,12 @@ def name_file(site: str, number: int, kind: str) -> str:
 
 
 def find_files(folder: Path, site: str, kind: str) -> list[Path]:
-    """The files in a folder that say that they are this site's, in their order; raises UsageError for no folder."""
+    """The files in a folder that say that they are this site's, in their order; EnvironmentFault for no folder."""
     pattern = re.compile(rf"{re.escape(site)}-[0-9]{{1,10}}\.{kind}")
     try:
         found = [path for path in folder.iterdir() if pattern.fullmatch(path.name)]
     except OSError as fault:
-        raise UsageError("file-unreadable", path=folder, fault=fault.strerror or fault) from None
+        raise EnvironmentFault("file-not-read", path=folder, fault=fault.strerror or fault) from None
     return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
