@@ -72,3 +72,19 @@ def test_a_number_among_the_features_can_be_the_label() -> None:
     assert made.label_section == {"name": "x1", "type": "regression", "min": -1, "max": 1}
     assert [feature["name"] for feature in made.features] == ["x0", "x2", "x3", "x4", "x5", "y"]
     np.testing.assert_array_equal(made.label, small.columns[1].astype(float))
+
+
+def test_scores_of_a_method_from_outside_are_of_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another setting, or other sources, are another run: no score of an earlier one is shown."""
+    from experiments import compare
+
+    kept: list[str] = []
+    monkeypatch.setattr(utility, "main", lambda argv, *, asks: kept.append(utility.KEYS[argv[-1]]) or 0)
+    monkeypatch.setattr(utility, "METHODS", dict(utility.METHODS))
+    monkeypatch.setattr(utility, "KEYS", {})
+    plan, module = tmp_path / "plan.toml", tmp_path / "own_method_of_nobody.py"
+    for trees, source in ((3, "A = 1"), (3, "A = 1"), (4, "A = 1"), (4, "A = 2")):
+        plan.write_text(f"[model]\nn_trees = {trees}\n", encoding="utf-8")
+        module.write_text(source, encoding="utf-8")
+        assert compare.main(["--plugin", str(module), "--plan", str(plan)]) == 0
+    assert kept[0] == kept[1] and len(set(kept)) == 3
