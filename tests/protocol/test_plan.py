@@ -275,6 +275,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "model.hessian_scale": no_number(0, 1000, exclusive=True),
     "model.start": NO_WORD,
     "model.shrinkage": no_number(0, 1),
+    "model.class_weights": ["all", 1, {}, [1], [1, 0], [1, "a"], [1, 1e7], [1, 1, 1]],
     "model.calibration": NO_WORD,
     "model.structure_seed": no_integer(0, 2**63 - 1),
     "model.interaction_constraints": ["all", 1, True, {}, [["no such feature"]], [[]], ["age"], [["age", "age"]]],
