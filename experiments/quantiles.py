@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
                 constant = np.full(len(labels), np.quantile(prepared.table.label[train], tau))
                 ours, theirs = (by(prepared, train, tau, split) for by in (by_boosting, by_xgboost))
                 pinball = [float(Quantile(tau=tau).pinball(labels, own).mean()) for own in (ours, theirs, constant)]
-                found.append([np.mean(labels <= ours), np.mean(labels <= theirs), *pinball])
+                found.append([float(np.mean(labels <= ours)), float(np.mean(labels <= theirs)), *pinball])
             coverage, other, own, best, worst = np.mean(found, axis=0).tolist()
             way = (own - best) / (worst - best)
             is_met &= abs(coverage - tau) <= FURTHEST and way <= MOST_OF_WAY

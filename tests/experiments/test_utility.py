@@ -79,7 +79,12 @@ def test_scores_of_a_method_from_outside_are_of_its_plan(tmp_path: Path, monkeyp
     from experiments import compare
 
     kept: list[str] = []
-    monkeypatch.setattr(utility, "main", lambda argv, *, asks: kept.append(utility.KEYS[argv[-1]]) or 0)
+
+    def run(argv: list[str], *, asks: bool) -> int:
+        kept.append(utility.KEYS[argv[-1]])
+        return 0
+
+    monkeypatch.setattr(utility, "main", run)
     monkeypatch.setattr(utility, "METHODS", dict(utility.METHODS))
     monkeypatch.setattr(utility, "KEYS", {})
     plan, module = tmp_path / "plan.toml", tmp_path / "own_method_of_nobody.py"

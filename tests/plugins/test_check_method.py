@@ -150,6 +150,7 @@ def two_faced(plan: Plan, settings: Any) -> Program:
     """A model that depends on how many sites were asked."""
     ensemble = yield from lying(Counted)(plan, settings)
     fitted = ensemble.fitted
+    assert fitted is not None
     ASKED[0], n_asked = 0, ASKED[0]
     return replace(ensemble, fitted=replace(fitted, values=fitted.values + n_asked))
 
@@ -186,13 +187,10 @@ def lie() -> Iterator[Callable[..., MethodCheck]]:
         def resolve(plan: Plan) -> Named:
             return Named(**vars(toy_method.resolve(plan)), kind=kind)
 
-        add_method("liar", replace(toy_method.METHOD, section=None, parts=lambda: Parts(resolve, program)))
-        honest = toy_method.own_section
+        add_method("liar", replace(toy_method.METHOD, parts=lambda: Parts(resolve, program)))
         try:
-            toy_method.own_section = lambda section, plan: toy_method.Toy()  # type: ignore[assignment]
             return check_method(make_plan("binary", {"algorithm": "liar"}))
         finally:
-            toy_method.own_section = honest
             del METHODS["liar"], rules_by_method()["liar"]
 
     yield check

@@ -80,7 +80,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_template_keeps_to_what_it_states() -> None:
     """The method that the documents build, with usual labels and with a loss that a plan names."""
     load_plugin(str(OBLIVIOUS))
-    for label, more in (("binary", {}), ("regression", {}), ("regression", {"loss": {"name": "quantile", "tau": 0.9}})):
+    named: dict[str, Any] = {"loss": {"name": "quantile", "tau": 0.9}}
+    plans: list[tuple[str, dict[str, Any]]] = [("binary", {}), ("regression", {}), ("regression", named)]
+    for label, more in plans:
         found = check_method(make_plan(label, {"algorithm": "oblivious", "n_trees": 3}, **more))
         assert found.faults == () and found.largest == {"LeafSums": 1}
 
