@@ -53,7 +53,8 @@ def statistics_of(loss: Loss, label: int, scores: list[int]) -> list[int]:
         return [int(x) for x in loss.table[label, min(max(step, 0), n_steps - 1)]]
     if loss.kind == "squared":
         residual = (scores[0] if scores else 0) - label
-        size = min(abs(residual) * int(loss.scales[0]) // SCORE_UNIT, loss.clip)
+        unit, clip = (int(loss.scales[0]), loss.clip) if loss.sides is None else loss.sides[residual < 0]
+        size = min(abs(residual) * unit // SCORE_UNIT, clip)
         return [size if residual >= 0 else -size, loss.constant]
     if loss.kind == "curve":
         step = min(max((scores[0] >> STEP_BITS) + STEPS // 2, 0), STEPS - 1)
@@ -69,7 +70,9 @@ def statistics_of(loss: Loss, label: int, scores: list[int]) -> list[int]:
     gradients = list(shares)
     gradients[label] = -(sum(shares) - shares[label])
     hessians = [share * (unit - share) // unit * int(loss.scales[-1]) // unit for share in shares]
-    return gradients + (hessians if newton else [loss.constant])
+    own = gradients + (hessians if newton else [loss.constant])
+    weight = int(loss.class_weights[label]) if len(loss.class_weights) else 2**16
+    return [int(math.copysign(abs(value) * weight // 2**16, value)) for value in own]
 
 
 def expected(
@@ -111,13 +114,23 @@ def check(records: SiteRecords, trees: TreeBatch, loss: Loss, update: FittedTree
 @settings(max_examples=80)
 @given(data=st.data())
 def test_sums_equal_a_slow_walk(data: st.DataObject) -> None:
-    """Any trees (ordered, sets, missing to either side, features of any width), any loss, depths before and after."""
+    """Any trees (ordered, sets, missing to either side, features of any width), any loss, depths before and after.
+
+    Losses are those of all labels, of classes that are weighed, and of two sides.
+    """
     random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     wide = data.draw(st.booleans())
     n_codes = data.draw(st.lists(st.integers(2, 700 if wide else 256), min_size=1, max_size=4))
     label = data.draw(st.sampled_from(sorted(LABELS)))
     update_kind = data.draw(st.sampled_from(["newton", "gradient", "averaging"]))
-    loss = build_loss(make_plan(label, model={"weight_update": update_kind}))
+    changes: dict[str, Any] = {"model": {"weight_update": update_kind}}
+    if update_kind == "newton" and label in ("binary", "multiclass"):
+        n_classes = len(LABELS[label]["classes"])
+        changes["model"]["class_weights"] = data.draw(st.sampled_from([[], [1.0, 9.5, 0.3, 4.0][:n_classes]]))
+    if update_kind == "newton" and label == "regression":
+        named = [{"name": "quantile", "tau": 0.9}, {"name": "expectile", "tau": 0.05}, {"name": "huber"}, None]
+        changes["loss"] = data.draw(st.sampled_from(named))
+    loss = build_loss(make_plan(label, **{key: value for key, value in changes.items() if value}))
     one_feature = data.draw(st.booleans())
     n_trees, depth = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
     trees = random_trees(random, n_trees, depth, n_codes, one_feature)

@@ -96,7 +96,10 @@ def find_statistics(loss: PackedLoss, labels: NDArray[np.int32], scores: NDArray
         return pairs.reshape(2 * len(words), len(labels))[: loss.n_statistics]
     if loss.kind == SQUARED:
         residual = (own[0] if len(own) else 0) - labels.astype(np.int64)
-        return np.stack([_clip_residual(residual, loss.unit, loss.clip), np.full_like(residual, loss.constant)])
+        is_above = residual >= 0
+        units = np.where(is_above, loss.unit, loss.unit_below)
+        clipped = _clip_residual(residual, units, np.where(is_above, loss.clip, loss.clip_below))
+        return np.stack([clipped, np.full_like(residual, loss.constant)])
     if loss.kind == CURVE:
         predictions, last, largest = loss.curve[:3]
         half = len(predictions) // 2
@@ -111,10 +114,15 @@ def find_statistics(loss: PackedLoss, labels: NDArray[np.int32], scores: NDArray
         others = (shares * (loss.unit - shares) // loss.unit) * loss.hessian_unit // loss.unit
     else:
         others = np.full((1, len(labels)), loss.constant)
-    return _shrink_all(np.concatenate([gradients, others]), loss.norm)
+    shrunk = _shrink_all(np.concatenate([gradients, others]), loss.norm)
+    if len(loss.class_weights):
+        shrunk = np.sign(shrunk) * ((np.abs(shrunk) * loss.class_weights[labels]) >> CLASS_WEIGHT_BITS)
+    return shrunk
 
 
-def _clip_residual(residual: NDArray[np.int64], unit: int, largest: NDArray[np.int64] | int) -> NDArray[np.int64]:
+def _clip_residual(
+    residual: NDArray[np.int64], unit: NDArray[np.int64] | int, largest: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Residuals in units of a gradient, rounded towards zero and clipped."""
     magnitude = np.minimum((np.abs(residual) * unit) >> 16, largest)
     return np.asarray(np.where(residual >= 0, magnitude, -magnitude))
