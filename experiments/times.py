@@ -170,7 +170,7 @@ def main_first_minute(argv: list[str]) -> int:
         folder = Path(name)
         python = str(folder / "env" / "bin" / "python")
         _run([sys.executable, "-m", "venv", "env"], folder)
-        install, _ = _run([python, "-m", "pip", "install", "--quiet", str(Path(__file__).parents[1])], folder)
+        install, _ = _run([python, "-m", "pip", "install", "--quiet", f"{Path(__file__).parents[1]}[sklearn]"], folder)
         sizes = [path.stat().st_size for path in (folder / "env").rglob("*") if path.is_file()]
         print(f"{'install, by pip':<28} {install:>6.1f} s   {sum(sizes) / 1e6:,.0f} MB, pip itself in it")
         for what, command in (
