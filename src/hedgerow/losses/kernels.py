@@ -124,7 +124,8 @@ def _clip_residual(
     residual: NDArray[np.int64], unit: NDArray[np.int64] | int, largest: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Residuals in units of a gradient, rounded towards zero and clipped."""
-    magnitude = np.minimum((np.abs(residual) * unit) >> 16, largest)
+    scaled: NDArray[np.int64] = np.abs(residual) * np.asarray(unit)
+    magnitude = np.minimum(scaled >> 16, largest)
     return np.asarray(np.where(residual >= 0, magnitude, -magnitude))
 
 
