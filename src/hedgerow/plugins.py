@@ -28,7 +28,10 @@ def load_plugin(name: str) -> ModuleType:
     Raises:
         UsageError: code "plugin"; there is none of that name. Code "name-taken": it adds a name that is taken.
     """
-    module = _find(name)
+    return _plug_in(_find(next((entry.module for entry in entry_points(group=GROUP, name=name)), name)))
+
+
+def _plug_in(module: ModuleType) -> ModuleType:
     if getattr(module, "__hedgerow_plugged__", None) is None:
         plug_in = getattr(module, "plug_in", None)
         if callable(plug_in):
@@ -38,14 +41,15 @@ def load_plugin(name: str) -> ModuleType:
 
 
 def _find(name: str) -> ModuleType:
-    for entry in entry_points(group=GROUP, name=name):
-        return importlib.import_module(entry.module)
     path = Path(name)
     try:
         if path.suffix != ".py":
             return importlib.import_module(name)
         if path.stem in sys.modules:
-            return sys.modules[path.stem]
+            loaded = sys.modules[path.stem]
+            if Path(getattr(loaded, "__file__", None) or "").resolve() != path.resolve():
+                raise UsageError("plugin", name=name, why=f"Another module is called {path.stem}: rename the file.")
+            return loaded
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(name)
@@ -102,5 +106,6 @@ def load_agreed(plugins: Iterable[str]) -> None:
         unread.__file__ = spec.origin
         if describe_plugin(unread).rpartition(" ")[2] != line.rpartition(" ")[2]:
             raise UsageError("plugin", name=name, why="Its sources are not those that the policy names.")
-        if (found := describe_plugin(load_plugin(name))) != line:
+        # Not `load_plugin`: an entry point of this name may lead to another module.
+        if (found := describe_plugin(_plug_in(_find(name)))) != line:
             raise UsageError("plugin", name=name, why=f"The policy names another one; here is {found}.")

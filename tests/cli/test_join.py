@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from contextlib import closing
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -22,6 +24,7 @@ from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plugins import describe_plugin
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.stream import Current, WireCode, WireRefusal
 from hedgerow.study import Notebook, StudyBook, read_invitation
@@ -474,6 +477,23 @@ def test_the_owner_is_shown_all_that_the_policy_allows(
         assert all(kind in shown for kind in policy.query_kinds)
         assert {line.partition(" = ")[0] for line in policy.beyond_defaults(parse_plan(PLAN))} == wider
         assert all(f"{line} = " in shown for line in wider)
+
+
+def test_an_invitation_names_no_code(
+    invitation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a proposed policy names is not loaded to be shown, nor with --yes: only its owner writes such a line."""
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    Path("unread.py").write_text("raise SystemExit('it was imported')\n", encoding="utf-8")
+    unread = ModuleType("unread")
+    unread.__file__ = "unread.py"
+    text = json.loads(Path(invitation).read_text(encoding="utf-8"))
+    text["policy"] = f'max_epsilon = 1\ndelta = 1e-5\nplugins = ["{describe_plugin(unread)}"]\n'
+    Path("altered").write_text(json.dumps(text), encoding="utf-8")
+    for more in [], ["--yes"]:
+        assert main(["join", "altered", "--data", "north.csv", "--data-set", "rows", *more]) == 2
+        assert "(invitation-file, exit code 2)" in capsys.readouterr().err
+    assert "unread" not in sys.modules and not list(Path("wards").rglob("*policy.toml"))
 
 
 def test_no_proposal_speaks_to_the_terminal(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:

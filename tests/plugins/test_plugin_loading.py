@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hedgerow.client.policy import parse_policy
 from hedgerow.errors import ModelError, UsageError
 from hedgerow.methods import api
 from hedgerow.methods.registry import METHODS, find_method
-from hedgerow.models.model import Model
+from hedgerow.models.model import Model, to_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import AbsentMethod, rules_by_method
 from hedgerow.plugins import describe_plugin, load_agreed, load_plugin
@@ -162,6 +163,40 @@ def test_a_node_loads_what_its_policy_names_and_nothing_else(folder: Path, monke
         with pytest.raises(UsageError, check=coded("plugin")):
             load_agreed([other])
     assert "oblivious" not in METHODS
+
+
+def test_what_a_policy_names_is_loaded_and_no_entry_point_of_that_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sources that were read are those that run."""
+    monkeypatch.syspath_prepend(str(folder))
+    line = describe_plugin(load_plugin("oblivious"))
+    forget()
+    Path("unread.py").write_text("raise SystemExit('it was imported')\n", encoding="utf-8")
+    other = EntryPoint("oblivious", "unread", "hedgerow.plugins")
+    monkeypatch.setattr("hedgerow.plugins.entry_points", lambda **_: [other])
+    load_agreed([line])
+    assert "oblivious" in METHODS and "unread" not in sys.modules
+
+
+def test_a_file_is_not_taken_for_a_module_of_its_name(folder: Path) -> None:
+    """Another module would be loaded in its place, and described by its digest."""
+    Path("json.py").write_bytes(OBLIVIOUS.read_bytes())
+    with pytest.raises(UsageError, check=coded("plugin")):
+        load_plugin("json.py")
+    assert "oblivious" not in METHODS
+
+
+def test_a_file_does_not_pass_a_foreign_method_off_as_hedgerows(folder: Path) -> None:
+    """By a module of its own word, and with a report that names no author: HOLDS would stand alone."""
+    assert main(["train", "plan.toml", "--plugin", "oblivious.py", "--site", "site.csv"]) == 0
+    stored = json.loads(Model.load("model.json").to_bytes())
+    forget()
+    stored["made_by"] = [{**part, "module": "hedgerow.methods"} for part in stored["made_by"]]
+    del stored["report"]["authors"]
+    del stored["checksum"]
+    Path("model.json").write_bytes(to_bytes(stored))
+    assert "what the method oblivious" in Model.load("model.json").report.headline
 
 
 def test_nodes_have_no_option_for_plug_ins() -> None:

@@ -269,8 +269,8 @@ def _show_site(
             _require_known(options, invitation, data_set)
         text = build_policy(invitation.policy, data_set, plan.privacy.noise)
         _require_trust(options, parse_policy(text))
-        if parse_policy(text).data != PLAIN:
-            # How a table is to be read is for its owner to say.
+        if parse_policy(text).data != PLAIN or parse_policy(text).plugins:
+            # How a table is to be read, and what code is loaded, is for its owner to say.
             raise UsageError("invitation-file", where=options.invitation)
         write_atomically(draft, text.encode())
         write_beside(draft, "policy")

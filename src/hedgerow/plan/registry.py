@@ -223,8 +223,13 @@ def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
         found.append(("method", name, own.module, own.version))
     elif rules is not None:
         found.append(("method", name, rules.module, rules.version))
-    keys = "what", "name", "module", "version"
-    return [dict(zip(keys, part, strict=True)) for part in found if part[2].partition(".")[0] != "hedgerow"]
+    keys, is_absent = ("what", "name", "module", "version"), isinstance(own, AbsentMethod)
+    # A method that is not installed is foreign, whatever a file calls its module.
+    return [
+        dict(zip(keys, part, strict=True))
+        for part in found
+        if part[2].partition(".")[0] != "hedgerow" or (is_absent and part[0] == "method")
+    ]
 
 
 _LABELS: Registry[LabelKind] = Registry("type of label")
