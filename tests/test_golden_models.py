@@ -17,6 +17,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.trees import binning, leaf_sums
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_to_dict
 from tests import builders
@@ -302,9 +303,14 @@ def digest_of(plan: Plan) -> str:
     return builders.digest_of([ensemble_to_dict(model.ensemble), releases])
 
 
+@pytest.mark.parametrize("most_without_kernels", [0, leaf_sums.FEW_TO_SUM], ids=["kernels", "numpy"])
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_model_stays_the_same_byte_for_byte(name: str) -> None:
-    """Whoever repeats a published run gets the published model."""
+def test_a_model_stays_the_same_byte_for_byte(
+    name: str, most_without_kernels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever repeats a published run gets the published model, whether their rows are few or many."""
+    monkeypatch.setattr(leaf_sums, "FEW_TO_SUM", most_without_kernels)
+    monkeypatch.setattr(binning, "FEW_TO_ENCODE", most_without_kernels)
     label, overrides, digest = GOLDEN[name]
     assert digest_of(smallest_plan(label, overrides)) == digest
 
