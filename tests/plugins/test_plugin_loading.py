@@ -199,6 +199,21 @@ def test_a_file_does_not_pass_a_foreign_method_off_as_hedgerows(folder: Path) ->
     assert "what the method oblivious" in Model.load("model.json").report.headline
 
 
+def test_evidence_of_a_foreign_method_depends_on_its_authors_word(folder: Path) -> None:
+    """What a reviewer signs, and an entry for a public registry, state no promise without the condition."""
+    assert main(["train", "plan.toml", "--plugin", "oblivious.py", "--site", "site.csv"]) == 0
+    assert main(["evidence", "model.json", "--out", "pack"]) == 0
+    content = json.loads(Path("pack/evidence.json").read_text(encoding="utf-8"))
+    condition = Model.load("model.json").report.condition
+    assert condition == "if what the method oblivious 0.1 (module oblivious) states of its sums is right"
+    assert condition in dict(content["facts"])["in words"]
+    said = dict(content["impact"])
+    assert condition in said["To whom, and under which agreement"]
+    entry = Path("pack/registry.yaml").read_text(encoding="utf-8")
+    assert condition in " ".join(entry.split())
+    assert ">holds<" not in Path("pack/evidence.html").read_text(encoding="utf-8")
+
+
 def test_nodes_have_no_option_for_plug_ins() -> None:
     """On a command line that somebody sends to a site, no code of theirs is named."""
     for command in ("node", "join"):

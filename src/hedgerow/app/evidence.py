@@ -242,7 +242,8 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
             "survival": "A risk, and chances to be without the event at the end of each interval.",
         }[label.kind.predicts],
         "bound": bound,
-        "promise": "The promise does not depend on it: it holds against anyone who sees the file, whatever they know."
+        "promise": "The promise does not depend on it: it holds against anyone who sees the file, whatever they know"
+        f"{', ' + report.condition if report.authors else ''}."
         if report.guarantee == "holds"
         else "No promise holds, whoever sees it.",
         "exact": "what follows from totals without noise." if is_exact else "no row, and no exact total.",
@@ -436,12 +437,16 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
 
 def _render_promise(content: Content) -> list[str]:
     report = content["report"]
-    figures = [("guarantee", report["guarantee"]), ("epsilon", dict(content["facts"])["epsilon spent"].split(" ")[0])]
+    guarantee = (
+        "depends on its author's word" if report.get("authors") and not report["voided_by"] else report["guarantee"]
+    )
+    figures = [("guarantee", guarantee), ("epsilon", dict(content["facts"])["epsilon spent"].split(" ")[0])]
     figures += [("delta", f"{report['delta']:.3g}"), ("protects", report["unit"])]
     names = (
         "epsilon spent",
         "protects",
         "neighbouring data",
+        "made by",
         "in words",
         "rows of a person",
         "lines of a CSV",

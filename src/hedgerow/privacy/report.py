@@ -379,11 +379,16 @@ class PrivacyReport(PrivacyContext):
         if self.guarantee != "holds":
             return "Privacy guarantee: VOID"
         rows = f", with at most {self.max_rows_per_unit} row(s) at each site" if self.unit != "record" else ""
-        stated = f" and if what {' and '.join(self.authors)} states of its sums is right" if self.authors else ""
+        stated = f" and {self.condition}" if self.authors else ""
         return (
             f"Privacy guarantee: HOLDS for one {self.unit}{rows}, given what is taken as public below{stated}: "
             f"epsilon {_number(self.epsilon)} at delta {self.delta:.3g}"
         )
+
+    @property
+    def condition(self) -> str:
+        """What any statement of the guarantee depends on where not all is Hedgerow's; empty where all is."""
+        return f"if what {' and '.join(self.authors)} states of its sums is right" if self.authors else ""
 
     def _describe_account(self) -> list[str]:
         """Who found epsilon."""
@@ -659,7 +664,8 @@ def _in_words(report: PrivacyReport, subject: str) -> str:
     what = "gave true statistics, not zeros" if report.noise_mode == "local" else "took part"
     if factor > 1000:
         return f"So large an epsilon says little: {subject} may give away much about {whom}."
+    under = f" This holds {report.condition}." if report.authors else ""
     return (
         f"Nobody can use {subject} to change the odds that {whom} {what} by more than a factor of "
-        f"{math.ceil(factor * 100) / 100:.2f}, except with a probability of {report.delta:.3g}."
+        f"{math.ceil(factor * 100) / 100:.2f}, except with a probability of {report.delta:.3g}.{under}"
     )
