@@ -19,7 +19,7 @@ def test_a_model_that_could_not_be_written_is_written_at_the_next_start(tmp_path
         plan=plan, ensemble=outcome.ensemble, ledger=outcome.ledger, report=outcome.report, salvaged=None
     )
     file = ModelFile(tmp_path / "model.json", None, tmp_path / "journal.db", quiet=True)
-    session: Any = SimpleNamespace(made=made)
+    session: Any = SimpleNamespace(find_outcome=lambda: made)
     file.look(session)
     file.keep(made, session)  # type: ignore[arg-type]
     assert Model.load(file.path).to_bytes() == Model(plan, made.ensemble, made.ledger, made.report).to_bytes()
