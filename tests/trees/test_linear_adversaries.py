@@ -79,7 +79,8 @@ def questions(plan: Plan) -> Questions:
         found.append(gram_question(1, "test", one, 1.0, 1))
         for score_bound in (0, SCORE_LIMIT):
             purpose = Purpose(2, "CrossProducts", "test")
-            found.append(cross_question(purpose, one, build_start(plan).loss, (1.0, 1), Carried(score_bound=score_bound)))
+            carried = Carried(score_bound=score_bound)
+            found.append(cross_question(purpose, one, build_start(plan).loss, (1.0, 1), carried))
     return found
 
 
