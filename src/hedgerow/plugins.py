@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from types import ModuleType
 from hedgerow.errors import UsageError
 
 GROUP = "hedgerow.plugins"
+_IMPORTED = tuple(importlib.machinery.all_suffixes())
 
 
 def load_plugin(name: str) -> ModuleType:
@@ -66,9 +68,13 @@ def _find(name: str) -> ModuleType:
 
 
 def describe_plugin(module: ModuleType) -> str:
-    """How a policy names a plug-in: its module, its version, and the SHA-256 of its sources, in one line."""
+    """How a policy names a plug-in: its module, its version, and the SHA-256 of its sources, in one line.
+
+    Of a package all that can be imported counts, compiled modules as well.
+    """
     place = Path(module.__file__ or "")
-    files = sorted(place.parent.rglob("*.py")) if place.name == "__init__.py" else [place]
+    within = sorted(place.parent.rglob("*")) if place.name == "__init__.py" else [place]
+    files = [file for file in within if file.name.endswith(_IMPORTED) and file.parent.name != "__pycache__"]
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import json
 import sys
 from collections.abc import Iterator
@@ -177,6 +178,23 @@ def test_what_a_policy_names_is_loaded_and_no_entry_point_of_that_name(
     monkeypatch.setattr("hedgerow.plugins.entry_points", lambda **_: [other])
     load_agreed([line])
     assert "oblivious" in METHODS and "unread" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["more.py", "more.pyc", f"more{importlib.machinery.EXTENSION_SUFFIXES[-1]}"])
+def test_all_that_a_package_can_import_is_in_its_digest(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compiled is code as well: a package that has got more of it is not what its owner has read."""
+    monkeypatch.syspath_prepend(str(folder))
+    Path("parcel").mkdir()
+    Path("parcel/__init__.py").write_bytes(b"")
+    line = describe_plugin(importlib.import_module("parcel"))
+    sys.modules.pop("parcel")
+    load_agreed([line])
+    sys.modules.pop("parcel")
+    Path("parcel", name).write_bytes(b"1")
+    with pytest.raises(UsageError, check=coded("plugin")):
+        load_agreed([line])
 
 
 def test_a_file_is_not_taken_for_a_module_of_its_name(folder: Path) -> None:
