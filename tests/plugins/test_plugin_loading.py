@@ -217,9 +217,12 @@ def test_a_file_does_not_pass_a_foreign_method_off_as_hedgerows(folder: Path) ->
     assert "what the method oblivious" in Model.load("model.json").report.headline
 
 
-def test_evidence_of_a_foreign_method_depends_on_its_authors_word(folder: Path) -> None:
-    """What a reviewer signs, and an entry for a public registry, state no promise without the condition."""
+def test_evidence_of_a_foreign_method_depends_on_its_authors_word(folder: Path, capsys: Any) -> None:
+    """A plan, what a reviewer signs, and an entry for a public registry state no promise without the condition."""
     assert main(["train", "plan.toml", "--plugin", "oblivious.py", "--site", "site.csv"]) == 0
+    capsys.readouterr()
+    assert main(["privacy", "plan.toml"]) == 0
+    assert "made by the method oblivious 0.1" in " ".join(capsys.readouterr().out.split())
     assert main(["evidence", "model.json", "--out", "pack"]) == 0
     content = json.loads(Path("pack/evidence.json").read_text(encoding="utf-8"))
     condition = Model.load("model.json").report.condition

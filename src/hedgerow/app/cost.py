@@ -22,7 +22,7 @@ from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.outlook import is_measured, outlook_facts, outlook_of
 from hedgerow.privacy.public import PublicInputs
-from hedgerow.privacy.report import list_warnings
+from hedgerow.privacy.report import PrivacyContext, list_warnings
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.secagg.guarantees import SMALLEST_COHORT
 from hedgerow.training.settings import Settings
@@ -87,6 +87,8 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
         facts.append(("a person", f"with several records is promised less, by epsilon: {said}; privacy.unit mends it"))
     if (count := PublicInputs.from_plan(plan).records_of_a_line) > 1:
         facts.append(("one line", f"of a CSV may touch {count} records (privacy.line_breaks); the promise is for one"))
+    said = "no part of Hedgerow: the promise is kept if what it states of its sums is right"
+    facts += [("made by", f"{author}, {said}") for author in PrivacyContext.from_plan(plan).authors]
     facts += [("warning", warning) for warning in warnings(plan)]
     if plan.reads_rows:
         facts.append(("warning", "bounds were read off private data: the guarantee is void"))
