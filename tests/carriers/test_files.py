@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.carriers import read_coordinator_file
-from hedgerow.carriers.files import CarriedRun, Replay
+from hedgerow.carriers.files import CarriedRun, FolderCarrier, Replay
 from hedgerow.carriers.site import LinkStore
 from hedgerow.cli.main import main
 from hedgerow.client.state import OwnerDesk
@@ -227,6 +227,49 @@ def test_a_site_that_asks_its_owner_is_asked_again_when_time_has_passed(
 
 
 @pytest.mark.slow
+def test_a_model_is_evaluated_by_files_and_paid_for_once(airlock: Airlock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local engine's numbers and account; its end begins no other, and it is not written over its own model."""
+    federation = airlock.federation
+    while not airlock.is_done:
+        airlock.step()
+    airlock.step()
+    place = Path(federation.path("coordinator.toml"))
+    evaluation = (federation.folder / "evaluation.toml").read_text()
+    place.write_text(evaluation.replace("evaluated.json", "model.json"))
+    assert airlock.party("out", "coordinator") == 2
+    place.write_text(evaluation)
+    for path in (path for folder in airlock.folders.values() for path in folder.iterdir()):
+        path.unlink()
+    now = time.time() + 3600.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    while not (federation.folder / "evaluated.json").exists():
+        airlock.step()
+    assert federation.model("evaluated.json") == federation.local_evaluation()
+    n_files = len(airlock.files("coordinator", "request"))
+    airlock.step()
+    airlock.step()
+    assert len(airlock.files("coordinator", "request")) == n_files + len(federation.sites), "They are told of its end."
+
+
+@pytest.mark.slow
+def test_a_run_that_was_given_up_keeps_nothing_that_opens_its_answers(
+    airlock: Airlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too few sites came in the plan's time: two answers are on the disk, and neither they nor their keys stay."""
+    now = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    airlock.step("site-2")
+    code = 0
+    while not code:
+        now[0] += 2e6
+        code = airlock.party("in", "coordinator")
+    noted = (airlock.federation.folder / "model.json.journal.carried").read_bytes()
+    replies = airlock.files("coordinator", "reply")
+    assert len(replies) == 2 and not any(path.read_bytes()[-64:] in noted for path in replies)
+    assert airlock.party("in", "coordinator") == 0, "It is over, and does not fail again."
+
+
+@pytest.mark.slow
 def test_sites_by_files_and_sites_by_grpc_train_together(airlock: Airlock) -> None:
     """One coordinator listens for a site and looks through a folder for two; it is killed once, and goes on."""
     federation = airlock.federation
@@ -284,6 +327,24 @@ def test_a_plan_for_machines_is_no_plan_for_people(in_files: Builder) -> None:
 
 IDENTITY = new_identity("hub", Role.COORDINATOR, b"a" * 32)
 ROSTER = build_roster(IDENTITY.public, [new_identity(name, Role.SITE, name.encode() * 32).public for name in "bcd"])
+
+
+def test_what_the_carrier_of_a_folder_puts_there_leads_nowhere_else(tmp_path: Path) -> None:
+    """Links in the names of files to come write over nothing elsewhere, and a pipe is not waited for."""
+    box, elsewhere = tmp_path / "box", tmp_path / "private.json"
+    box.mkdir()
+    elsewhere.write_text("a key")
+    for name in ("b-1.request", "b-1.request.txt"):
+        (box / name).symlink_to(elsewhere)
+    os.mkfifo(box / "b-1.reply")
+    (box / "b-2.reply").symlink_to(box / "nothing")
+    (box / "b-3.reply").mkdir()
+    request = Envelope(EnvelopeKind.GREETING, "b", bytes(32), 1, bytes(32), bytes(32))
+    carrier = FolderCarrier(ROSTER, ["b"], box)
+    (number,) = carrier.push([(0, sign(request, IDENTITY.seed))])
+    assert elsewhere.read_text() == "a key"
+    assert not any((box / name).is_symlink() for name in ("b-1.request", "b-1.request.txt"))
+    assert number is not None and carrier.pull([number]) == []
 
 
 @given(

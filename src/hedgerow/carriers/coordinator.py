@@ -78,8 +78,7 @@ def coordinate(
     plan = read_plan(file.plan) if model is None else model.plan
     require_masks(plan)
     out = check_can_write(file.out)
-    journal = f"{out}.journal" if model is None else journal_file(out, model)
-    place = ModelFile(out, model, check_can_write(file.journal or journal), quiet=quiet)
+    place = ModelFile(out, model, check_can_write(name_journal(file, model)), quiet=quiet)
     about = None if model is None else prepare_evaluation(model, file.epsilon, file.delta or None, file.noise)
     keys, hubs = (read_private(Path(file.identity)), read_roster(Path(file.roster))), list[EnvelopeHub]()
     clock, ended = clock or Clock(time.monotonic, time.sleep, os.urandom, time.time), list[tuple[Outcome, RunSession]]()
@@ -131,6 +130,11 @@ def coordinate(
     finally:
         end_log()
     return written, hubs[0]
+
+
+def name_journal(file: CoordinatorFile, model: Model | None) -> str:
+    """Where a run is journalled: the training of a model, or the evaluation of this one."""
+    return file.journal or (f"{file.out}.journal" if model is None else journal_file(file.out, model))
 
 
 def make_hub(

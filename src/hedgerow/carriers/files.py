@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
@@ -23,7 +24,7 @@ from hedgerow import __version__
 from hedgerow.app.inputs import output_folder, read_plan
 from hedgerow.app.output import note, warn
 from hedgerow.carriers import CoordinatorFile, SiteFile, require_version
-from hedgerow.carriers.coordinator import coordinate
+from hedgerow.carriers.coordinator import coordinate, name_journal
 from hedgerow.carriers.pages import describe_reply, describe_request
 from hedgerow.carriers.site import LinkStore, answer
 from hedgerow.codec import database_version
@@ -84,7 +85,10 @@ def _refuse(path: Path, fault: str) -> RemoteProtocolError:
 def _read(path: Path, kind: type[HandedOn] | type[HandedBack], identity_key: bytes) -> tuple[bytes, Envelope]:
     """The envelope in a file, as bytes and as what they say, signed by this key; raises `carried-file` by name."""
     try:
-        with path.open("rb") as stream:
+        # Who carries the folder may have put a pipe or a device there, which would be waited for or read without end.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise _refuse(path, "it is no file")
             found = kind.from_bytes(stream.read(MAX_BYTES + 1))
         data = found.request if isinstance(found, HandedOn) else found.reply
         envelope = parse(data)
@@ -119,8 +123,11 @@ def _write_request(folder: Path, site: str, envelope: bytes) -> None:
 
 
 def _write(folder: Path, name: str, data: bytes, page: str) -> None:
-    write_atomically(folder / name, data)
-    write_atomically(folder / f"{name}.txt", page.encode())
+    for path, content in ((folder / name, data), (folder / f"{name}.txt", page.encode())):
+        if path.is_symlink():
+            # Who carries the folder may have put it there: a file elsewhere would be written over.
+            path.unlink()
+        write_atomically(path, content)
     note(f"Written: {folder / name}, {len(data):,} bytes, and its page.")
 
 
@@ -278,7 +285,8 @@ class CarriedRun:
 
     def __init__(self, file: CoordinatorFile) -> None:
         self._file, self._roster = file, read_roster(Path(file.roster))
-        self._journal = Path(file.journal or f"{file.out}.journal")
+        self._model = Model.load(file.model) if file.model else None
+        self._journal = Path(name_journal(file, self._model))
         place = self._journal.with_name(f"{self._journal.name}.carried")
         self._database = Database(place, _SCHEMA, database_version(_VERSION))
         self._database.rows("pragma secure_delete = on")
@@ -295,12 +303,16 @@ class CarriedRun:
     def begin(self) -> None:
         """Begin a run; raises PlanError `carried-timeouts` for a plan that has no time for files, and UsageError."""
         file, journal = self._file, self._journal
-        plan = read_plan(file.plan) if file.plan else Model.load(file.model).plan
+        plan = read_plan(file.plan) if self._model is None else self._model.plan
         seconds = min(plan.federation.join_timeout, plan.federation.round_timeout)
         if seconds < _LEAST_SECONDS:
             raise PlanError("carried-timeouts", seconds=seconds, least=_LEAST_SECONDS)
         if journal.exists():
             raise UsageError("journal-of-another-run", path=journal)
+        if file.model and os.path.realpath(file.out) == os.path.realpath(file.model):
+            # Written over, it would be another model, which the next command would have evaluated, and paid for, again.
+            fault = "by files, coordinator.out has to be another file than coordinator.model"
+            raise UsageError("flower-file", path=file.out, fault=fault)
         values = (os.urandom(32), __version__)
         self._database.write(("insert into run values (1, ?, ?, 0)", values), self._look())
 
@@ -350,7 +362,7 @@ class CarriedRun:
         return bool(self._database.rows("select 1 from run where is_over"))
 
     def go_on(self) -> None:
-        """Play the run over what was noted, and keep what it sends; raises HedgerowError where it is given up.
+        """Play the run over what was noted, and keep what it sends; raises HedgerowError where it is given up for good.
 
         Raises UsageError `journal-of-another-run` where it does not come out where it was.
         """
@@ -368,11 +380,12 @@ class CarriedRun:
             try:
                 clock = Clock(replay.now, replay.sleep, replay.entropy, replay.date)
                 coordinate(self._file, replay, _PATIENCE, clock, quiet=True)
-            except EnvironmentFault:
+            except (EnvironmentFault, UsageError):
                 raise
             except HedgerowError as fault:
                 failure = fault
-            is_over = failure is None
+            # Given up, too: played again it would end there again, and what opens the sites' answers serves no one.
+            is_over = True
         before = self._database.rows("select site, envelope from sent order by number")
         if failure is not None and not replay.sent:
             raise failure
@@ -430,7 +443,10 @@ class FolderCarrier:
         awaited, found = set(numbers), list[Fetched]()
         for site in self._sites:
             for path in find_files(self._folder, site, _REPLY):
-                status = path.stat()
+                try:
+                    status = path.stat()
+                except OSError:
+                    continue  # It was moved away, or is a link to nothing.
                 stamp = (path.name, status.st_mtime_ns, status.st_size)
                 if stamp in self._looked_at:
                     continue
