@@ -2,7 +2,7 @@
 
 What a query states of its answer, a ledger believes. `check_method` makes rows, gives each a node of its own, and
 compares every answer with the query: its type and length, its largest entry, its norm, and whether the answers of
-single rows add up to the answer of all. It adds up what the releases cost, counts the exchanges, and divides rows over
+single rows add up to the answer of all. It adds up what the releases cost, counts the rounds, and divides rows over
 1, 3 and 50 sites, which must give the same model. It is a search: what it finds is wrong, and what it does not find is
 not proven right. The proof of a sensitivity belongs in the docstring of its query.
 """
@@ -42,14 +42,14 @@ class MethodCheck:
 
     Attributes:
         faults: what is wrong, a sentence each; empty where nothing was found.
-        n_exchanges: vectors that a run asks every node for.
+        n_rounds: rounds of a run: vectors that it asks every node for.
         epsilon: what its releases cost at the plan's delta, by the plan's accountant.
         largest: by kind of query, the largest squared norm of one row's answer beside what the query states: 1 is
             reached, less is noise that nobody needs, more is a fault.
     """
 
     faults: tuple[str, ...]
-    n_exchanges: int
+    n_rounds: int
     epsilon: float
     largest: dict[str, float]
 
@@ -77,7 +77,7 @@ def check_method(plan: Plan, *, seed: int = 0) -> MethodCheck:
         checked.play(said, factor)
     if not checked.faults:
         checked.divide()
-    return MethodCheck(tuple(checked.faults), checked.n_exchanges, checked.epsilon, checked.largest)
+    return MethodCheck(tuple(checked.faults), checked.n_rounds, checked.epsilon, checked.largest)
 
 
 class _ScaledNoise(SeededNoise):
@@ -102,7 +102,7 @@ class _Checked:
         self.settings: Settings = task.settings
         # By their words, so that a fault that shows in every play and every tree is told once.
         self.faults: dict[str, None] = {}
-        self.n_exchanges, self.epsilon = 0, 0.0
+        self.n_rounds, self.epsilon = 0, 0.0
         self.largest: dict[str, float] = {}
 
     def play(self, said: str, factor: int) -> None:
@@ -118,7 +118,7 @@ class _Checked:
             while True:
                 kinds[query.purpose.kind] += 1
                 if sum(kinds.values()) > self.task.schedule.n_rounds:
-                    self._note(f"more than the {self.task.schedule.n_rounds} exchanges that its schedule says")
+                    self._note(f"more than the {self.task.schedule.n_rounds} rounds that its schedule says")
                     return
                 if _stated(query) != _stated(other):
                     self._note("its program asks otherwise when it is given the same releases again", query)
@@ -136,11 +136,11 @@ class _Checked:
         except HedgerowError as fault:
             self._note(f"with {said}: {fault.what}")
             return
-        self.n_exchanges = max(self.n_exchanges, sum(kinds.values()))
+        self.n_rounds = max(self.n_rounds, sum(kinds.values()))
         for kind, count in kinds.items():
             planned = self.task.schedule.kinds.get(kind, (0, 0))[0]
             if count > planned:
-                self._note(f"{count} exchanges of {kind}, where its schedule says {planned}")
+                self._note(f"{count} rounds of {kind}, where its schedule says {planned}")
         privacy = self.plan.privacy
         self.epsilon = get_accountant(privacy.accountant).epsilon(releaser.ledger.events(), privacy.delta)
         if self.epsilon > self.task.promise[0]:

@@ -206,18 +206,18 @@ def test_an_answer_that_is_not_as_stated_is_found(lie: Any, query: type[Lie], wo
 
 
 @pytest.mark.parametrize(("program", "kind", "words"), [
-    (asks_twice, toy_method.ClassCounts, "exchanges"), (two_faced, Counted, "sites"),
+    (asks_twice, toy_method.ClassCounts, "rounds"), (two_faced, Counted, "sites"),
     (with_half_the_noise, toy_method.ClassCounts, "epsilon"),
 ])  # fmt: skip
 def test_a_program_that_is_not_as_stated_is_found(lie: Any, program: Any, kind: type[Any], words: str) -> None:
-    """An exchange that nobody counted, a model that depends on who holds which row, and half the noise."""
+    """A round that nobody counted, a model that depends on who holds which row, and half the noise."""
     assert [fault for fault in lie(program, kind).faults if words in fault]
 
 
 def test_the_toy_itself_is_sound(lie: Any) -> None:
     """The lies are found, and not the toy that tells them."""
     found = lie(toy_method.program)
-    assert (found.faults, found.n_exchanges, found.largest) == ((), 1, {"ClassCounts": 1.0})
+    assert (found.faults, found.n_rounds, found.largest) == ((), 1, {"ClassCounts": 1.0})
 
 
 def test_a_loss_with_a_hundredth_of_its_norm_is_found() -> None:
@@ -238,7 +238,7 @@ def test_a_loss_with_a_hundredth_of_its_norm_is_found() -> None:
 
 
 def test_the_command_says_what_it_found(tmp_path: Path, capsys: Any) -> None:
-    """`check-method` prints exchanges, cost and the largest row of each kind; a fault ends it with privacy's code."""
+    """`check-method` prints rounds, cost and the largest row of each kind; a fault ends it with privacy's code."""
     (tmp_path / "plan.toml").write_text(
         'version = 1\nname = "small"\n[model]\nn_trees = 2\nmax_depth = 2\n'
         "[privacy]\nepsilon = 1.0\ndelta = 1e-6\nn_records = 500\n"

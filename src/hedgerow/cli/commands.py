@@ -9,7 +9,7 @@ from hedgerow import __version__
 from hedgerow.cli import (
     attack,
     carry,
-    check,
+    check_method,
     coordinator,
     evaluate,
     evidence,
@@ -30,7 +30,7 @@ from hedgerow.cli.options import add_command
 from hedgerow.errors import UsageError
 
 GROUPS = (
-    train, plan, privacy, check, survey, evaluate, attack, model, evidence, study, join, owner,
+    train, plan, privacy, check_method, survey, evaluate, attack, model, evidence, study, join, owner,
     ledger, coordinator, node, carry, monitor, parties,
 )  # fmt: skip
 _EXIT_CODES = """\

@@ -31,12 +31,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise PrivacyError("method-unsound", method=plan.model.algorithm, faults="; ".join(found.faults))
     if arguments.json:
         print_json(
-            {"method": plan.model.algorithm, "exchanges": found.n_exchanges, "epsilon": found.epsilon,
+            {"method": plan.model.algorithm, "rounds": found.n_rounds, "epsilon": found.epsilon,
              "largest": found.largest, "faults": []}
         )  # fmt: skip
         return
     largest = [(kind, f"{number(share)} of the stated squared norm, at most") for kind, share in found.largest.items()]
     cost = ("cost", f"epsilon {number(found.epsilon)} of {number(plan.privacy.epsilon)}")
     plugins = [("plug-in", describe_plugin(load_plugin(name))) for name in arguments.plugins]
-    print_facts([("method", plan.model.algorithm), *plugins, ("exchanges", f"{found.n_exchanges:,}"), cost, *largest])
+    print_facts([("method", plan.model.algorithm), *plugins, ("rounds", f"{found.n_rounds:,}"), cost, *largest])
     note("Nothing was found. That is no proof: what bounds each answer belongs in the docstring of its query.")
