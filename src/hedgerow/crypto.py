@@ -1,6 +1,6 @@
 """Single cryptographic operations: hazardous, and correct only in the combinations that the rooms above make of them.
 
-``secagg`` and the envelopes of ``flower`` are those rooms; others only pass identities on. Each part wraps one
+``secagg`` and the envelopes of ``transport`` are those rooms; others only pass identities on. Each part wraps one
 construction of the ``cryptography`` package (Shamir's scheme excepted, which it does not have), fixes its parameters,
 and refuses every other: HKDF-SHA256 (RFC 5869), X25519 (RFC 7748), ChaCha20-Poly1305 (RFC 8439), ChaCha20 as a
 generator of masks, Ed25519 (RFC 8032), shares of secrets. Every secret, key and seed has 32 bytes.
@@ -163,6 +163,33 @@ def _encryptor(key: bytes, counter_and_nonce: bytes = bytes(16)) -> AEADEncrypti
 def keystream(key: bytes, length: int, counter_and_nonce: bytes = bytes(16)) -> bytes:
     """`length` bytes of the key stream of a 32-byte key; raises PrimitiveFault for another key length."""
     return _encryptor(key, counter_and_nonce).update(bytes(length))
+
+
+class DerivedEntropy:
+    """Random bytes that follow from a secret and all that was heard: a run that is played again draws the same.
+
+    Draw number n is the key stream of HKDF-SHA256 of the secret, with what was heard as salt and n as info. What was
+    heard is a chain of SHA-256: over what came first, then over the chain and each content. So two runs that share a
+    secret draw alike until they hear something different, and from then on nothing alike.
+
+    Args:
+        secret: 32 bytes, of one run alone.
+        first: what is heard before the first draw.
+    """
+
+    def __init__(self, secret: bytes, first: bytes) -> None:
+        require_length("secret of a run", secret, KEY_BYTES)
+        self._secret, self._heard, self._count = secret, sha256(first).digest(), 0
+
+    def hear(self, content: bytes) -> None:
+        """Let what is drawn from now on follow from this, too."""
+        self._heard = sha256(self._heard + content).digest()
+
+    def draw(self, n_bytes: int) -> bytes:
+        """The next bytes."""
+        self._count += 1
+        key = hkdf(self._secret, self._heard, b"hedgerow/carried/" + self._count.to_bytes(8, "big"))
+        return keystream(key, n_bytes)
 
 
 def add_keystreams(total: Words, plus: Sequence[bytes], minus: Sequence[bytes]) -> None:

@@ -127,6 +127,21 @@ def test_chacha20_encrypts_as_rfc_8439_says():
         assert bytes(a ^ b for a, b in zip(stream, plaintext, strict=True)).hex() == case["ciphertext"]
 
 
+def test_derived_entropy_is_the_construction_of_its_docstring():
+    """Fixed bytes, made by HMAC and ChaCha20 alone: a run that was begun is drawn alike by every later version."""
+    entropy = crypto.DerivedEntropy(bytes(range(32)), b"first")
+    drawn = [entropy.draw(16), entropy.draw(100)[84:]]
+    entropy.hear(b"reply")
+    drawn.append(entropy.draw(16))
+    assert [each.hex() for each in drawn] == [
+        "c9363e01e259b6a763fa7f76c00543e5",
+        "0ccb093956e5ed79c12da713c538fbef",
+        "91f9c1cdabbed15d71063f4658f81e13",
+    ]
+    with pytest.raises(PrimitiveFault):
+        crypto.DerivedEntropy(bytes(31), b"first")
+
+
 def test_chacha20_poly1305_wycheproof():
     """All 325 cases: valid ones seal and open to the published bytes, modified tags and odd nonces are refused."""
     for case in load("wycheproof_chacha20_poly1305.json")["tests"]:

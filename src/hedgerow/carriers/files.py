@@ -17,7 +17,6 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from hashlib import sha256
 from pathlib import Path
 
 from hedgerow import __version__
@@ -28,7 +27,7 @@ from hedgerow.carriers.coordinator import coordinate, name_journal
 from hedgerow.carriers.pages import describe_reply, describe_request
 from hedgerow.carriers.site import LinkStore, answer
 from hedgerow.codec import database_version
-from hedgerow.crypto import hkdf, keystream
+from hedgerow.crypto import DerivedEntropy
 from hedgerow.errors import EnvironmentFault, HedgerowError, PlanError, RemoteProtocolError, UsageError
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.protocol.stream import WireRefusal
@@ -212,11 +211,11 @@ class Replay:
     """
 
     def __init__(self, roster: PinnedRoster, secret: bytes, noted: Sequence[_Noted]) -> None:
-        self._sites, self._secret, self._noted = [site.name for site in roster.sites], secret, noted
-        self._next, self._count, self._is_over = 1, 0, False
+        self._sites, self._noted = [site.name for site in roster.sites], noted
+        self._next, self._is_over = 1, False
         self._began = noted[0][0]
         self._now = self._tick = 0.0
-        self._heard = sha256(repr(self._began).encode()).digest()
+        self._entropy = DerivedEntropy(secret, repr(self._began).encode())
         self.sent: list[tuple[str, bytes]] = []
         """Every envelope that the run has posted, with whom it is for."""
 
@@ -266,12 +265,10 @@ class Replay:
 
     def entropy(self, n_bytes: int) -> bytes:
         """Random bytes, from the secret and all that was noted before."""
-        self._count += 1
-        key = hkdf(self._secret, self._heard, b"hedgerow/carried/" + self._count.to_bytes(8, "big"))
-        return keystream(key, n_bytes)
+        return self._entropy.draw(n_bytes)
 
     def _note(self, content: bytes) -> None:
-        self._heard = sha256(self._heard + content).digest()
+        self._entropy.hear(content)
         self._next += 1
 
 
