@@ -5,6 +5,7 @@ A node looks at its tables by the same functions as `hedgerow check`, each time 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -13,13 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.inputs import says_yes
+from hedgerow.app.inputs import read_text, says_yes
 from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrap_text
+from hedgerow.data.differences import Difference
 from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, format_counts, header_advice, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, open_table
 from hedgerow.data.units import MANY, MOST_LEFT_OUT, list_needed_columns
-from hedgerow.errors import PolicyRefusal, mark_private
+from hedgerow.errors import PolicyRefusal, UsageError, mark_private
 from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import MANY_CATEGORIES, Plan
@@ -64,6 +66,35 @@ def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
     return found
 
 
+def read_survey(path: str) -> dict[str, Any]:
+    """What a survey has written of a table's columns, as a program reads it; raises UsageError "usage"."""
+    try:
+        found = json.loads(read_text(path))
+        found["n_records"]["deviation"], found["columns"][0]["groups"]
+    except (ValueError, LookupError, TypeError):
+        raise UsageError(
+            "argument", code="usage", name="--against", value=path, expected="the survey.json of `hedgerow survey`"
+        ) from None
+    return dict(found)
+
+
+def show_differences(found: Sequence[Difference]) -> None:
+    """Print in what a table's columns seem to mean another thing than the other sites', and the lines that mend it."""
+    if not found:
+        print("\n" + wrap_text("Beside the survey: no column differs beyond its noise and chance.", hanging=0))
+        return
+    print("\nBeside the other sites, by the survey")
+    print_facts([(own.name, own.text) for own in found])
+    if lines := [own.line for own in found if own.line]:
+        _print_lines("the difference goes away", lines)
+
+
+def _print_lines(effect: str, lines: Sequence[str]) -> None:
+    tried = f"Tried on this table: with these lines of this site's own file (docs/data.md) {effect}."
+    print(f"\n{wrap_text(f'{tried} Take them if that is what the cells mean', hanging=0)}")
+    print("\n".join(["  [data]", *(f"  {line}" for line in lines)]))
+
+
 def _print_fit(found: TableFit) -> None:
     (alarm if is_mostly_left_out(found) else print)(wrap_text(found.rows.text(), hanging=0))
     print()
@@ -78,12 +109,7 @@ def _print_fit(found: TableFit) -> None:
             print(f"\n{title}, and how often")
             print_facts([(name, format_counts(odd, n - sum(odd.values()))) for name, (odd, n) in texts.items()])
     if found.suggested_lines:
-        title = (
-            "Tried on this table: with these lines of this site's own file (docs/data.md) more of its cells are read, "
-            "and no other cell changes. Take them if that is what the cells mean"
-        )
-        print(f"\n{wrap_text(title, hanging=0)}")
-        print("\n".join(["  [data]", *(f"  {line}" for line in found.suggested_lines)]))
+        _print_lines("more of its cells are read, and no other cell changes", found.suggested_lines)
     if found.ignored:
         print("\n" + wrap_text(describe_unused_columns(found), hanging=0))
     if any(column.beyond > MANY for column in found.columns):

@@ -28,6 +28,8 @@ def add_commands(commands: Any) -> None:
     add = add_command(commands, "check", check, text)
     add_shared(add, "plan")
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL with # and a query")
+    text = "also compare its columns with what a survey has released of all sites' (survey.json)"
+    add("--against", metavar="SURVEY", help=text)
     add_shared(add, "--adapter", "--json")
     text = "show what a site's node asks its owner; approve it, refuse it, or stop taking part"
     add = add_command(commands, "approve", approve, text, _APPROVE_END)
@@ -42,13 +44,16 @@ def add_commands(commands: Any) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Print how many rows are used, one line a column, what its owner should look at, and what would mend it."""
-    from hedgerow.app.fit import show_fit
+    from hedgerow.app.fit import read_survey, show_differences, show_fit
+    from hedgerow.data.differences import list_differences
     from hedgerow.data.fit import table_fit
 
     plan = read_plan(arguments.plan)
     place = adapt_table(arguments.data, arguments.adapter)
+    survey = None if arguments.against is None else read_survey(arguments.against)
     if arguments.json:
         found = table_fit(place, plan)
+        differences = [] if survey is None else list_differences(place, plan, survey)
         print_json(
             {
                 **PRIVATE_MARK,
@@ -58,10 +63,13 @@ def check(arguments: argparse.Namespace) -> None:
                 "left_out": found.rows.left_out,
                 "ignored": found.ignored,
                 "columns": [{**dataclasses.asdict(column), "findings": column.findings()} for column in found.columns],
+                **({} if survey is None else {"differences": [asdict(own) for own in differences]}),
             }
         )
     else:
         show_fit(plan, place, arguments.data)
+        if survey is not None:
+            show_differences(list_differences(place, plan, survey))
 
 
 # What a node asks its owner -------------------------------------------------------------------------------------------

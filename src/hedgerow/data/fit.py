@@ -187,7 +187,7 @@ def _select_labels(columns: Mapping[str, Any], plan: Plan, place: Place, left_ou
     return np.empty(0, dtype=np.int32) if used is None else used
 
 
-def _find_item(name: str, plan: Plan) -> Feature | None:
+def find_item(name: str, plan: Plan) -> Feature | None:
     """What the plan says of a column, as of a feature; None for the unit."""
     for own in plan.label.kind.columns(plan.label):
         if own.name == name:
@@ -217,7 +217,7 @@ class _Cells(NamedTuple):
         return ~(self.is_unlisted | self.is_unreadable)
 
 
-def _cells(column: Any, item: Feature | None, place: Place) -> _Cells:
+def read_cells(column: Any, item: Feature | None, place: Place) -> _Cells:
     """Cells by the ordinary reading."""
     bad, none, undecodable = (np.zeros(len(column), dtype=np.bool_) for _ in range(3))
 
@@ -243,7 +243,7 @@ class _Counted:
     """One column while its chunks come."""
 
     def __init__(self, name: str, plan: Plan) -> None:
-        self.item = item = _find_item(name, plan)
+        self.item = item = find_item(name, plan)
         role = "label" if name in plan.label.columns else "feature"
         self.found = ColumnFit(name, "unit", "identifier") if item is None else ColumnFit(name, role, item.type)
         self.listed = () if item is None else item.categories
@@ -267,7 +267,7 @@ class _Counted:
         place, found = replace(table, column=self.found.name), self.found
         found.n_rows += len(column)
         self._watch(column, place)
-        cells = _cells(column, self.item, place)
+        cells = read_cells(column, self.item, place)
         self.n_undecodable += cells.n_undecodable
         found.n_missing += int(np.count_nonzero(cells.is_missing))
         found.n_unlisted += int(np.count_nonzero(cells.is_unlisted))
@@ -466,7 +466,7 @@ def _unites(count: _Counted, pairs: Mapping[str, str | None]) -> bool:
 def _meanings(odd: Mapping[str, int], listed: Sequence[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
     """What texts that are not read may stand for, with words for it; None for no value."""
     words, groups = (("0", "1"), (*_MEANINGS, *_FATES)) if listed == EVENT_CODES else (listed, _MEANINGS)
-    meant = {text: own for text in sorted(odd) if (own := _guess_meaning(text, words, groups)) is not None}
+    meant = {text: own for text in sorted(odd) if (own := guess_meaning(text, words, groups)) is not None}
     yield "another coding at this site?", dict(meant)
     yield (
         "codes for missing values?",
@@ -520,9 +520,9 @@ def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
             # The rows themselves are others.
             return 0
         for name, columns in zip(names, zip(*pair, strict=True), strict=True):
-            item = _find_item(name, plan)
+            item = find_item(name, plan)
             old, new = (
-                _cells(column, item, replace(own, column=name)) for column, own in zip(columns, places, strict=True)
+                read_cells(column, item, replace(own, column=name)) for column, own in zip(columns, places, strict=True)
             )
             is_same = (old.is_missing == new.is_missing) & ((old.values == new.values) | new.is_missing)
             if (old.is_read & ~(new.is_read & is_same)).any():
@@ -574,7 +574,7 @@ def _plain(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
-def _guess_meaning(text: str, listed: Sequence[str], meanings: Sequence[str]) -> str | None:
+def guess_meaning(text: str, listed: Sequence[str], meanings: Sequence[str] = _MEANINGS) -> str | None:
     """The one listed text that another one clearly stands for."""
     own = _word(text)
     if not own:

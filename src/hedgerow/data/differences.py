@@ -1,0 +1,308 @@
+"""Whether a site's columns mean what the other sites' do, by a survey's releases: for the owner of the rows alone.
+
+What is said here is counted from private rows, without noise; it is shown where the rows are, and sent nowhere. A
+survey's sums are taken to hold the site's own rows, and what they say of the others is what is left without these.
+Nothing is said but what lies beyond the noise of the releases and the chance of which rows a site has.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.data import columns as encoders
+from hedgerow.data.adapters import PLAIN, UNITS, Adapter
+from hedgerow.data.fit import find_item, guess_meaning, read_cells
+from hedgerow.data.sources import AdaptedLocation, Location, adapt, open_table, table_place
+from hedgerow.plan.fields import format_day
+from hedgerow.plan.names import split_words
+from hedgerow.plan.plan import Feature, Plan
+from hedgerow.plan.toml import toml_key, toml_value
+
+_CLEAR = 5.0
+"""Standard deviations, of noise and rows together, that a difference has to exceed."""
+_LEAST_SHARE = 0.2
+"""The least difference of two shares that is told; of missing cells half of it."""
+_FEWEST_CELLS = 30
+_MOST_OF_ALL = 0.9
+"""A site with more of the survey's rows has no others to be compared with."""
+_FITS = 0.1
+"""The largest difference of shares that is left by a line which makes one go away."""
+_END = 0.03
+"""The share of a site's dates that may lie behind their end."""
+_LEAST_CODES = 0.05
+"""The share of a site's cells from which a code is told."""
+_RARE = 0.25
+"""Of the cells of a code that the other sites would have if they used it as this one does."""
+_CHUNK_ROWS = 65_536
+_PLAIN_FACTORS = (10.0, 100.0, 1000.0)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What its owner should look at in one column.
+
+    Attributes:
+        name: of the column.
+        text: what differs, in words.
+        line: the line of `[data]` that makes it go away, which was tried; "" where there is none.
+    """
+
+    name: str
+    text: str
+    line: str = ""
+
+
+def list_differences(location: Location, plan: Plan, survey: Mapping[str, Any]) -> list[Difference]:
+    """Compare the columns that a plan and a survey name, in the order of the survey; rows are kept at 8 bytes a cell.
+
+    Args:
+        survey: of `survey.json` (`TableStatistics.to_dict`).
+
+    Raises:
+        DataError: the table cannot be read, or lacks a column.
+    """
+    found = list[Difference]()
+    for column in survey["columns"]:
+        item = find_item(column["name"], plan)
+        if column["name"] in (*plan.label.columns, *(own.name for own in plan.features)) and item is not None:
+            found += _Comparison(location, plan, item, column, survey["n_records"]).differences()
+    return found
+
+
+@functools.cache
+def _clinical_units() -> Sequence[Mapping[str, Any]]:
+    text = resources.files("hedgerow.data").joinpath("clinical_units.toml").read_text(encoding="utf-8")
+    units: Sequence[Mapping[str, Any]] = tomllib.loads(text)["unit"]
+    return units
+
+
+def _units_of(name: str) -> Iterator[tuple[str, float | str, float, float]]:
+    """Units that a column of this name may be in elsewhere: words, the line's value, factor, and what is added."""
+    words = set(split_words(name))
+    for unit in _clinical_units():
+        if words & set(unit["words"].split()):
+            yield f"in {unit['own']} where they have {unit['other']}?", unit["factor"], unit["factor"], 0.0
+            inverse = float(f"{1 / unit['factor']:.6g}")
+            yield f"in {unit['other']} where they have {unit['own']}?", inverse, inverse, 0.0
+    yield from ((f"{unit}?", unit, *UNITS[unit]) for unit in UNITS)
+    yield from (("another unit?", own, own, 0.0) for factor in _PLAIN_FACTORS for own in (factor, 1 / factor))
+
+
+def _without(share: float, own: float, n_own: float, n_all: float) -> float:
+    """A share of the others' rows, of one of all rows and a site's own."""
+    return min(max((share * n_all - own * n_own) / (n_all - n_own), 0.0), 1.0)
+
+
+def _is_alone(own: float, others: float) -> bool:
+    """Whether most of the others are otherwise; if most were as these rows, they would have at least half as many."""
+    return others < own / 2 or 1 - others < (1 - own) / 2
+
+
+class _Comparison:
+    """One column of a table beside what a survey has released of it."""
+
+    def __init__(
+        self, location: Location, plan: Plan, item: Feature, column: Mapping[str, Any], n_records: Mapping[str, float]
+    ) -> None:
+        self.place, self.plan, self.item, self.column, self.n_records = location, plan, item, column, n_records
+        self.own = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
+        self.groups, self.is_text = column["groups"], item.is_categorical
+        # All bins of a column have the same noise; without one that is shown, nothing is known.
+        shown = [group["count"]["deviation"] for group in self.groups if group["count"]]
+        self.deviation = shown[0] if shown else math.nan
+        self.n_rows, self.n_missing, self.values, self.texts = self._read(self.own)
+        self.n_own = self.n_rows - self.n_missing
+        missing = column["missing"] or {"value": 0.0}
+        self.n_all = n_records["value"] * (1 - missing["value"])
+
+    def _read(self, own: Adapter) -> tuple[int, int, NDArray[np.float64], Counter[str]]:
+        """Rows, missing cells, numbers in order, texts and how often each is there, as an adapter has them."""
+        table = open_table(adapt(os.fspath(self.place), own), self.plan.privacy.line_breaks)
+        place, n_rows, n_missing = replace(table_place(table), column=self.item.name), 0, 0
+        values, texts = [np.empty(0)], Counter[str]()
+        for (column,) in table.batches([self.item.name], _CHUNK_ROWS, {}):
+            cells = read_cells(column, self.item, place)
+            n_rows += len(column)
+            n_missing += int(np.count_nonzero(cells.is_missing))
+            if self.is_text:
+                there = np.flatnonzero(~cells.is_missing & ~cells.is_unreadable)
+                read = encoders.read_texts(column, place) if len(there) else []
+                texts.update(text for index in there.tolist() if (text := read[index]) is not None)
+            else:
+                values.append(cells.values[~cells.is_missing & ~cells.is_unreadable].astype(np.float64))
+        return n_rows, n_missing, np.sort(np.concatenate(values)), texts
+
+    def differences(self) -> Iterator[Difference]:
+        """What differs, missing cells first."""
+        yield from self._missing()
+        is_known = not math.isnan(self.deviation) and _FEWEST_CELLS <= self.n_own < _MOST_OF_ALL * self.n_all
+        # Of numbers, dates are days; a column that the survey took for another kind is not comparable.
+        is_date = "days_since" in self.column
+        is_alike = self.is_text == (self.column["kind"] == "text") and is_date == (self.item.type == "date")
+        if not is_known or not is_alike or self.column.get("is_hashed"):
+            return
+        yield from self._codes() if self.is_text else self._numbers()
+
+    @staticmethod
+    def _differs(all_of: float, own: float, noise: float, n_own: float, n_all: float, least: float) -> bool:
+        """Whether a share of all rows, of that noise, and the site's own are sure to differ, and by enough."""
+        middle = min(max(all_of, 0.0), 1.0)
+        middle = max(middle * (1 - middle), own * (1 - own))
+        spread = math.sqrt(noise**2 + middle * (1 / n_own + 1 / n_all))
+        return abs(all_of - own) > _CLEAR * spread and abs(all_of - own) / (1 - n_own / n_all) > least
+
+    def _missing(self) -> Iterator[Difference]:
+        found, n_all = self.column["missing"], self.n_records["value"]
+        if not _FEWEST_CELLS <= self.n_rows < _MOST_OF_ALL * n_all:
+            return
+        # One that is not shown may be all that the noise hides.
+        deviation = self.n_records["deviation"]
+        share, noise = (found["value"], found["deviation"]) if found else (0.0, deviation / n_all)
+        noise += share * deviation / n_all
+        own = self.n_missing / self.n_rows
+        if self._differs(share, own, noise, self.n_rows, n_all, _LEAST_SHARE / 2):
+            others = _without(share, own, self.n_rows, n_all)
+            if _is_alone(own, others):
+                said = f"{own:.0%} of your cells are missing, of the others' about {others:.0%}"
+                yield Difference(self.item.name, said)
+
+    # Numbers and dates ------------------------------------------------------------------------------------------------
+
+    def _below(self, values: NDArray[np.float64], at: float) -> float:
+        """The share of values below a number, on straight lines between the bins' edges, as released quantiles are."""
+        edges = np.array([group["low"] for group in self.groups[1:]])
+        return float(np.interp(at, edges, np.searchsorted(values, edges) / len(values)))
+
+    def _points(self, values: NDArray[np.float64]) -> Iterator[tuple[float, float, float, float]]:
+        """At each released quantile: the value, the share of all below, these values' share, and the noise."""
+        half = 0.5 if self.column["is_whole"] else 0.0
+        for quantile in self.column["quantiles"]:
+            at, share, n_bins = quantile["value"], quantile["share"], len(self.groups)
+            n_below = sum(group["low"] < at for group in self.groups[1:]) + 1
+            noise = self.deviation * math.sqrt(n_below * (1 - share) ** 2 + (n_bins - n_below) * share**2) / self.n_all
+            # A whole number stands for half of one on either side.
+            yield at, share, min(max(share, self._below(values, at - half)), self._below(values, at + half)), noise
+
+    def _numbers(self) -> Iterator[Difference]:
+        points = list(self._points(self.values))
+        odd = [
+            point for point in points
+            if self._differs(point[1], point[2], point[3], self.n_own, self.n_all, _LEAST_SHARE)
+        ]  # fmt: skip
+        # What the others have below each value, if the survey holds these rows, and if it does not.
+        with_own = [_without(share, own, self.n_own, self.n_all) for _, share, own, _ in points]
+        without = [share for _, share, _, _ in points]
+        if not odd or not self._is_alone(points, with_own):
+            return
+        said, line = "", ""
+        if len(points) > 1 and self.item.type == "numeric":
+            said, line = self._try_units((with_own, without))
+        worst = max(range(len(points)), key=lambda index: abs(points[index][1] - points[index][2]))
+        if self.item.type == "date" and points[worst][2] > with_own[worst]:
+            worst = len(points) - 1  # how much earlier they end
+        (at, _, own, _), share = points[worst], with_own[worst]
+        mine = float(np.quantile(self.values, share))
+        if self.item.type == "date":
+            place, after = "earlier" if own > share else "later", f" ({abs(at - mine):,.0f} days)"
+            theirs, yours = (format_day(math.floor(day)) for day in (at, mine))
+        else:
+            place, after = "lower" if own > share else "higher", ""
+            theirs, yours = f"{at:.4g}", f"{mine:.4g}"
+        text = f"yours lie {place}: {share:.0%} of the others' below about {theirs}, of yours below {yours}{after}"
+        yield Difference(self.item.name, "; ".join(filter(None, (text, said))), line)
+
+    def _is_alone(self, points: Sequence[tuple[float, float, float, float]], others: Sequence[float]) -> bool:
+        """Whether it is these rows that differ, and not a few of the others.
+
+        If most of the others are as these rows, they have at least half as many of theirs in each interval. Dates that
+        end while the others' go on do not follow from that.
+        """
+        own = np.array([0.0, *(point[2] for point in points), 1.0])
+        steps, those = np.diff(own), np.diff([0.0, *others, 1.0])
+        ends = [mine >= 1 - _END and mine - other >= _LEAST_SHARE for mine, other in zip(own[1:], others, strict=False)]
+        return bool(((steps >= _LEAST_SHARE) & (those < steps / 2)).any()) or (self.item.type == "date" and any(ends))
+
+    def _try_units(self, others: Sequence[Sequence[float]]) -> tuple[str, str]:
+        """A unit with which these rows are as the others, and its line, tried by reading the table with it."""
+        name = self.item.name
+        if name in dict(self.own.scale) or name in dict(self.own.date):
+            return "", ""
+        best, found = _FITS, ("", "")
+        for said, value, factor, added in _units_of(name):
+            left = self._left(np.sort(self.values * factor + added), others)
+            if left >= best:
+                continue
+            trial = replace(self.own, scale=(*self.own.scale, (name, (factor, added))))
+            if self._left(self._read(trial)[2], others) < best:
+                size = max(factor, 1 / factor)
+                times = f"about {size:.3g} times {'smaller' if factor > 1 else 'larger'} than the others': "
+                line = f"scale.{toml_key(name)} = {toml_value(value)}"
+                best, found = left, ((times if not added else "") + said, line)
+        return found
+
+    def _left(self, values: NDArray[np.float64], others: Sequence[Sequence[float]]) -> float:
+        """The largest difference that is left to what the others have, in the better of both cases."""
+        own = [share for _, _, share, _ in self._points(values)]
+        return min(max(abs(one - other) for one, other in zip(own, case, strict=True)) for case in others)
+
+    # Codes ------------------------------------------------------------------------------------------------------------
+
+    def _codes(self) -> Iterator[Difference]:
+        names = self._odd_codes(self.texts)
+        if names:
+            said = ", ".join(f"{name!r} {self.texts[name] / self.n_own:.0%}" for name in names)
+            yield Difference(self.item.name, f"codes that hardly anybody else has: {said}", self._try_codes(names))
+            return
+        for group in self.groups:
+            if group["count"] and group["name"] in self.texts:
+                share, own = group["count"]["value"] / self.n_all, self.texts[group["name"]] / self.n_own
+                noise = self.deviation / self.n_all
+                others = _without(share, own, self.n_own, self.n_all)
+                is_other = self._differs(share, own, noise, self.n_own, self.n_all, _LEAST_SHARE)
+                if is_other and _is_alone(own, others):
+                    said = f"{group['name']!r} is {own:.0%} of yours, of the others' about {others:.0%}"
+                    yield Difference(self.item.name, f"{said}: do your codes mean the same?")
+                    return
+
+    def _most_of(self, name: str, texts: Counter[str]) -> float:
+        """About how many cells of a code the others may have at most, or of all that are not listed."""
+        listed = {group["name"]: group["count"] for group in self.groups[:-1]}
+        count = listed.get(name, self.groups[-1]["count"])
+        own = self.texts[name] if name in listed else sum(n for each, n in self.texts.items() if each not in listed)
+        most = count["value"] if count else 3 * self.deviation
+        return float(max(most - own, 0.0) + 4 * self.deviation)
+
+    def _odd_codes(self, texts: Counter[str]) -> list[str]:
+        """Codes of which the others have far fewer than they would if they used them as often."""
+        n_others = self.n_all - self.n_own
+        return [
+            name for name, count in sorted(texts.items())
+            if count >= max(_LEAST_CODES * self.n_own, _FEWEST_CELLS / 2)
+            and self._most_of(name, texts) < _RARE * count / self.n_own * n_others
+        ]  # fmt: skip
+
+    def _try_codes(self, names: Sequence[str]) -> str:
+        """The line that gives codes the others' words for them; "" where one has none, or where some are left."""
+        usual = [
+            group["name"] for group in self.groups[:-1]
+            if group["count"] and group["count"]["value"] - self.texts[group["name"]] > 4 * self.deviation
+        ]  # fmt: skip
+        meant = {name: guess_meaning(name, usual) for name in names}
+        pairs = {name: word for name, word in meant.items() if word is not None}
+        if len(pairs) < len(names) or len(set(pairs.values())) < len(pairs):
+            return ""
+        pairs = dict(dict(self.own.recode).get(self.item.name, ())) | pairs
+        recode = dict(self.own.recode) | {self.item.name: tuple(pairs.items())}
+        after = self._read(replace(self.own, recode=tuple(recode.items())))[3]
+        return "" if self._odd_codes(after) else f"recode.{toml_key(self.item.name)} = {toml_value(pairs)}"
