@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import socket
@@ -267,6 +268,35 @@ def test_a_run_that_was_given_up_keeps_nothing_that_opens_its_answers(
     replies = airlock.files("coordinator", "reply")
     assert len(replies) == 2 and not any(path.read_bytes()[-64:] in noted for path in replies)
     assert airlock.party("in", "coordinator") == 0, "It is over, and does not fail again."
+
+
+class Pause:
+    """In place of the operator's file: it comes when it has been looked for so many times."""
+
+    def __init__(self, n_before: float) -> None:
+        self.n_before, self.n_looks = n_before, 0
+
+    def exists(self) -> bool:
+        self.n_looks += 1
+        return self.n_looks >= self.n_before
+
+
+@pytest.mark.slow
+def test_a_run_that_is_paused_while_it_is_played_goes_on_where_it_was(
+    airlock: Airlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator's word is not noted: the next process sends what it would have sent, and nothing is wiped."""
+    assert airlock.party("out", "coordinator") == 0
+    never = Pause(math.inf)
+    with monkeypatch.context() as patch:
+        patch.setattr("hedgerow.app.coordinator.pause_file", lambda journal: never)
+        assert airlock.party("out", "coordinator") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("hedgerow.app.coordinator.pause_file", lambda journal: Pause(never.n_looks))
+        assert airlock.party("out", "coordinator") != 0
+    for _ in range(8):
+        airlock.step()
+    assert airlock.federation.model() == airlock.federation.local_model()
 
 
 @pytest.mark.slow

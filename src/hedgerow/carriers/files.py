@@ -377,9 +377,10 @@ class CarriedRun:
             try:
                 clock = Clock(replay.now, replay.sleep, replay.entropy, replay.date)
                 coordinate(self._file, replay, _PATIENCE, clock, quiet=True)
-            except (EnvironmentFault, UsageError):
-                raise
             except HedgerowError as fault:
+                if isinstance(fault, EnvironmentFault | UsageError) or fault.code == "run-paused":
+                    # What is sent then does not follow from what was noted; the operator has it in hand to go on.
+                    raise
                 failure = fault
             # Given up, too: played again it would end there again, and what opens the sites' answers serves no one.
             is_over = True
