@@ -282,7 +282,7 @@ def _with_errors(value: float, slopes: Floats, cells: Floats, noise: float) -> E
     return Estimate(value, noise * float(np.linalg.norm(slopes)), sampling)
 
 
-def mean_estimate(estimates: list[Estimate]) -> Estimate:
+def average_estimates(estimates: list[Estimate]) -> Estimate:
     """The mean of estimates with independent noise, without those that could not be measured."""
     known = [estimate for estimate in estimates if not math.isnan(estimate.value)]
     if not known:
@@ -332,7 +332,7 @@ def calibration_curve(label_class: str, cells: Floats, noise: float, predicted: 
     return CalibrationCurve(label_class, predicted, observed, error, np.maximum(total, 0) / n_records)
 
 
-def mean_estimates(moments: Floats, noise: float, largest: dict[str, float]) -> dict[str, Estimate]:
+def estimate_means(moments: Floats, noise: float, largest: dict[str, float]) -> dict[str, Estimate]:
     """Means of several numbers from the sums of (1, each as a share of its largest).
 
     Args:

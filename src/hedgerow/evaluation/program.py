@@ -27,12 +27,12 @@ from hedgerow.evaluation.estimates import (
     Estimate,
     Evaluation,
     auc,
+    average_estimates,
     calibration_curve,
     concordance,
     estimate_mean,
+    estimate_means,
     integrated_brier,
-    mean_estimate,
-    mean_estimates,
     ratio,
     regression_estimates,
     within,
@@ -252,7 +252,7 @@ def _evaluate_numbers(queries: _EvaluationQueries) -> _Outlined:
         if deviance is None:
             scores = regression_estimates(moments, noise, clip / SCORE_UNIT, half_range)
         else:
-            scores = mean_estimates(moments, noise, {"mae": largest, deviance.name: deviance.per_error * largest})
+            scores = estimate_means(moments, noise, {"mae": largest, deviance.name: deviance.per_error * largest})
         return Evaluation(Estimate(float(moments[0]), noise), scores, error_clip=largest, errors=errors)
 
     return queries.moments(clip), read
@@ -342,7 +342,7 @@ def _several_classes(
     top = np.concatenate([*losses, [0.0, 0.0]])
     bottom = np.concatenate([np.zeros(len(ours) - 2), [1.0, 1.0]])
     scores = {
-        "auc": mean_estimate(areas),
+        "auc": average_estimates(areas),
         "log_loss": within(ratio(top, bottom, ours, noise), 0.0, math.inf),
         "accuracy": within(estimate_mean(np.array([0.0, 1.0]), hits, noise), 0.0, 1.0),
     }
