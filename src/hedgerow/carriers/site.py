@@ -129,7 +129,7 @@ class LinkStore:
         self._database.close()
 
 
-class FlowerNode:
+class CarriedNode:
     """A site's node that lives for one request.
 
     Args:
@@ -313,14 +313,14 @@ def build_setup(
 
 
 def answer(path: Path, request: bytes) -> bytes:
-    """The reply of the site whose file this is to one request; raises as `FlowerNode.answer`, and UsageError."""
+    """The reply of the site whose file this is to one request; raises as `CarriedNode.answer`, and UsageError."""
     options = build_options(read_site_file(path))
     keys, folder = (read_private(Path(options.identity)), read_roster(Path(options.roster))), Path(options.state or "")
     with use_threads(options.threads or available_threads()) as n_threads:
         setup = build_setup(options, keys, read_policy(options.policy), n_threads)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         budget = note_book(folder, book_file(options.budget, folder, options.policy, setup.site))
-        return FlowerNode(*keys, setup, folder, budget, lambda fault: report(folder, fault)).answer(request)
+        return CarriedNode(*keys, setup, folder, budget, lambda fault: report(folder, fault)).answer(request)
 
 
 def _make_loader(
