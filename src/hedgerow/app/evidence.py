@@ -48,11 +48,10 @@ from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import read_json
 from hedgerow.privacy.ledger import EVALUATION_KINDS
 from hedgerow.privacy.outlook import outlook_facts
+from hedgerow.survey.statistics import BAND
 from hedgerow.trees.importances import importances
 
 FILL_IN = "FILL IN"
-_BAND = 1.96
-"""Standard deviations on both sides of an interval of 95 %."""
 _ENDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "concordance": (0.0, 1.0), "r2": (-math.inf, 1.0)}
 """Between which a measure lies; all others are at least 0."""
 _LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
@@ -543,7 +542,7 @@ def _interval(estimate: Mapping[str, Any], ends: tuple[float, float]) -> tuple[s
     value, noise, sampling = (estimate[name] for name in ("value", "noise_error", "sampling_error"))
     if value is None or not isinstance(noise, int | float):
         return "not measurable", "", ""
-    reach = _BAND * math.hypot(noise, sampling or 0.0)
+    reach = BAND * math.hypot(noise, sampling or 0.0)
     return number(value), number(max(value - reach, ends[0])), number(min(value + reach, ends[1]))
 
 
@@ -564,7 +563,7 @@ def _list_calibration(curves: Iterable[CalibrationCurve]) -> list[tuple[str, ...
             curve.predicted, curve.observed, curve.noise_error, curve.share, strict=True
         ):
             if math.isfinite(error):
-                low, high = max(observed - _BAND * error, 0.0), min(observed + _BAND * error, 1.0)
+                low, high = max(observed - BAND * error, 0.0), min(observed + BAND * error, 1.0)
                 rows.append((curve.label_class, *(f"{value:.3f}" for value in (predicted, observed, low, high, share))))
     return rows
 

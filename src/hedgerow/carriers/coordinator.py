@@ -30,6 +30,7 @@ from hedgerow.app.inputs import check_can_write, read_plan
 from hedgerow.app.output import end_log, json_text, note, warn
 from hedgerow.app.progress import list_contributors
 from hedgerow.carriers import CoordinatorFile, read_coordinator_file
+from hedgerow.codec import kind_in
 from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
 from hedgerow.errors import UsageError
 from hedgerow.methods.tasks import TrainingTask
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 # A run ----------------------------------------------------------------------------------------------------------------
 
-_KIND_AT = 4
 _MAY_WAIT = {MessageKind.WELCOME, MessageKind.ABANDONED}
 _INVITATIONS = {MessageKind.INVITATION, MessageKind.EVALUATION}
 
@@ -161,7 +161,7 @@ def make_hub(
 
     def needs_reply(site: str, messages: Sequence[bytes]) -> bool:
         is_ready = session.run.sites[site].is_ready
-        kinds = {MessageKind(message[_KIND_AT]) for message in messages} - _MAY_WAIT
+        kinds = {MessageKind(kind_in(message)) for message in messages} - _MAY_WAIT
         # A site that was invited by its greeting and has said that it is ready need not be asked again.
         return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)
 

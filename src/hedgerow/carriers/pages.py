@@ -10,13 +10,12 @@ from pathlib import Path
 
 from hedgerow.app.output import wrap_text
 from hedgerow.client.state import NodeStore
+from hedgerow.codec import kind_in
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.envelope import Envelope, EnvelopeKind
 
 _COLUMNS = 84
-_KIND_AT = 4
-"""In a message: the byte that says its kind."""
 _HOLDS = {
     MessageKind.HELLO: "A greeting: a random number, the run that this site is in, and how many of its results it has.",
     MessageKind.READY: "That this site takes part in the plan named below.",
@@ -52,8 +51,8 @@ def describe_reply(name: str, data: bytes, envelope: Envelope, messages: Sequenc
         messages: what is in the envelope.
         state: the folder of the site's node.
     """
-    counts = Counter(MessageKind(message[_KIND_AT]) for message in messages)
-    sizes = {kind: sum(len(each) for each in messages if each[_KIND_AT] == kind) for kind in counts}
+    counts = Counter(MessageKind(kind_in(message)) for message in messages)
+    sizes = {kind: sum(len(each) for each in messages if kind_in(each) == kind) for kind in counts}
     holds = [f"{_HOLDS[kind]} ({sizes[kind]:,} bytes.)" for kind in counts]
     if envelope.kind is EnvelopeKind.LOST:
         holds = ["That this site cannot go on from the file that it was sent, and has to be asked anew."]
@@ -100,4 +99,3 @@ def _page(title: str, name: str, data: bytes, about: Sequence[tuple[str, str]], 
     lines += ["", "To check", "--------", *(wrap_text(each, 2, _COLUMNS) for each in checks)]
     lines += ["", "Checked by: ______________________   Date: ____________   passed / held back", ""]
     return "\n".join(lines)
-

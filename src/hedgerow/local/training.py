@@ -52,6 +52,7 @@ from hedgerow.server.release import (
     run_evaluation,
     run_program,
 )
+from hedgerow.survey.statistics import BAND
 
 ALL_HERE = NodePolicy(min_cohort=1, min_honest_survivors=1, min_honest_group=1)
 """Owners of sites that are all in one process have nothing to insist on."""
@@ -332,8 +333,6 @@ def add_evaluation(model: Model, evaluation: Evaluation, ledger: Ledger, report:
 MAX_CURVES = 8
 HEIGHT = 6.6
 """Inches of the picture of a calibration."""
-BAND = 1.96
-"""Standard deviations of the noise that a bar covers: 95 %."""
 
 
 def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
