@@ -151,6 +151,17 @@ def test_lines_make_the_difference_go_away(tmp_path: Path, capsys: pytest.Captur
         assert json.loads(capsys.readouterr().out)["differences"] == []
 
 
+def test_cells_that_cannot_be_read_are_no_numbers(tmp_path: Path) -> None:
+    """A column of which no cell is a number is compared by nothing; `check` says that its cells cannot be read."""
+    tables = plant(tmp_path, 1)
+    odd = tmp_path / "odd.csv"
+    odd.write_text(
+        "glucose,sex,age,admitted,bmi,outcome\n" + "high,male,old,soon,big,1\n" * 1000, encoding="utf-8"
+    )
+    told = tell(str(odd), release(tables, 1))
+    assert set(told) <= {"sex"}
+
+
 def test_a_file_that_is_no_survey_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Any other JSON, or none, is a mistake in the command: exit code 2."""
     plan = tmp_path / "plan.toml"

@@ -122,7 +122,7 @@ class _Comparison:
         shown = [group["count"]["deviation"] for group in self.groups if group["count"]]
         self.deviation = shown[0] if shown else math.nan
         self.n_rows, self.n_missing, self.values, self.texts = self._read(self.own)
-        self.n_own = self.n_rows - self.n_missing
+        self.n_own = self.texts.total() if self.is_text else len(self.values)
         missing = column["missing"] or {"value": 0.0}
         self.n_all = n_records["value"] * (1 - missing["value"])
 
