@@ -47,7 +47,9 @@ def available() -> dict[str, Command]:
     found = {name: Command("experiments.paper", "run", experiment.title) for name, experiment in EXPERIMENTS.items()}
     modules = {path.stem: f"experiments.{path.stem}" for path in HERE.glob("[!_]*.py")} | BESIDE_TESTS
     for stem, module in modules.items():
-        tree = ast.parse((HERE.parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        file = HERE.parent / f"{module.replace('.', '/')}.py"
+        # Tests are in a checkout only.
+        tree = ast.parse(file.read_text(encoding="utf-8") if file.exists() else "")
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("main"):
                 name, about = (stem, tree) if node.name == "main" else (node.name.removeprefix("main_"), node)

@@ -2,7 +2,8 @@
 
 `--plugin` names the method's module or file, and `--plan` a plan: its [model], its [loss] and the section of its method
 are used with each task's columns and promise. Scores are kept under the digest of these and of the module's sources, so
-that a change of either is another run. All other options are those of `utility`.
+that a change of either is another run. `--sites` spreads the training rows over sites (`experiments.splits`) for all
+methods of Hedgerow's; rivals and XGBoost see all rows. All other options are those of `utility`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import argparse
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments import utility
+from experiments import harness, splits, utility
 from experiments.datasets import Table
 from experiments.harness import plan_for
 from hedgerow.plan.plan import Plan
@@ -37,7 +38,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--plugin", required=True, metavar="MODULE")
     parser.add_argument("--plan", required=True, type=Path, metavar="PLAN")
     parser.add_argument("--methods", nargs="+", default=[utility.DEFAULT, utility.XGBOOST], metavar="METHOD")
+    parser.add_argument("--sites", type=int, metavar="N", help="spread the training rows over N sites")
+    parser.add_argument("--label-skew", type=float, metavar="ALPHA", help="Dirichlet over labels; 0.1 is much")
+    parser.add_argument("--size-skew", type=float, metavar="ALPHA", help="Dirichlet over the sites' sizes")
+    parser.add_argument("--leaving", type=float, default=0.0, metavar="SHARE", help="of sites that leave on the way")
     options, others = parser.parse_known_args(argv)
+    split = splits.Split(options.sites or 1, options.label_skew, options.size_skew, options.leaving)
+    if options.sites is None and split != splits.Split(1):
+        parser.error("skews and sites that leave need --sites N")
+    if options.sites is not None and split.n_sites - split.n_leaving < splits.LEAST_SITES:
+        parser.error(f"{splits.LEAST_SITES} sites have to stay to the end")
+    if any(alpha is not None and not alpha > 0 for alpha in split[1:3]) or not 0 <= split.leaving < 1:
+        parser.error("an ALPHA is above 0, and the SHARE from 0 to below 1")
     module = load_plugin(options.plugin)
     table = tomllib.loads(options.plan.read_text(encoding="utf-8"))
     algorithm = str(table.get("model", {}).get("algorithm", "boosting"))
@@ -47,4 +59,9 @@ def main(argv: list[str]) -> int:
     key = json.dumps(sections, sort_keys=True) + describe_plugin(module)
     utility.METHODS[name] = partial(utility._trained, partial(plan_of, sections))
     utility.KEYS[name] = hashlib.sha256(key.encode()).hexdigest()
+    if options.sites is not None:
+        for method in {*utility.OURS, name}:
+            trains: Callable[..., Any] = utility.METHODS[method]
+            utility.METHODS[method] = partial(trains, by=partial(splits.trained, split))
+            utility.KEYS[method] = utility.KEYS.get(method, "") + f"{tuple(split)}{harness.code_digest('splits.py')}"
     return utility.main([*others, "--methods", *options.methods, name], asks=False)

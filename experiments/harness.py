@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score, roc_auc_score
 
+import hedgerow
 from experiments.datasets import Table
 from hedgerow.client.node import Node, SamplingSource, SeededSampling
 from hedgerow.data.site_data import HeldValues, SiteData
@@ -263,7 +264,7 @@ def code_digest(*modules: str, own: bool = True) -> str:
     """Twelve hexadecimal digits over the code that decides results (unless not `own`), and further modules here."""
     digest = hashlib.sha256()
     for part in (*(CODE if own else ("datasets.py",)), *modules):
-        place = next(root / part for root in (HERE, HERE.parent / "src" / "hedgerow") if (root / part).exists())
+        place = next(root / part for root in (HERE, Path(hedgerow.__file__).parent) if (root / part).exists())
         for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]

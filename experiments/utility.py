@@ -31,6 +31,7 @@ from experiments.rivals import RIVALS, by_xgboost
 from hedgerow.errors import PlanError
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.plan.plan import Plan
+from hedgerow.server.release import Outcome
 from hedgerow.training.presets import PRESETS, Preset, apply_preset
 
 Floats = NDArray[np.float64]
@@ -59,10 +60,11 @@ def _dp_xgboost(table: Table, epsilon: float, n_train: int, seed: int) -> Plan:
 
 
 def _trained(
-    make: Callable[..., Plan], prepared: Prepared, train: NDArray[np.bool_], epsilon: float, seed: int
-) -> Floats:
+    make: Callable[..., Plan], prepared: Prepared, train: NDArray[np.bool_], epsilon: float, seed: int,
+    by: Callable[[Prepared, Plan, NDArray[np.bool_], int], Outcome] = harness.trained,
+) -> Floats:  # fmt: skip
     plan = make(prepared.table, epsilon, int(train.sum()), seed)
-    outcome = harness.trained(prepared, plan, train, seed)
+    outcome = by(prepared, plan, train, seed)
     ensemble, scores = outcome.ensemble, harness.scores_of(outcome, harness.rows_of(prepared, plan, ~train))
     if plan.label.kind.is_number:
         return ensemble.link.values(scores[0], plan.label)
