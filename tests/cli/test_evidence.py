@@ -280,6 +280,27 @@ def test_a_void_guarantee_is_not_sold(
     assert ("no exact total" in page) == (context != {})
 
 
+def test_an_account_by_a_library_is_not_counted_again_by_it(
+    gather: Callable[..., tuple[Model, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where dp_accounting gave Hedgerow's figure, no line of its own seems to confirm it."""
+    lines = [{"by": name, "version": "1", "epsilon": 0.5} for name in ("mpmath", "dp_accounting")]
+    monkeypatch.setattr("hedgerow.app.evidence.recount_ledger", lambda releases, delta: lines)
+    ledger = read_ledger(DiscreteGaussianEvent(30.0, 3000, 4))
+    for accountant, counted in (("gdp", {"mpmath", "dp_accounting"}), ("pld", {"mpmath"})):
+        _, content = gather(ledger, accountant=accountant)
+        assert content["report"]["accounted_by"] == accountant
+        assert {line["by"] for line in content["recount"] if "epsilon" in line} == counted
+
+
+def test_contents_are_in_the_order_of_the_page(pack: Path) -> None:
+    """Who signs finds the parts in the order in which they are listed."""
+    page = (pack / "out" / "evidence.html").read_text(encoding="utf-8")
+    contents = page[page.index('<nav aria-label="Contents">') : page.index("</nav>")]
+    listed = re.findall(r'href="#([^"]*)"', contents)
+    assert listed == [own for own in re.findall(r'id="([^"]*)"', page) if own in listed]
+
+
 SERVER, SHARED = DiscreteGaussianEvent(30.0, 3000, 4), DiscreteGaussianSumEvent(20.0, 1000, 4, 4)
 LOCAL = LocalGaussianEvent(30.0, 3000, 4)
 

@@ -133,7 +133,7 @@ def test_an_experiment_names_its_extra(module: str, arguments: list[str]) -> Non
 
 def test_the_error_is_of_the_environment() -> None:
     """Scripts tell it apart by its class and its code."""
-    fault = missing_extra("flwr", "The engine `flower`")
+    fault = missing_extra("flwr", "A run over Flower")
     assert isinstance(fault, EnvironmentFault) and (fault.code, fault.exit_code) == ("missing-extra", 10)
 
 

@@ -97,7 +97,12 @@ def gather_evidence(
         "report_text": model.report_text(date),
         "facts": report.facts(sites=model.sites),
         "ledger": _group_releases(ledger),
-        "recount": recount_ledger(ledger, report.delta),
+        "recount": [
+            {name: line[name] for name in ("by", "version")} | {"why": "the figure above is its own"}
+            if (line["by"], report.accounted_by) == ("dp_accounting", "pld")
+            else line
+            for line in recount_ledger(ledger, report.delta)
+        ],
         "budget": None if book is None else _read_book(book, report.delta),
         "published": [_describe_file(file) for file in files],
         "attack": None if attack is None else _read_object(attack),
@@ -358,7 +363,7 @@ def render_evidence(model: Model, content: Content) -> str:
             render_facts(_pick(content["facts"], "releases")),
             _render_table("Releases", content["ledger"]),
             render_text(notes["recount"]),
-            render_table("Counted twice", ("by", "epsilon"), _list_counts(content)),
+            render_table("Counted by others, beside Hedgerow's figure", ("by", "epsilon"), _list_counts(content)),
         ],
         "trust": [
             render_table("Who sees what", _SEEN, content["trust"]["rows"]),
@@ -389,7 +394,7 @@ def render_evidence(model: Model, content: Content) -> str:
         ],
         "sign": [render_text(notes["sign"]), *(render_text(line, "sign") for line in ("Name", "Date, signature"))],
     }  # fmt: skip
-    body = [render_text(notes["reading"]), render_text(notes["order"], "muted"), render_contents(titles.values())]
+    body = [render_text(notes["reading"]), render_text(notes["order"], "muted"), render_contents(titles[name] for name in parts)]
     body += [render_section(titles[name], own) for name, own in parts.items()]
     subtitle = f"{content['model']['plan_name']}: {content['model']['file']}, {content['written_on']}"
     return render_document("Evidence for reviewers", subtitle, body)

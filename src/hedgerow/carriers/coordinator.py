@@ -190,7 +190,6 @@ def serve_monitors(
 
 
 # Simulations ----------------------------------------------------------------------------------------------------------
-# Federations that are set up in one place: all of a simulation's, and the keys of Flower's own processes.
 # A simulation has keys, policies and rows of the shipped study for as many sites as Flower has nodes. The rows are
 # public, so everything may lie in one folder; the parties' code is the one of every run.
 

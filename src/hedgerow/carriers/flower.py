@@ -23,7 +23,7 @@ try:
     from flwr.app import ConfigRecord, Context, Message, RecordDict
     from flwr.serverapp import Grid
 except ImportError as error:
-    raise missing_extra("flwr", "The engine `flower`") from error
+    raise missing_extra("flwr", "A run over Flower") from error
 
 RECORD = "hedgerow"
 MESSAGE_TYPE = "query"

@@ -1,10 +1,11 @@
-"""A site of a Flower federation: its answers to what a SuperNode hands over, and ``hedgerow flower-node``.
+"""A site's node that lives for one request, whatever carries it: Flower, NVFlare, files; and a resident one.
 
-The node runs apart from the SuperNode, in a process of its own, behind a socket. It answers what travels in Flower's
-messages as a node over gRPC would: the same policy, the same state, the same budget book.
+It answers as a node over gRPC would: the same policy, the same state, the same budget book. ``hedgerow flower-node`` is
+resident: apart from what carries its messages, in a process of its own, behind a socket. Its name, those of its files
+(`flower.db`, `flower.log`) and some codes (`flower-file`) are from the first carrier, and serve all of them.
 
 One request comes in and one reply goes out, everything in between is on the node's own disk. Where no node is resident,
-Flower starts a new process for every message, perhaps on the other side of a restart. So a request is noted before it
+every message has a new process, perhaps on the other side of a restart. So a request is noted before it
 is worked on and its reply before it leaves: a repeated request gets the same bytes again, and one whose process ended
 in between is answered with "lost", after which the coordinator greets the node again, as after a broken connection.
 """

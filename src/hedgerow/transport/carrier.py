@@ -149,9 +149,10 @@ class EnvelopeHub:
         identity: the coordinator's.
         roster: who may take part.
         carrier: carries the envelopes.
+        clock: time and chance.
         greeting: what a greeting carries, open for its carrier to read; whether its node is greeted for the first time.
-        needs_reply: whether what waits for a site must go now, or may wait for the next message; patience; a node that
-            asks its owner is greeted again after `repeat`.
+        needs_reply: whether what waits for a site must go now, or may wait for the next message.
+        patience: a node that asks its owner is greeted again after its `repeat`.
     """
 
     def __init__(
@@ -295,7 +296,7 @@ class EnvelopeHub:
         return sorted(set(self._peers) - there)
 
     def _dismiss(self, absent: Iterable[int]) -> None:
-        """Nodes that have ended, or have given no sign of life for a minute: no round waits for them."""
+        """Nodes that have ended, or that their carrier takes for dead: no round waits for them."""
         for node in absent:
             self._drop(self._peers.pop(node), WireCode.CONNECTION_LOST)
 
