@@ -34,6 +34,7 @@ def load_plugin(name: str) -> ModuleType:
 
 
 def _plug_in(module: ModuleType) -> ModuleType:
+    """Let a module register what it adds, once."""
     if getattr(module, "__hedgerow_plugged__", None) is None:
         plug_in = getattr(module, "plug_in", None)
         if callable(plug_in):
@@ -43,6 +44,7 @@ def _plug_in(module: ModuleType) -> ModuleType:
 
 
 def _find(name: str) -> ModuleType:
+    """Import a module by its name or its file."""
     path = Path(name)
     try:
         if path.suffix != ".py":
@@ -83,6 +85,7 @@ def describe_plugin(module: ModuleType) -> str:
 
 
 def _version_of(module: ModuleType) -> str:
+    """A module's own version, else its distribution's, else 0."""
     own = getattr(module, "__version__", None)
     if own is not None:
         return str(own)

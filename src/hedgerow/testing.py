@@ -163,6 +163,7 @@ class _Checked:
             self._note("another model where the same rows are at 1, 3 or 50 sites")
 
     def _nodes(self, rows: SiteData, parts: Sequence[npt.ArrayLike]) -> list[Node]:
+        """A node for each part of the rows."""
         nodes: list[Node] = []
         for number, part in enumerate(parts):
             own = np.asarray(part, dtype=np.intp)
@@ -179,6 +180,7 @@ class _Checked:
         self.faults.setdefault(fault if query is None else f"{query.purpose.kind}: {fault}")
 
     def _faults_of(self, query: Query, alone: list[IntVector], together: IntVector, empty: IntVector) -> Iterator[str]:
+        """What answers of single rows, of all and of none say against what a query states."""
         if not np.array_equal(sum(alone), together) or empty.any():
             yield "what single rows answer does not add up to what all of them answer: it is no sum over rows"
         if max(int(np.abs(answer).max(initial=0)) for answer in alone) > query.bound:

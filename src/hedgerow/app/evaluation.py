@@ -113,7 +113,7 @@ def conclude_evaluation(outcome: Outcome, model: Model) -> FederatedEvaluation:
 
 
 def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> None:
-    """What was found and what it cost, for a person."""
+    """Print an evaluation over sites, where the model went, and what all of it cost."""
     facts = [("sites", f"{len(sites)}: {join_names(sites)}"), *score_facts(found.evaluation)]
     facts.append(("model", f"written to {out}, with this evaluation on its account"))
     if picture is not None:
@@ -128,7 +128,7 @@ def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path
 
 
 def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """What was found, for a person."""
+    """The number of records, scores with their errors and intervals of an evaluation, as facts for a person."""
     n_records = evaluation.n_records
     facts = [("records", f"about {max(n_records.value, 0):,.0f} ± {n_records.noise_error:,.0f}")]
     facts += [(format_title(name), estimate_text(estimate)) for name, estimate in evaluation.scores.items()]

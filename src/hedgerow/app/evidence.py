@@ -149,6 +149,7 @@ def list_importances(model: Model) -> list[Content]:
 
 
 def _read_object(file: Path) -> Content:
+    """The JSON object in a file; UsageError for anything else."""
     data = file.read_bytes()
     try:
         found = read_json(data)
@@ -162,6 +163,7 @@ def _read_object(file: Path) -> Content:
 
 
 def _read_book(book: Path, delta: float) -> Content:
+    """What a budget book says, with each sum at delta."""
     opened = BudgetBook(book)
     try:
         return opened.describe(delta)
@@ -190,6 +192,7 @@ def _group_releases(ledger: Iterable[Mapping[str, Any]]) -> list[Content]:
 
 
 def _describe_software() -> Content:
+    """Versions of Hedgerow and of what it computes with, and a digest of Hedgerow's sources."""
     package = Path(str(resources.files("hedgerow")))
     hasher = hashlib.sha256()
     for file in sorted(each for each in package.rglob("*") if each.suffix in (".py", ".toml", ".html", ".css", ".js")):
@@ -266,6 +269,7 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
 
 
 def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Content:
+    """Who sees what, and what a dishonest site could do, in the run's own mode."""
     report = model.report
     # An evaluation may have had other noise: who has seen exact totals in either has seen some.
     own = words["server" if "server" in report.evaluation_modes else report.noise_mode]
@@ -394,7 +398,8 @@ def render_evidence(model: Model, content: Content) -> str:
         ],
         "sign": [render_text(notes["sign"]), *(render_text(line, "sign") for line in ("Name", "Date, signature"))],
     }  # fmt: skip
-    body = [render_text(notes["reading"]), render_text(notes["order"], "muted"), render_contents(titles[name] for name in parts)]
+    contents = render_contents(titles[name] for name in parts)
+    body = [render_text(notes["reading"]), render_text(notes["order"], "muted"), contents]
     body += [render_section(titles[name], own) for name, own in parts.items()]
     subtitle = f"{content['model']['plan_name']}: {content['model']['file']}, {content['written_on']}"
     return render_document("Evidence for reviewers", subtitle, body)
@@ -440,6 +445,7 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
 
 
 def _render_promise(content: Content) -> list[str]:
+    """The guarantee with what voids or qualifies it."""
     report = content["report"]
     guarantee = (
         "depends on its author's word" if report.get("authors") and not report["voided_by"] else report["guarantee"]
@@ -483,6 +489,7 @@ def _render_table(title: str, rows: Sequence[Content]) -> str:
 
 
 def _render_public(report: Content) -> str:
+    """Each column that was taken as public, with all that the report says of it."""
     columns = report.get("taken_as_public", {}).get("columns", [])
     rows = []
     for each in columns:
@@ -493,6 +500,7 @@ def _render_public(report: Content) -> str:
 
 
 def _render_budget(content: Content, notes: Mapping[str, str]) -> list[str]:
+    """The runs of each data set of the book, or that no book was given."""
     if content["budget"] is None:
         return [render_text(notes["no_book"])]
     parts = [render_text(notes["book"])]
@@ -509,6 +517,7 @@ def _render_budget(content: Content, notes: Mapping[str, str]) -> list[str]:
 
 
 def _render_attack(content: Content, notes: Mapping[str, str]) -> list[str]:
+    """An attack's figures, marked where they are of private rows or of another plan."""
     attack, own = content["attack"], (content["model"]["plan_digest"], content["model"]["agreed_digest"])
     if attack is None:
         return [render_text(notes["no_attack"])]
@@ -521,6 +530,7 @@ def _render_attack(content: Content, notes: Mapping[str, str]) -> list[str]:
 
 
 def _flatten(content: Any, name: str = "") -> list[tuple[str, Any]]:
+    """Each plain value of JSON, named by the path to it."""
     pairs = (
         content.items() if isinstance(content, dict) else enumerate(content, 1) if isinstance(content, list) else None
     )
@@ -530,6 +540,7 @@ def _flatten(content: Any, name: str = "") -> list[tuple[str, Any]]:
 
 
 def _list_counts(content: Content) -> list[tuple[str, str]]:
+    """Epsilon by Hedgerow and by each library, or why one has none."""
     report = content["report"]
     counts = [(f"Hedgerow, {report['accounted_by']}", report["epsilon"])]
     counts += [(f"{line['by']} {line['version']}", line.get("epsilon", line.get("why"))) for line in content["recount"]]
@@ -544,6 +555,7 @@ def _list_scores(evaluation: Content) -> list[tuple[str, str, str, str]]:
 
 
 def _interval(estimate: Mapping[str, Any], ends: tuple[float, float]) -> tuple[str, str, str]:
+    """An estimate and its 95 % interval from noise and sampling, cut off at `ends`."""
     value, noise, sampling = (estimate[name] for name in ("value", "noise_error", "sampling_error"))
     if value is None or not isinstance(noise, int | float):
         return "not measurable", "", ""
@@ -552,6 +564,7 @@ def _interval(estimate: Mapping[str, Any], ends: tuple[float, float]) -> tuple[s
 
 
 def _read_curves(evaluation: Content) -> list[CalibrationCurve]:
+    """An evaluation's curves; null is nan."""
     def numbers(values: Sequence[Any]) -> Any:
         return np.array(
             [math.inf if value == "infinite" else math.nan if value is None else value for value in values], float
@@ -562,6 +575,7 @@ def _read_curves(evaluation: Content) -> list[CalibrationCurve]:
 
 
 def _list_calibration(curves: Iterable[CalibrationCurve]) -> list[tuple[str, ...]]:
+    """Lines of `curve_heads`, of the points whose noise is finite."""
     rows: list[tuple[str, ...]] = []
     for curve in curves:
         for predicted, observed, error, share in zip(
@@ -584,6 +598,7 @@ def _pick(facts: Iterable[Sequence[str]], *names: str) -> list[tuple[str, str]]:
 
 
 def _list_text(value: Any) -> str:
+    """A bound, or a list of categories, as a plan has it."""
     return (
         ", ".join(map(_list_text, value))
         if isinstance(value, list | tuple)
@@ -594,4 +609,5 @@ def _list_text(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
+    """A cell of a table: six digits of a number, and commas in a whole one."""
     return number(value, 6) if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

@@ -82,6 +82,7 @@ def _by_formula(counted: Mapping[Key, int], delta: float) -> float:
 
 
 def _by_distributions(counted: Mapping[Key, int], delta: float) -> float:
+    """An upper bound on epsilon at delta: losses are rounded up on the library's grid."""
     from dp_accounting.pld import common, privacy_loss_distribution
 
     parts = []

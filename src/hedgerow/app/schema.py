@@ -26,7 +26,7 @@ _ARE_NAMED: Schema = {"type": "object", "additionalProperties": False}
 
 
 def plan_schema() -> Schema:
-    """Of a plan's file."""
+    """The JSON Schema of a plan's file."""
     feature = describe_section(Feature)
     for bound in ("min", "max"):
         # Of a date, which is turned into days before the field's check.
@@ -53,7 +53,7 @@ def _describe_loss(name: str, section: type) -> Schema:
 
 
 def policy_schema() -> Schema:
-    """Of a site's policy."""
+    """The JSON Schema of a site's policy."""
     from hedgerow.client.policy import Policy
 
     return describe_section(Policy)

@@ -155,7 +155,7 @@ def separate(scores: Floats, present: Bools, bound: Bound) -> Separation:
 
 
 def _shrink(share: float, count: int) -> float:
-    """A share of so many, half a one nearer to one half: none and all of a few are not known without error."""
+    """The share after one more trial with half a success, as none and all of a few are not known without error."""
     return (share * count + 0.5) / (count + 1)
 
 

@@ -188,6 +188,7 @@ def read_party_file(path: Path) -> SiteFile | CoordinatorFile:
 
 
 def _read(kind: type[File], path: Path, name: str) -> File:
+    """A party's file with absolute paths; UsageError `flower-file` for one that is none."""
     try:
         content = read_toml(path.read_text(encoding="utf-8-sig"))
         found = read_section(kind, content, name)

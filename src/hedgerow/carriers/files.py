@@ -78,6 +78,7 @@ def find_files(folder: Path, site: str, kind: str) -> list[Path]:
 
 
 def _refuse(path: Path, fault: str) -> RemoteProtocolError:
+    """A file in the folder that is not taken, with its name."""
     return RemoteProtocolError("carried-file", path=path, fault=fault)
 
 
@@ -116,12 +117,14 @@ def _read_reply(path: Path, roster: PinnedRoster, site: str) -> tuple[bytes, Env
 
 
 def _write_request(folder: Path, site: str, envelope: bytes) -> None:
+    """Write a site's request, with its page."""
     data, about = HandedOn(__version__, envelope).to_bytes(), parse(envelope)
     name = name_file(site, about.number, _REQUEST)
     _write(folder, name, data, describe_request(name, data, about, site))
 
 
 def _write(folder: Path, name: str, data: bytes, page: str) -> None:
+    """Write a file and its page over what is there."""
     for path, content in ((folder / name, data), (folder / f"{name}.txt", page.encode())):
         if path.is_symlink():
             # Who carries the folder may have put it there: a file elsewhere would be written over.

@@ -256,6 +256,7 @@ class CarriedNode:
             store.close()
 
     def _answer_lost(self, request: Envelope, latest: int) -> bytes:
+        """Say that the link is lost, by the number of the last request that is known."""
         lost = self._envelope(EnvelopeKind.LOST, request, bytes(KEY_BYTES))
         return sign(replace(lost, number=max(0, latest)), self._identity.seed)
 

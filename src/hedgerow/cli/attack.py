@@ -28,7 +28,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what was found."""
+    """Attack the model's plan, and print or write the report."""
     from hedgerow.app.attack import attack_model, describe_attack, print_attack, render_attack
     from hedgerow.models.model import Model, write_atomically
 

@@ -27,7 +27,7 @@ def add_commands(commands: Any) -> None:
 
 
 def carry_out(arguments: argparse.Namespace) -> None:
-    """Write what waits."""
+    """Write what waits for other parties as files in a folder, with a page for each."""
     from hedgerow.carriers import SiteFile, read_party_file
     from hedgerow.carriers.files import carry_out_of_coordinator, carry_out_of_site
 
@@ -39,7 +39,7 @@ def carry_out(arguments: argparse.Namespace) -> None:
 
 
 def carry_in(arguments: argparse.Namespace) -> None:
-    """Take in what came."""
+    """Read a folder's files for this party, and act on them."""
     from hedgerow.carriers import SiteFile, read_party_file
     from hedgerow.carriers.files import carry_into_coordinator, carry_into_site
 

@@ -223,7 +223,7 @@ class ErrorMoments(_Moments):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DevianceMoments(_Moments):
-    """How large the errors of a model of counts are, and its deviance: int64 [3].
+    """How large errors are, and the deviance of the loss, of counts and quantiles: int64 [3].
 
     They are the sums of (1, min(e, clip) / clip, min(d, limit) / limit): e is the error of the prediction and d its
     deviance; see `hedgerow.losses.kinds.Deviance`, which has the limit for a clip.
@@ -256,9 +256,10 @@ class DevianceMoments(_Moments):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupedSums(EvaluationQuery):
-    """The same sums as an evaluation's detail, for each public group of a column's values by itself.
+    """How well a model predicts, by public group of one column.
 
-    A record is in one group, so what it adds at most is what it adds to `one`.
+    They are the sums of an evaluation's detail, for each group by itself. A record is in one group, so what it adds at
+    most is what it adds to `one`.
 
     Attributes:
         one: the question about all records; without an update.

@@ -400,8 +400,8 @@ class Plan:
     """A validated plan. Build one with `parse_plan` or `Plan.from_dict`; both check every field and every pair.
 
     `own` is the section of its method, None for one without, and `loss` what [loss] says, None for the usual loss of
-    the label. `prepared` are the releases that its public parts came
-    from, in their order: what was spent before the run, out of the same epsilon.
+    the label. `prepared` are the releases that its public parts came from, in their order: what was spent before the
+    run, out of the same epsilon.
     """
 
     name: str
@@ -719,6 +719,7 @@ def _read_prepared(tables: Any) -> tuple[Prepared, ...]:
 
 
 def _read_loss(table: Any) -> NamedLoss | None:
+    """The named loss of a [loss] section."""
     if table is None:
         return None
     if not isinstance(table, Mapping):
@@ -802,6 +803,7 @@ def check_consistency(plan: Plan) -> None:
 
 
 def _check_loss(plan: Plan, rules: PlanRules) -> None:
+    """A named loss fits the method and the label's type."""
     if plan.loss is None:
         return
     if not rules.reads_loss:

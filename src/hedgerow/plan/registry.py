@@ -175,8 +175,9 @@ class PlanRules:
         reads_loss: whether it carries out the losses that [loss] names; plans of others with one are refused.
         is_pure: whether its releases are of pure differential privacy.
         is_constrained: whether its scores go with a feature as `Feature.monotone` says, and which features meet as
-            `Model.interaction_constraints` do; plans of others with either are refused.
+            `ModelSection.interaction_constraints` do; plans of others with either are refused.
         counts_prepared: whether it calibrates its noise to what is left beside releases made before (`Plan.prepared`).
+        is_grouped: whether sums may be taken by group of sites, of which the middle counts (`federation.groups`).
         version: of a method of another package, for reports.
         check: raises PlanError for a plan that contradicts itself; its own section is `plan.own`.
     """

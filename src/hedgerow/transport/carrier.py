@@ -249,6 +249,7 @@ class EnvelopeHub:
         self._post_all(due)
 
     def _post_all(self, peers: list[_Peer]) -> None:
+        """Hand requests to the carrier; the next repetition of each comes after twice the time."""
         if not peers:
             return
         numbers = self._carrier.push([(peer.node, peer.raw) for peer in peers])
@@ -263,6 +264,7 @@ class EnvelopeHub:
                 self._traffic.sent += len(peer.raw)
 
     def _write_greeting(self, peer: _Peer) -> None:
+        """Begin a link with new keys."""
         is_first = peer.number < 0
         peer.link, peer.secret = self._clock.entropy(LINK_BYTES), self._clock.entropy(KEY_BYTES)
         # An earlier process may have greeted the node: seconds since 1970 are more than it counted, or the node says.
@@ -273,6 +275,7 @@ class EnvelopeHub:
         self._sign(peer)
 
     def _write_request(self, peer: _Peer) -> None:
+        """Seal what waits for a node."""
         if peer.keys is None:
             return
         peer.number += 1
@@ -303,6 +306,7 @@ class EnvelopeHub:
     # Replies -----------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
+        """Take in the replies that are there; a refused one ends its node's link."""
         waiting = {number: peer for peer in self._peers.values() for number in peer.posted}
         if not waiting:
             return
@@ -371,6 +375,7 @@ class EnvelopeHub:
         return True
 
     def _join(self, peer: _Peer, reply: Envelope) -> None:
+        """Let a site whose greeting was answered be one of the run."""
         if self._is_twin(peer, reply.site):
             return
         peer.keys = LinkKeys.agree(peer.secret, reply.key, peer.link, reply.site)
@@ -406,6 +411,7 @@ class EnvelopeHub:
         peer.drain()
 
     def _drop(self, peer: _Peer, reason: WireCode) -> None:
+        """Tell the run that a site has left."""
         if peer.site and self._by_site.get(peer.site) is peer:
             del self._by_site[peer.site]
             self._events.append(Left(peer.site, reason.value))

@@ -277,6 +277,7 @@ def ask(path: Path, version: str, request: bytes) -> bytes:
 
 
 def _require_dead(path: Path) -> None:
+    """EnvironmentFault `address-in-use` where something answers at a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.connect(str(path))
