@@ -5,9 +5,9 @@ resident: apart from what carries its messages, in a process of its own, behind 
 (`flower.db`, `flower.log`) and some codes (`flower-file`) are from the first carrier, and serve all of them.
 
 One request comes in and one reply goes out, everything in between is on the node's own disk. Where no node is resident,
-every message has a new process, perhaps on the other side of a restart. So a request is noted before it
-is worked on and its reply before it leaves: a repeated request gets the same bytes again, and one whose process ended
-in between is answered with "lost", after which the coordinator greets the node again, as after a broken connection.
+every message has a new process, perhaps on the other side of a restart. So a request is noted before it is worked on
+and its reply before it leaves: a repeated request gets the same bytes again, and one whose process ended in between is
+answered with "lost", after which the coordinator greets the node again, as after a broken connection.
 """
 
 from __future__ import annotations
