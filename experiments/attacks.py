@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from experiments.harness import arguments, picture, table, verdict
-from hedgerow.app.attack import Attack, Target, attack, collect_products
 from hedgerow.attacks.inference import Products, reconstruct, share_found
 from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
 from hedgerow.data.units import Records
+from hedgerow.local.attacks import AttackReport, Target, collect_products, run_attacks
 from hedgerow.local.simulation import simulate_records
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
@@ -109,7 +109,7 @@ class Case:
     findings: list[str]
 
     @classmethod
-    def of(cls, name: str, epsilon: float, attacked: Attack) -> Case:
+    def of(cls, name: str, epsilon: float, attacked: AttackReport) -> Case:
         """What was found."""
         signal, cells, figures = attacked.signal, attacked.attributes, [one.found.auc for one in attacked.membership]
         shares = {one.source: one.share for one in attacked.reconstruction}
@@ -156,8 +156,8 @@ def _epsilon(epsilon: float) -> str:
     return "no noise" if math.isinf(epsilon) else f"{epsilon:g}"
 
 
-def _attack(target: Target, random: np.random.Generator, outliers: list[int] | None) -> Attack:
-    return attack(target, random, outliers=outliers, n_models=N_MODELS)
+def _attack(target: Target, random: np.random.Generator, outliers: list[int] | None) -> AttackReport:
+    return run_attacks(target, random, outliers=outliers, n_models=N_MODELS)
 
 
 def attack_all(n_rows: int, methods: Sequence[str], kept: Path) -> Iterator[Case]:
@@ -293,7 +293,7 @@ class CountsFirstTwice(Target):
         return rows.only(np.append(np.arange(rows.n_records), 0))
 
 
-def plant_faults(n_rows: int) -> dict[str, Attack]:
+def plant_faults(n_rows: int) -> dict[str, AttackReport]:
     """What the attacks say of runs with a fault."""
     plan = plan_of(1.0, n_rows, LABELS[TREES])
     rows = plant(plan, n_rows, np.random.default_rng(1))[0]
@@ -384,7 +384,7 @@ def main(argv: list[str]) -> int:
 
 
 def _gates(
-    cases: Sequence[Case], shares: Mapping[tuple[str, float], tuple[float, float]], faults: Mapping[str, Attack]
+    cases: Sequence[Case], shares: Mapping[tuple[str, float], tuple[float, float]], faults: Mapping[str, AttackReport]
 ) -> dict[str, bool]:
     """What must hold, with what was found."""
     exact = next(case for case in cases if case.name == TREES and math.isinf(case.epsilon))

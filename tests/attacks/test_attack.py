@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.app import attack as attacks
-from hedgerow.app.attack import Attack, Target, attack
 from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
+from hedgerow.local import attacks
+from hedgerow.local.attacks import AttackReport, Target, run_attacks
 from hedgerow.local.simulation import simulate_records
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
@@ -36,8 +36,8 @@ def made(plan: Plan) -> SiteRows:
     return site_rows_from_records([simulate_records(plan, 60, seed=1)], plan)
 
 
-def found_in(target: Target) -> Attack:
-    return attack(target, np.random.default_rng(1), n_models=(6, 3, 3))
+def found_in(target: Target) -> AttackReport:
+    return run_attacks(target, np.random.default_rng(1), n_models=(6, 3, 3))
 
 
 class HalfNoise(SystemNoise):

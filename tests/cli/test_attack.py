@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from hedgerow.app import attack as attacks
+from hedgerow.app import attack
 from hedgerow.app.output import PRIVATE
+from hedgerow.local import attacks
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few models and few rows."""
-    monkeypatch.setattr(attacks, "attack", partial(attacks.attack, n_models=(4, 2, 2)))
+    monkeypatch.setattr(attack, "run_attacks", partial(attack.run_attacks, n_models=(4, 2, 2)))
     for name, value in (("MOST_UNITS", 40), ("MOST_SIGNALS", 40), ("N_CORNERS", 3), ("N_ALTERED", 3)):
         monkeypatch.setattr(attacks, name, value)
 

@@ -1,617 +1,31 @@
-"""Attacks on runs of one's own plan over one's own rows, beside what the ledger allows.
-
-Every run here is a real one, with real noise, over rows that were chosen by coins. What a unit adds to each release is
-asked of a node that holds that unit alone. The figures are exact and of private rows: for their owner.
-"""
+"""``hedgerow attack`` on a model: whose rows are attacked, and what was found as tables, a page, JSON and text."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
-from scipy.special import ndtr
 
 from hedgerow.app.document import render_document, render_figures, render_section, render_text
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, alarm, note, number, print_facts, width, wrap_text
 from hedgerow.app.statistics import Sheet, print_sheet, render_sheet
-from hedgerow.attacks.inference import (
-    Products,
-    infer_from_scores,
-    infer_from_sums,
-    reconstruct,
-    share_found,
-)
-from hedgerow.attacks.measures import Bound, Figure, Separation, separate
-from hedgerow.client.node import Node
-from hedgerow.data.site_data import Recoded, SiteData, SiteRows, read_site_rows, site_rows_from_records
+from hedgerow.attacks.measures import Figure
+from hedgerow.data.site_data import read_site_rows, site_rows_from_records
 from hedgerow.data.sources import Location
-from hedgerow.data.units import MOST_LEFT_OUT, RowCount, rows_within_bounds
+from hedgerow.data.units import MOST_LEFT_OUT, RowCount
+from hedgerow.local.attacks import AttackReport, Target, run_attacks
 from hedgerow.local.simulation import simulate_records
-from hedgerow.local.training import without_secure_aggregation
-from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan
-from hedgerow.privacy.calibration import noise_of, noise_of_records
-from hedgerow.privacy.events import PureEvent
-from hedgerow.privacy.noise import NoiseSource, SystemNoise
-from hedgerow.protocol.queries import IntVector, PureQuery, Query, SampledQuery
-from hedgerow.server.release import Outcome, PlainAggregation, run_program
-from hedgerow.training.steps import Program
-from hedgerow.trees.binning import build_grid
-from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.leaf_sums import LeafSums
-from hedgerow.trees.leaves import leaf_weights
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Unit = NDArray[np.intp]
-"""The rows that the plan protects together, by their numbers."""
-Progress = Callable[[str], object]
-
-MOST_UNITS = 1_000
-"""Of the table that are told members from others, drawn by chance: a product of every two is needed."""
-MOST_SIGNALS = 5_000
-N_SHADOWS, N_TARGETS, N_RUNS = 64, 16, 8
-OUTLIERS = 0.05
-N_CORNERS, N_ALTERED, MOST_ALTERED = 40, 60, 12
-EXACT = 1e-3
-"""What a sum without noise is known to, per unit of its sensitivity."""
-N_CHANCES = 100
-N_ERRORS = 5
-"""Standard errors by which a figure may differ from the ledger's: many are looked at, and few are chance's."""
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One release of a run.
-
-    Attributes:
-        query: what was asked.
-        exact: int64 [length], the sum over the rows.
-        released: int64, what was released of it.
-        unit: of the noise, standard deviation or scale, by which the ledger counts; without noise the sensitivity.
-        claimed: the squared sensitivity in that unit: what the release costs in mu², or epsilon² where it is pure.
-        sigma: standard deviation of all noise in the release; 0 without.
-    """
-
-    query: Query
-    exact: IntVector
-    released: IntVector
-    unit: float
-    claimed: float
-    sigma: float
-
-    @property
-    def is_sum(self) -> bool:
-        """Whether the sum is of all records, and was released itself."""
-        return not self.query.is_choice and not self.query.is_sampled
-
-    @property
-    def rate(self) -> float:
-        """A record's chance to be in the sum."""
-        query = self.query
-        if isinstance(query, SampledQuery):
-            return query.sampling_rate
-        return query.pure.sampling_rate if isinstance(query, PureQuery) else 1.0
-
-    def spent(self, vectors: Floats) -> Floats:
-        """What records that add these vectors, [n, length], cost of `claimed`: [n]."""
-        own = vectors / self.unit
-        return np.asarray(np.abs(own).sum(axis=1) ** 2 if self.query.is_pure else (own**2).sum(axis=1))
-
-
-class Everyone:
-    """Draws every record: what it adds if it is drawn."""
-
-    seeded = True
-
-    def draw(self, threshold: int, n_records: int, purpose: str) -> Bools:
-        """See `SamplingSource.draw`."""
-        return np.ones(n_records, dtype=np.bool_)
-
-
-class _Witness:
-    """A node, and what it has answered."""
-
-    def __init__(self, node: Node) -> None:
-        self.site, self._node = node.site, node
-        self.answers: list[IntVector] = []
-
-    def answer(self, query: Query) -> IntVector:
-        """See `Node.answer`."""
-        self.answers.append(self._node.answer(query))
-        return self.answers[-1]
-
-
-class Target:
-    """Runs of a plan over some of a table's units.
-
-    Args:
-        plan: whose seed of the trees is known.
-        rows: the table; of a unit, as many rows are used as the plan allows.
-        noise: of each run.
-    """
-
-    def __init__(
-        self, plan: Plan, rows: SiteRows, noise: Callable[[], NoiseSource] = lambda: SystemNoise(os.urandom)
-    ) -> None:
-        self.digest, self.grid = plan.digest, build_grid(plan)
-        self.data, self.units = rows.data, units_of(rows, plan)
-        plan = plan.with_one_sum()
-        if plan.privacy.noise == "distributed":
-            # The least noise that the sites' shares may add up to is what the coordinator would add.
-            plan = replace(plan, privacy=replace(plan.privacy, noise="server"))
-        self.plan = without_secure_aggregation(replace(plan, federation=replace(plan.federation, min_sites=1)))
-        self.settings, self._noise = resolve(self.plan), noise
-
-    def hold(self, rows: SiteData) -> SiteData:
-        """What a node holds of these rows; a target that holds others plants a fault."""
-        return rows
-
-    def run(self, chosen: Sequence[Unit]) -> tuple[list[Step], Outcome]:
-        """Train on these units."""
-        rows = self.data.only(np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.intp))
-        witness = _Witness(Node("attacked", self.hold(rows), self.plan, self.settings))
-        asked: list[tuple[Query, IntVector]] = []
-        program = _watch(program_for(self.plan, self.settings), asked)
-        outcome = run_program(self.plan, program, PlainAggregation([witness]), self._noise())
-        entries = {release.purpose: release for release in outcome.ledger}
-        steps = []
-        for (query, released), exact in zip(asked, witness.answers, strict=True):
-            entry, is_local = entries[str(query.purpose)], self.plan.privacy.noise == "local"
-            unit, noise = entry.sigma or entry.sensitivity, noise_of(query, is_local=is_local)
-            sigma = float(noise_of_records(noise.record_sigma, rows.n_records)) if is_local else noise.sigma
-            if isinstance(entry.event, PureEvent):
-                sigma = math.sqrt(2) * entry.sigma
-            steps.append(Step(query, exact, released, unit, (entry.sensitivity / unit) ** 2, sigma))
-        return steps, outcome
-
-    def replay(self, steps: Sequence[Step], candidates: Sequence[SiteData]) -> Iterator[tuple[Step, Floats]]:
-        """What each candidate adds to each release if it is drawn, float64 [n, length]; choices are left out."""
-        held = [self.hold(own) for own in candidates]
-        sites = [Node("candidate", own, self.plan, self.settings, 1, Everyone()).held for own in held]
-        places = [own.all_places() for own in held]
-        together = SiteData(
-            np.concatenate([own.codes for own in held], axis=1),
-            np.concatenate([own.labels for own in held]),
-            None if places[0] is None else np.concatenate([own for own in places if own is not None], axis=1),
-        )
-        ends, before = np.cumsum([own.n_records for own in held])[:-1], Recoded({}, together.codes)
-        for step in steps:
-            if edges := step.query.new_edges:
-                # Once for all: a node makes a table of all places for it, which would take most of the time.
-                before = Recoded(edges, together.codes_in(self.grid, edges, before))
-                for site, codes in zip(sites, np.split(before.codes, ends, axis=1), strict=True):
-                    site.records = site.records._replace(codes=np.ascontiguousarray(codes))
-            if step.query.is_choice:
-                for site in sites:
-                    step.query.miss(site)
-            else:
-                answers = [step.query.answer(site) for site in sites]
-                yield step, np.array(answers, dtype=np.float64).reshape(len(sites), -1)
-
-    def rows_of(self, units: Sequence[Unit]) -> list[SiteData]:
-        """The rows of each unit."""
-        return [self.data.only(unit) for unit in units]
-
-    def signals(self, ensemble: Ensemble) -> Floats:
-        """What a model says of every row of the table: float64 [n, n_outputs]."""
-        return ensemble.scores(self.data.codes_in(self.grid, ensemble.grid.new_edges)).T
-
-
-def _watch(program: Program, asked: list[tuple[Query, IntVector]]) -> Generator[Query, IntVector, Ensemble]:
-    """The program, and what it asks and receives."""
-    try:
-        query = next(program)
-        while True:
-            released = yield query
-            asked.append((query, released))
-            query = program.send(released)
-    except StopIteration as finished:
-        ensemble: Ensemble = finished.value
-        return ensemble
-
-
-def units_of(rows: SiteRows, plan: Plan) -> list[Unit]:
-    """The rows of each unit that the plan uses."""
-    if rows.unit is None:
-        return [np.array([row]) for row in range(rows.data.n_records)]
-    kept, _ = rows_within_bounds({"": rows.unit}, plan.privacy, bytes.fromhex(plan.digest))[""]
-    _, number = np.unique(rows.unit[kept], return_inverse=True)
-    order = np.argsort(number, kind="stable")
-    return np.split(kept[order], np.cumsum(np.bincount(number))[:-1])
-
-
-# What is found --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Membership:
-    """How well one attack tells members from others: by "scores" or "releases", of "all" units or of "outliers"."""
-
-    attack: str
-    targets: str
-    n_runs: int
-    n_units: int
-    found: Separation
-
-
-@dataclass(frozen=True)
-class Reconstruction:
-    """What of a table is found again, from "releases" or from the "model file" alone.
-
-    Attributes:
-        n_records, n_candidates: means over runs; the candidates hold all records.
-        share, unique: of all records, and of those of a kind that is in the table once.
-        chance, unique_chance: who knows the candidates and nothing else.
-    """
-
-    source: str
-    n_runs: int
-    n_records: float
-    n_candidates: int
-    share: float
-    share_error: float
-    unique: float
-    unique_error: float
-    chance: float
-    unique_chance: float
-
-
-@dataclass(frozen=True)
-class KindSignal:
-    """What one unit adds to the releases of a kind, as shares of what the ledger charges for them.
-
-    Attributes:
-        charged: the kind's share of the whole mu² (of Laplace noise: of the squared epsilons).
-        mean, largest: over the table's units.
-        planted: the largest over rows at the corners of the plan.
-        noise: mean square of the noise in units of the ledger's variance, and its standard error; nan where the sum is
-            of a secret sample, or is not noised.
-    """
-
-    kind: str
-    n_releases: int
-    charged: float
-    mean: float
-    largest: float
-    planted: float
-    noise: float
-    noise_error: float
-
-
-@dataclass(frozen=True)
-class Signal:
-    """What one unit adds to all releases beside what the ledger charges.
-
-    Attributes:
-        mean, largest, planted: shares of the claimed mu² that units really spend, as of `KindSignal`.
-        excess: the largest share that one unit spends of one release alone; above 1 the sensitivity is wrong.
-        is_additive: whether every exact sum is what its units add one by one; None where samples are secret.
-    """
-
-    n_units: int
-    mean: float
-    largest: float
-    planted: float
-    excess: float
-    is_additive: bool | None
-    kinds: tuple[KindSignal, ...]
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """Which of two values a cell has, for who knows all else and every other row.
-
-    Attributes:
-        column: a feature or the label.
-        right: the share of cells that the most powerful test gets right, of `n_cells`; expected of it are `mean` and,
-            for the cell that is easiest to tell, `largest`. One half is a coin's.
-    """
-
-    column: str
-    n_cells: int
-    right: Figure
-    mean: float
-    largest: float
-
-
-@dataclass(frozen=True)
-class Attack:
-    """What was found; `findings` names what contradicts the ledger."""
-
-    plan_digest: str
-    n_units: int
-    rows_per_unit: int
-    bound: Bound
-    membership: tuple[Membership, ...]
-    reconstruction: tuple[Reconstruction, ...]
-    signal: Signal
-    attributes: tuple[Attribute, ...]
-    findings: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        found = asdict(self)
-        return found | {"bound": found["bound"] | {"auc": self.bound.auc, "accuracy": self.bound.accuracy}}
-
-
-# Carrying it out ------------------------------------------------------------------------------------------------------
-
-
-def attack(
-    target: Target,
-    random: np.random.Generator,
-    progress: Progress = lambda text: None,
-    outliers: Sequence[int] | None = None,
-    n_models: tuple[int, int, int] = (N_SHADOWS, N_TARGETS, N_RUNS),
-) -> Attack:
-    """All attacks on runs of a target's plan over its table.
-
-    Args:
-        random: draws members, corners and other values; not the noise.
-        progress: is told what is being done.
-        outliers: which units are, by their numbers; None takes the twentieth that releases tell best.
-        n_models: shadow models, >= 3; targets, >= 2; and of how many of these the releases are looked at, >= 2.
-    """
-    units = target.units
-    progress(f"Training on {min(len(units), MOST_SIGNALS):,} units")
-    signal, attributes, outcome = _measure_signal(target, random, progress)
-    bound = Bound.of_ledger(outcome.ledger.events(), outcome.report.epsilon, target.plan.privacy.delta)
-    attributes = tuple(replace(one, right=replace(one.right, bound=bound.accuracy)) for one in attributes)
-    membership, reconstruction = _tell_members(target, bound, random, progress, outliers, n_models)
-    return Attack(
-        target.digest, len(units), target.plan.privacy.rows_per_unit, bound, membership, reconstruction, signal,
-        attributes, tuple(_contradictions(membership, signal, attributes)),
-    )  # fmt: skip
-
-
-def _tell_members(
-    target: Target,
-    bound: Bound,
-    random: np.random.Generator,
-    progress: Progress,
-    given: Sequence[int] | None,
-    n_models: tuple[int, int, int],
-) -> tuple[tuple[Membership, ...], tuple[Reconstruction, ...]]:
-    """Train on halves of the table, drawn by a coin for each unit, and tell who was in which.
-
-    By coins: were exactly half drawn, who is out would say who is in, and the test would be of two units at once.
-    """
-    drawn = np.sort(random.permutation(len(target.units))[:MOST_UNITS])
-    if given is not None:
-        drawn = np.union1d(given, drawn)
-    pool = [target.units[each] for each in drawn]
-    n, of_row = len(pool), np.repeat(np.arange(len(pool)), [len(unit) for unit in pool])
-    candidates, rows = target.rows_of(pool), np.concatenate(pool)
-    kinds = _number_kinds(candidates)
-    n_shadows, n_targets, n_runs = n_models
-    present = random.random((n_targets + n_shadows, n)) < 0.5
-    signals, told, powers, found = [], [], [], defaultdict(list)
-    for model, inside in enumerate(present):
-        progress(f"Membership: model {model + 1} of {len(present)}")
-        steps, outcome = target.run([unit for unit, is_in in zip(pool, inside, strict=True) if is_in])
-        signals.append(target.signals(outcome.ensemble)[rows])
-        if model >= n_runs:
-            continue
-        progress(f"Releases: run {model + 1} of {n_runs}")
-        sources = collect_products(target, steps, candidates, has_weights=outcome.ensemble.leaf_weights is not None)
-        ratios, power = infer_from_sums(sources["releases"])
-        told.append(ratios)
-        powers.append(power)
-        for source, products in sources.items():
-            found[source].append(_rebuild(products, kinds, inside, random))
-    shown, members = np.array(signals), present[n_targets:, of_row]
-    by_row = infer_from_scores(shown[n_targets:], members, shown[:n_targets])
-    scores = np.add.reduceat(by_row, np.flatnonzero(np.diff(of_row, prepend=-1)), axis=1)
-    is_outlier = np.zeros(n, dtype=np.bool_)
-    is_outlier[np.argsort(-np.mean(powers, axis=0))[: max(1, round(OUTLIERS * n))]] = True
-    if given is not None:
-        is_outlier = np.isin(drawn, given)
-    membership = tuple(
-        Membership(
-            name, targets, len(own), int(which.sum()), separate(own[:, which], present[: len(own), which], bound)
-        )
-        for name, own in (("scores", scores), ("releases", np.array(told)))
-        for targets, which in (("all", np.ones(n, dtype=np.bool_)), ("outliers", is_outlier))
-    )
-    n_records = float(present[:n_runs].sum(axis=1).mean())
-    return tuple(membership), tuple(_summarize(source, own, n_records, n) for source, own in found.items())
-
-
-def collect_products(
-    target: Target, steps: Sequence[Step], candidates: Sequence[SiteData], *, has_weights: bool
-) -> dict[str, Products]:
-    """The products of what candidates add to all releases, and to the weights of leaves that a model file has."""
-    sources = {"releases": Products(len(candidates))}
-    if has_weights:
-        sources["model file"] = Products(len(candidates))
-    for step, vectors in target.replay(steps, candidates):
-        # Where half of all candidates are drawn with a chance, who was drawn is noise as well.
-        drawn = step.rate * (1 - step.rate) / 2
-        least = (step.sigma or EXACT * step.unit) ** 2
-        sigma = np.sqrt(least + drawn * (vectors**2).sum(axis=0))
-        sources["releases"].add(vectors * step.rate, step.released.astype(np.float64), sigma)
-        if has_weights and isinstance(step.query, LeafSums):
-            loss, n_trees = target.settings.loss(target.plan), step.query.trees.n_trees
-            own = leaf_weights(vectors.astype(np.int64).reshape(-1), loss, len(vectors) * n_trees).astype(np.float64)
-            own = own.reshape(len(vectors), -1)
-            weights = leaf_weights(step.released, loss, n_trees).reshape(-1).astype(np.float64)
-            n_summed = step.query.length / len(weights) - (0 if loss.counts_classes else max(1, loss.n_outputs))
-            sigma = np.sqrt(n_summed * least + drawn * (own**2).sum(axis=0))
-            sources["model file"].add(own * step.rate, weights, sigma)
-    return sources
-
-
-def _number_kinds(candidates: Sequence[SiteData]) -> NDArray[np.intp]:
-    """A number of each candidate; those that are alike in every cell have the same."""
-    keys = []
-    for own in candidates:
-        places = own.all_places()
-        keys.append(own.codes.tobytes() + own.labels.tobytes() + (b"" if places is None else places.tobytes()))
-    return np.unique(np.array(keys, dtype=object), return_inverse=True)[1]
-
-
-def _rebuild(
-    products: Products, kinds: NDArray[np.intp], inside: Bools, random: np.random.Generator
-) -> tuple[float, float, float, float]:
-    """Shares of a table's records and of its unique ones that are found, and what chance finds."""
-    first = np.unique(kinds, return_index=True)[1]
-    truth, all_kinds = np.bincount(kinds[inside], minlength=len(first)), np.bincount(kinds)
-    distinct = Products(len(first))
-    distinct.gram, distinct.matches = products.gram[np.ix_(first, first)], products.matches[first]
-    n_records = int(inside.sum())
-    share, unique = share_found(reconstruct(distinct, n_records), truth)
-    every = np.repeat(np.arange(len(first)), all_kinds)
-    guesses = [
-        np.bincount(random.permutation(every)[:n_records], minlength=len(first)).astype(np.int64)
-        for _ in range(N_CHANCES)
-    ]
-    chance, unique_chance = np.nanmean([share_found(guess, truth) for guess in guesses], axis=0)
-    return share, unique, float(chance), float(unique_chance)
-
-
-def _summarize(source: str, found: Sequence[Sequence[float]], n_records: float, n_candidates: int) -> Reconstruction:
-    means, errors = np.nanmean(found, axis=0), np.nanstd(found, axis=0, ddof=1) / math.sqrt(len(found))
-    return Reconstruction(
-        source, len(found), n_records, n_candidates, means[0], errors[0], means[1], errors[1], means[2], means[3]
-    )
-
-
-def _measure_signal(
-    target: Target, random: np.random.Generator, progress: Progress
-) -> tuple[Signal, tuple[Attribute, ...], Outcome]:
-    """One run over the whole table: what its units add, its noise, and which of two values a cell has."""
-    units = [target.units[each] for each in np.sort(random.permutation(len(target.units))[:MOST_SIGNALS])]
-    steps, outcome = target.run(units)
-    own = target.rows_of(units)
-    altered = _alter(target.plan, own, random)
-    first = np.array([unit for _, unit, _ in altered], dtype=np.intp)
-    candidates = [*own, *_build_corners(target.plan, random), *(data for _, _, data in altered)]
-    n, end = len(own), len(own) + N_CORNERS
-    is_local = target.plan.privacy.noise == "local"
-    totals: dict[str, list[Any]] = defaultdict(lambda: [0, 0.0, np.zeros(end), 0.0, 0])
-    excess, is_additive = 0.0, True
-    gaps, leans = np.zeros(len(altered)), np.zeros(len(altered))
-    for at, (step, vectors) in enumerate(target.replay(steps, candidates)):
-        progress(f"Signal of single units: release {at + 1} of {len(steps)}")
-        spent, added = step.spent(vectors[:end]), vectors[:n].sum(axis=0)
-        excess = max(excess, float(spent.max()) / step.claimed)
-        if step.is_sum and not is_local:
-            is_additive &= bool((added == step.exact).all())
-        noise = step.released - added * step.rate
-        kind = totals[step.query.purpose.kind]
-        kind[0], kind[1], kind[2] = kind[0] + 1, kind[1] + step.claimed, kind[2] + spent
-        if step.is_sum and step.sigma:
-            kind[3], kind[4] = kind[3] + float((noise**2).sum()) / step.sigma**2, kind[4] + len(noise)
-        sigma = step.sigma or EXACT * step.unit
-        apart = (vectors[first] - vectors[end:]) * step.rate / sigma
-        gaps += (apart**2).sum(axis=1)
-        leans += apart @ (noise / sigma)
-    claimed = sum(kind[1] for kind in totals.values())
-    shares = sum(kind[2] for kind in totals.values()) / claimed
-    kinds = tuple(
-        KindSignal(
-            name, count, charged / claimed, float(spent[:n].mean()) / charged, float(spent[:n].max()) / charged,
-            float(spent[n:].max()) / charged, square / size if size else math.nan,
-            # The mean square of Gaussian noise has the variance 2 / n, of Laplace noise 5 / n.
-            math.sqrt((5 if "Pure" in name else 2) / size) if size else math.nan,
-        )
-        for name, (count, charged, spent, square, size) in totals.items()
-    )  # fmt: skip
-    known = None if is_local or not all(step.is_sum for step in steps) else is_additive
-    signal = Signal(n, float(shares[:n].mean()), float(shares[:n].max()), float(shares[n:].max()), excess, known, kinds)
-    return signal, _judge_columns(altered, gaps, leans), outcome
-
-
-def _judge_columns(altered: Sequence[tuple[str, int, SiteData]], gaps: Floats, leans: Floats) -> tuple[Attribute, ...]:
-    columns = np.array([column for column, _, _ in altered])
-    # The log-likelihood ratio of the true value against the other: <v - v', noise> + |v - v'|² / 2.
-    ratios = leans + gaps / 2
-    right, chances = np.where(ratios == 0, 0.5, ratios > 0), ndtr(np.sqrt(gaps) / 2)
-    found = []
-    for column in dict.fromkeys(columns.tolist()):
-        own = columns == column
-        share, count = float(right[own].mean()), int(own.sum())
-        error = math.sqrt(max(share * (1 - share), 1 / count) / count)
-        figure = Figure(share, error, 1.0)
-        found.append(Attribute(column, count, figure, float(chances[own].mean()), float(chances[own].max())))
-    return tuple(found)
-
-
-def _build_corners(plan: Plan, random: np.random.Generator) -> list[SiteData]:
-    """Units of as many rows as the plan allows, all of them at one corner of the plan's space or beyond it."""
-    grid, n_rows = build_grid(plan), plan.privacy.rows_per_unit
-    low, high = plan.label.kind.encoded_range(plan.label)
-    found = []
-    for corner in range(N_CORNERS):
-        cells = [random.choice([0, own.n_codes - 2, own.n_codes - 1]) for own in grid.features]
-        codes = np.repeat(np.array(cells, dtype=grid.dtype)[:, None], n_rows, axis=1)
-        labels = np.full(n_rows, (low, high, (low + high) // 2)[corner % 3], dtype=np.int32)
-        places = np.full((len(grid.divisible), n_rows), random.choice([0, 255]), dtype=np.uint8)
-        found.append(SiteData(codes, labels, places if grid.divisible else None))
-    return found
-
-
-def _alter(plan: Plan, own: Sequence[SiteData], random: np.random.Generator) -> list[tuple[str, int, SiteData]]:
-    """Units with another unit's value in one cell: the column, which unit, and its rows with that value."""
-    divisible, found = build_grid(plan).divisible, []
-    columns = [*random.permutation(len(plan.features))[:MOST_ALTERED].tolist(), len(plan.features)]
-    for column in sorted(columns):
-        name = plan.label.name if column == len(plan.features) else plan.feature_names[column]
-        for unit in random.permutation(len(own))[:N_ALTERED].tolist():
-            given, other = own[unit], own[int(random.integers(len(own)))]
-            codes, labels, places = given.codes.copy(), given.labels.copy(), given.all_places()
-            theirs = other.all_places()
-            if column == len(plan.features):
-                labels[0] = other.labels[0]
-            else:
-                codes[column, 0] = other.codes[column, 0]
-            if places is not None and theirs is not None and column in divisible:
-                places = places.copy()
-                places[divisible.index(column), 0] = theirs[divisible.index(column), 0]
-            if (labels != given.labels).any() or (codes != given.codes).any():
-                found.append((name, unit, SiteData(codes, labels, places)))
-    return found
-
-
-def _contradictions(membership: Sequence[Membership], signal: Signal, attributes: Sequence[Attribute]) -> Iterator[str]:
-    """What was found that the ledger does not allow."""
-    for one in membership:
-        if one.found.is_above(N_ERRORS):
-            yield f"members are told by {one.attack} ({one.targets}) better than the ledger allows"
-    if signal.excess > 1 + 1e-9:
-        yield f"one unit adds {signal.excess:.3g} times the squared sensitivity of a release"
-    if (most := max(signal.largest, signal.planted)) > 1 + 1e-9:
-        yield f"one unit spends {most:.3g} of the claimed mu²"
-    if signal.is_additive is False:
-        yield "a sum is not what its units add one by one"
-    for kind in signal.kinds:
-        # Wilson and Hilferty 1931: the cube root of a mean square is nearly Gaussian, for few entries as well.
-        spread = kind.noise_error**2 / 9
-        if abs(kind.noise ** (1 / 3) - 1 + spread) > N_ERRORS * math.sqrt(spread):
-            yield f"the noise of {kind.kind} has {kind.noise:.3g} times the ledger's variance"
-    for column in attributes:
-        if column.right.is_above(N_ERRORS):
-            yield f"values of {column.column!r} are told better than the ledger allows"
-
-
-# Of a model, and for a person -----------------------------------------------------------------------------------------
 
 MOST_MADE = 1_000
 MADE = "Rows made from the plan, like no one's: these figures are not private."
 
 
-def attack_model(model: Model, table: Location | None, *, allowed: float | None, quiet: bool) -> Attack:
+def attack_model(model: Model, table: Location | None, *, allowed: float | None, quiet: bool) -> AttackReport:
     """Attack runs of a model's plan over a table of its owner, or over made-up rows.
 
     Args:
@@ -634,15 +48,15 @@ def attack_model(model: Model, table: Location | None, *, allowed: float | None,
     console = Console(stderr=True)
     with console.status("Getting ready") if console.is_terminal and not quiet else nullcontext() as shown:
         progress = shown.update if shown is not None else lambda text: None
-        return attack(Target(plan, rows), np.random.default_rng(), progress)
+        return run_attacks(Target(plan, rows), np.random.default_rng(), progress)
 
 
-def describe_attack(found: Attack, *, is_private: bool) -> dict[str, Any]:
+def describe_attack(found: AttackReport, *, is_private: bool) -> dict[str, Any]:
     """For a program; whoever passes it on is told whether it is of private rows."""
     return {**(PRIVATE_MARK if is_private else {"private": False, "note": MADE}), **found.to_dict()}
 
 
-def build_attack_sheets(found: Attack) -> list[Sheet]:
+def build_attack_sheets(found: AttackReport) -> list[Sheet]:
     """The tables of what was found."""
 
     def of(figure: Figure, scale: float = 1.0, digits: int = 3) -> str:
@@ -701,14 +115,14 @@ EXPLANATION = (
 )
 
 
-def _list_facts(found: Attack) -> list[tuple[str, str]]:
+def _list_facts(found: AttackReport) -> list[tuple[str, str]]:
     bound = found.bound
     unit = "rows" if found.rows_per_unit == 1 else f"units of up to {found.rows_per_unit} rows"
     facts = [("table", f"{found.n_units:,} {unit}"), ("ledger", f"epsilon {number(bound.epsilon)} at {bound.delta:g}")]
     return facts if math.isinf(bound.mu) else [*facts, ("mu", number(bound.mu))]
 
 
-def render_attack(found: Attack, subject: str, *, is_private: bool) -> str:
+def render_attack(found: AttackReport, subject: str, *, is_private: bool) -> str:
     """What was found, as a page."""
     body = [
         render_text(PRIVATE, "void") if is_private else render_text(MADE),
@@ -720,7 +134,7 @@ def render_attack(found: Attack, subject: str, *, is_private: bool) -> str:
     return render_document("Attacks on a model's own runs", subject, body)
 
 
-def print_attack(found: Attack, *, is_private: bool) -> None:
+def print_attack(found: AttackReport, *, is_private: bool) -> None:
     """What was found, for a person."""
     print(f"{wrap_text(PRIVATE if is_private else MADE, hanging=0)}\n")
     print_facts(_list_facts(found))
