@@ -523,20 +523,22 @@ def _render_attack(content: Content, notes: Mapping[str, str]) -> list[str]:
         return [render_text(notes["no_attack"])]
     # Only what says of itself that its rows are not private is taken to be so.
     is_private = attack.get("private", True) is not False
-    rows = [(name, _text(value)) for name, value in _flatten(attack) if name not in ("private", "note")]
+    rows = [row for row in _list_figures(attack) if row[0] not in ("private", "note")]
     note = render_text(notes["attack"], "void") if is_private else render_text(notes["attack_public"])
     other = [] if attack.get("plan_digest") in own else [render_text(notes["attack_other"], "void")]
-    return [note, *other, render_table("Attacks", ("figure", "value"), rows)]
+    return [note, *other, render_table("Attacks", ("figure", "value", "at most"), rows)]
 
 
-def _flatten(content: Any, name: str = "") -> list[tuple[str, Any]]:
-    """Each plain value of JSON, named by the path to it."""
-    pairs = (
-        content.items() if isinstance(content, dict) else enumerate(content, 1) if isinstance(content, list) else None
-    )
-    if pairs is None:
-        return [(name, content)]
-    return [each for key, own in pairs for each in _flatten(own, f"{name}, {key}" if name else str(key))]
+def _list_figures(content: Any, name: str = "") -> list[tuple[str, str, str]]:
+    """What JSON holds, each by the path to it: a figure with its standard error and bound is one line, null is none."""
+    if isinstance(content, dict) and {"value", "error"} <= content.keys():
+        value, error = content["value"], content["error"]
+        found = "too few" if not isinstance(value, int | float) else f"{_text(value)} ± {_text(error)}"
+        return [(name, found, "" if content.get("bound") is None else _text(content["bound"]))]
+    if isinstance(content, dict | list):
+        pairs = content.items() if isinstance(content, dict) else enumerate(content, 1)
+        return [row for key, own in pairs for row in _list_figures(own, f"{name}, {key}" if name else str(key))]
+    return [] if content is None else [(name, _text(content), "")]
 
 
 def _list_counts(content: Content) -> list[tuple[str, str]]:
