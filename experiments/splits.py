@@ -100,5 +100,7 @@ def trained(split: Split, prepared: Prepared, plan: Plan, train: NDArray[np.bool
         for number in range(split.n_sites)
     ]  # fmt: skip
     stays = np.full(split.n_sites, n_rounds)
-    stays[random.permutation(split.n_sites)[: split.n_leaving]] = random.integers(n_rounds, size=split.n_leaving)
+    # The same sites leave, at the same share of the way, whatever number of rounds a method has.
+    leavers = random.permutation(split.n_sites)[: split.n_leaving]
+    stays[leavers] = (random.random(split.n_leaving) * n_rounds).astype(np.intp)
     return run_program(plan, program_for(plan, settings), LeavingSites(nodes, stays.tolist()), noise)

@@ -77,6 +77,22 @@ def test_a_split_alone_changes_no_bit_and_sites_that_leave_do() -> None:
     assert left.report.epsilon is not None and left.report.epsilon <= plan.privacy.epsilon
 
 
+def test_the_same_sites_leave_whatever_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods are compared over the same losses: who leaves does not hang on a method's number of rounds."""
+    left: list[list[bool]] = []
+
+    class Seen(splits.LeavingSites):
+        def __init__(self, nodes: Any, stays: Any) -> None:
+            left.append([rounds < max(stays) for rounds in stays])
+            super().__init__(nodes, stays)
+
+    monkeypatch.setattr(splits, "LeavingSites", Seen)
+    for n_trees in (1, 3, 6):
+        prepared, plan = plan_of_small(n_trees=n_trees)
+        splits.trained(Split(9, leaving=0.5), prepared, plan, np.arange(200) < 150, 3)
+    assert left[0] == left[1] == left[2] and sum(left[0]) == 4
+
+
 @pytest.mark.slow
 def test_numbers_are_spread_by_tenths(monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels that are numbers have no classes, and are skewed all the same."""
