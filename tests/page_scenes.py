@@ -15,9 +15,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hedgerow.app.evidence import gather_evidence, render_report, write_evidence
+from hedgerow.app.evidence import gather_evidence, write_evidence
 from hedgerow.app.owner import list_facts
 from hedgerow.app.page import Console, Page, PastRun, SitePage
+from hedgerow.app.report import render_report
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import Question
 from hedgerow.data.fit import ColumnFit, TableFit

@@ -67,7 +67,7 @@ def report(arguments: argparse.Namespace) -> None:
     if model.salvaged is not None:
         warn(model.salvaged.text())
     if arguments.html is not None:
-        from hedgerow.app.evidence import read_evaluation, render_report
+        from hedgerow.app.report import read_evaluation, render_report
         from hedgerow.models.model import write_atomically
 
         out = check_can_write(arguments.html)

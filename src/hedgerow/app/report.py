@@ -1,0 +1,216 @@
+"""A model's report as a page, for ``hedgerow report --html``; the pack for reviewers holds parts of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hedgerow.app.document import (
+    render_document,
+    render_facts,
+    render_figures,
+    render_picture,
+    render_printed,
+    render_section,
+    render_table,
+    render_text,
+)
+from hedgerow.app.evaluation import format_title
+from hedgerow.app.output import json_text, number
+from hedgerow.errors import UsageError
+from hedgerow.evaluation.estimates import CalibrationCurve
+from hedgerow.local.training import draw_calibration
+from hedgerow.models.model import Model
+from hedgerow.models.plots import plot_shapes
+from hedgerow.plan.fields import read_json
+from hedgerow.survey.statistics import BAND
+from hedgerow.trees.importances import importances
+
+Content = dict[str, Any]
+_ENDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "concordance": (0.0, 1.0), "r2": (-math.inf, 1.0)}
+"""Between which a measure lies; all others are at least 0."""
+
+
+def read_words() -> Content:
+    """The words of the pages of a model, from `evidence.toml`."""
+    return tomllib.loads(resources.files("hedgerow.app").joinpath("evidence.toml").read_text(encoding="utf-8"))
+
+
+def read_object(file: Path) -> Content:
+    """The JSON object in a file; UsageError for anything else."""
+    data = file.read_bytes()
+    try:
+        found = read_json(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError(
+            "argument", code="usage", name="FILE", value=str(file), expected="what a command printed with --json"
+        )
+    return found
+
+
+def read_evaluation(file: Path) -> Content:
+    """What `hedgerow evaluate --federated --json` printed into a file; UsageError for anything else."""
+    found = read_object(file)
+    try:
+        _read_curves(found)
+        measured = [found, *(own for groups in found.get("groups", {}).values() for own in groups.values())]
+        estimates = [each for own in measured for each in (own["n_records"], *own["scores"].values())]
+        is_one = all(each.keys() == {"value", "noise_error", "sampling_error"} for each in estimates)
+        is_one = is_one and isinstance(found["cost"]["epsilon"], int | float | str) and "private" not in found
+    except (KeyError, TypeError, ValueError, AttributeError):
+        is_one = False
+    if not is_one:
+        expected = "a file with what `hedgerow evaluate --federated --json` printed"
+        raise UsageError("argument", code="usage", name="--evaluation", value=str(file), expected=expected)
+    return found
+
+
+def _read_curves(evaluation: Content) -> list[CalibrationCurve]:
+    """An evaluation's curves; null is nan."""
+
+    def numbers(values: Sequence[Any]) -> Any:
+        return np.array(
+            [math.inf if value == "infinite" else math.nan if value is None else value for value in values], float
+        )
+
+    names = "predicted", "observed", "noise_error", "share"
+    return [CalibrationCurve(each["class"], *(numbers(each[name]) for name in names)) for each in evaluation["curves"]]
+
+
+def list_importances(model: Model) -> list[Content]:
+    """Each feature's share of the importances, the largest first, as the picture of shapes has them."""
+    found = importances(model.ensemble)
+    total = float(found.values.sum())
+    shares = found.values / total if total > 0 else np.zeros_like(found.values)
+    order = np.argsort(-shares, kind="stable")
+    return [{"feature": model.plan.feature_names[place], "share": float(shares[place])} for place in order]
+
+
+def render_report(model: Model, date: str, evaluation: Content | None) -> str:
+    """A model's report as a page: promise, shapes with their bands, importances, calibration."""
+    notes = read_words()["notes"]
+    content = {"report": model.report.to_dict(), "facts": model.report.facts(sites=model.sites)}
+    body = [
+        *render_promise(content),
+        render_section("How each feature acts", [_render_shapes(model), _render_importances(list_importances(model))]),
+        render_section("How well it predicts", render_performance(evaluation, model, notes)),
+        render_section("The report in full", [render_printed(model.report_text(date))]),
+    ]
+    return render_document(model.plan.name, f"Report of a model of Hedgerow {model.created_with}, {date}", body)
+
+
+def render_promise(content: Content) -> list[str]:
+    """The guarantee with what voids or qualifies it.
+
+    Args:
+        content: of a model: `report`, and its `facts`.
+    """
+    report = content["report"]
+    guarantee = (
+        "depends on its author's word" if report.get("authors") and not report["voided_by"] else report["guarantee"]
+    )
+    figures = [("guarantee", guarantee), ("epsilon", dict(content["facts"])["epsilon spent"].split(" ")[0])]
+    figures += [("delta", f"{report['delta']:.3g}"), ("protects", report["unit"])]
+    names = (
+        "epsilon spent",
+        "protects",
+        "neighbouring data",
+        "made by",
+        "in words",
+        "rows of a person",
+        "lines of a CSV",
+        "one run",
+    )
+    return [
+        render_figures(figures),
+        *(render_text(f"Void: {reason}.", "void") for reason in report["voided_by"]),
+        *(render_text(f"Warning: {warning}.", "void") for warning in report["warnings"]),
+        render_facts(pick_facts(content["facts"], *names)),
+    ]
+
+
+def pick_facts(facts: Iterable[Sequence[str]], *names: str) -> list[tuple[str, str]]:
+    """Some facts by their names, with the lines that go on with them."""
+    found, is_picked = list[tuple[str, str]](), False
+    for name, text in facts:
+        is_picked = name in names if name else is_picked
+        if is_picked:
+            found.append((name, text))
+    return found
+
+
+def _render_shapes(model: Model) -> str:
+    drawn = io.BytesIO()
+    plot_shapes(model, drawn)
+    return render_picture(
+        drawn.getvalue(), "What each feature adds to the score; pale bands: what the noise alone could have drawn"
+    )
+
+
+def _render_importances(shares: Iterable[Content]) -> str:
+    rows = [(each["feature"], f"{each['share']:.1%}") for each in shares]
+    return render_table("Importances", ("feature", "share of the importances"), rows)
+
+
+def render_performance(evaluation: Content | None, model: Model, notes: Mapping[str, str]) -> list[str]:
+    """Scores with their intervals and curves of calibration, or where to get them."""
+    if evaluation is None:
+        return [render_text(notes["no_evaluation"])]
+    heads = ("measure", "value", "from", "to")
+    parts = [render_text(notes["evaluation"]), render_table("Scores", heads, list_scores(evaluation))]
+    # Of another model, or of this one before or after a further evaluation.
+    if evaluation["report"] != json.loads(json_text(model.report.to_dict())):
+        parts.insert(0, render_text(notes["evaluation_other"], "void"))
+    if curves := _read_curves(evaluation):
+        drawn = io.BytesIO()
+        title = "Calibration on held-out rows"
+        draw_calibration(curves, model.plan.label.name, "bars: 95 % of the privacy noise", drawn)
+        parts.append(
+            render_picture(
+                drawn.getvalue(), f"{title}: predicted chance against what happened; the table has the numbers"
+            )
+        )
+        curve_heads = ("class", "predicted", "observed", "from", "to", "share of records")
+        parts.append(render_table(title, curve_heads, _list_calibration(curves)))
+    for column, groups in evaluation.get("groups", {}).items():
+        said = [(group, *line) for group, own in groups.items() for line in list_scores(own)]
+        parts.append(render_table(f"By {column}", (column, *heads), said))
+    return [*parts, render_text(notes["site_figures"], "muted")]
+
+
+def list_scores(evaluation: Content) -> list[tuple[str, str, str, str]]:
+    """Name, value and interval of each score; the number of records first."""
+    found = {"records": evaluation["n_records"], **evaluation["scores"]}
+    return [(format_title(name), *_interval(each, _ENDS.get(name, (0.0, math.inf)))) for name, each in found.items()]
+
+
+def _interval(estimate: Mapping[str, Any], ends: tuple[float, float]) -> tuple[str, str, str]:
+    """An estimate and its 95 % interval from noise and sampling, cut off at `ends`."""
+    value, noise, sampling = (estimate[name] for name in ("value", "noise_error", "sampling_error"))
+    if value is None or not isinstance(noise, int | float):
+        return "not measurable", "", ""
+    reach = BAND * math.hypot(noise, sampling or 0.0)
+    return number(value), number(max(value - reach, ends[0])), number(min(value + reach, ends[1]))
+
+
+def _list_calibration(curves: Iterable[CalibrationCurve]) -> list[tuple[str, ...]]:
+    """Lines of `curve_heads`, of the points whose noise is finite."""
+    rows: list[tuple[str, ...]] = []
+    for curve in curves:
+        for predicted, observed, error, share in zip(
+            curve.predicted, curve.observed, curve.noise_error, curve.share, strict=True
+        ):
+            if math.isfinite(error):
+                low, high = max(observed - BAND * error, 0.0), min(observed + BAND * error, 1.0)
+                rows.append((curve.label_class, *(f"{value:.3f}" for value in (predicted, observed, low, high, share))))
+    return rows
