@@ -87,10 +87,11 @@ def test_the_same_sites_leave_whatever_the_method(monkeypatch: pytest.MonkeyPatc
             super().__init__(nodes, stays)
 
     monkeypatch.setattr(splits, "LeavingSites", Seen)
-    for n_trees in (1, 3, 6):
-        prepared, plan = plan_of_small(n_trees=n_trees)
+    for n_trees in (1, 6):
+        # One round: to draw one of it takes nothing from a generator.
+        prepared, plan = plan_of_small(n_trees=n_trees, calibration="none")
         splits.trained(Split(9, leaving=0.5), prepared, plan, np.arange(200) < 150, 3)
-    assert left[0] == left[1] == left[2] and sum(left[0]) == 4
+    assert left[0] == left[1] and sum(left[0]) == 4
 
 
 @pytest.mark.slow
