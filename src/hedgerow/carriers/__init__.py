@@ -3,7 +3,8 @@
 One version is on every machine: coordinator and node compare it before anything else.
 
 Here stand the two files that operators write: `site.toml` at a site, `coordinator.toml` at the coordinator. Paths in
-them are relative to the file's own folder. Neither file travels, and nothing that travels can name others.
+them are relative to the file's own folder. Neither file travels, and nothing that travels can name a site's; the
+coordinator's is named by whoever submits the job.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class ErrorMoments(_Moments):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DevianceMoments(_Moments):
-    """How large errors are, and the deviance of the loss, of counts and quantiles: int64 [3].
+    """How large errors are, and the deviance of counts or of the loss that [loss] names: int64 [3].
 
     They are the sums of (1, min(e, clip) / clip, min(d, limit) / limit): e is the error of the prediction and d its
     deviance; see `hedgerow.losses.kinds.Deviance`, which has the limit for a clip.

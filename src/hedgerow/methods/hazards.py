@@ -16,7 +16,7 @@ were censored before, which is taken to be alike in all bins. So b_j rises again
 are gone.
 
 Between the two, trees may begin with a linear model of all features. With few records it ranks better than trees of so
-much noise, and trees then learn what it has left. It is six releases: the moments of the columns; X^T X of rows that
+much noise, and trees then learn what it has left. It is five releases: the moments of the columns; X^T X of rows that
 these have centred and scaled, z; and three times the gradients g z of the hazards at the coefficients so far, w. With
 H = n h Z^T Z / n for the curvature, each of them estimates H w*, by Z^T g + H w. Their mean b has noise of a known
 deviation s; coefficients have a normal prior whose variance t is what b shows beyond its noise:

@@ -1,6 +1,6 @@
 """Calibrates the scores of a finished model with one more noisy sum.
 
-A method that knows nothing of a label's bounds asks `LineSums`. Labels may fill a narrow part of their public bounds,
+Of scores that may be noise a method asks `LineSums`. Labels may fill a narrow part of their public bounds,
 and trees that release little but noise then add far more than labels vary. So after the last tree a run asks how labels
 y go with finished scores f, both less a centre c:
 
@@ -13,7 +13,7 @@ power of two above |f - c|, and what it adds is f - c as a share of that power: 
 than one whose scale was known. The slope is a mean of two guesses, weighed by how likely each makes what was released:
 that scores are useless, and that they are about as large as they should be (a spike and a slab).
 
-Of scores known to be of use less is asked: see `hedgerow.methods.boosting.calibration`.
+Scores known to be of use are calibrated by `hedgerow.methods.score_bins`.
 
 Arithmetic is elementary, exponentials are a table, and sums are exact: all parties have the same model.
 """

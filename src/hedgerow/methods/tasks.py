@@ -174,7 +174,7 @@ class EvaluationTask:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """See `TrainingTask.schedule`: an outline of the scores, then their detail."""
+        """See `TrainingTask.schedule`: an outline of the scores, their detail, then by columns."""
         return schedule_of_evaluation(self.plan, self.epsilon, self.delta, self.by)
 
     def with_structure_seed(self, _: int) -> EvaluationTask:

@@ -103,7 +103,7 @@ ADAPTIVE_SUBSET = 3
 
 
 def _usual(plan: Plan, signal: float) -> BoostingSettings:
-    """The first table of docs/defaults.md: it holds wherever that of a kind of labels says nothing."""
+    """What holds wherever a kind of labels says nothing: the column of two classes in docs/defaults.md."""
     model, kind, m = plan.model, loss_kind(plan), len(plan.features)
     order = "adaptive" if model.split_method == "totally_random" else "cyclical"
     interaction = order if model.interaction == "auto" else model.interaction
