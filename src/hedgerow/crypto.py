@@ -52,7 +52,7 @@ _SHA256 = SHA256()
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, length: int = KEY_BYTES) -> bytes:
-    """`length` (1..8160) bytes of HKDF-SHA256; raises ValueError for a length out of that range."""
+    """HKDF-SHA256: `length` (1..8160) bytes; raises ValueError for a length out of that range."""
     if not 1 <= length <= 255 * 32:
         raise ValueError(f"HKDF-SHA256 yields 1 to 8160 bytes, not {length}.")
     return HKDF(algorithm=_SHA256, length=length, salt=salt, info=info).derive(secret)
@@ -161,7 +161,7 @@ def _encryptor(key: bytes, counter_and_nonce: bytes = bytes(16)) -> AEADEncrypti
 
 
 def keystream(key: bytes, length: int, counter_and_nonce: bytes = bytes(16)) -> bytes:
-    """`length` bytes of the key stream of a 32-byte key; raises PrimitiveFault for another key length."""
+    """The key stream of a 32-byte key, `length` bytes of it; raises PrimitiveFault for another key length."""
     return _encryptor(key, counter_and_nonce).update(bytes(length))
 
 

@@ -130,7 +130,7 @@ def _clip_residual(
 
 
 def _shrink_all(statistics: NDArray[np.int64], norm: int) -> NDArray[np.int64]:
-    """`_shrink` without a kernel, of each column: scaled towards zero until its norm is at most `norm`."""
+    """Scale each column towards zero until its norm is at most `norm`: as `_shrink`, without a kernel."""
     factor = np.ones(statistics.shape[1])
     while (is_beyond := (squared := (statistics**2).sum(axis=0)) > norm**2).any():
         factor[is_beyond] = np.minimum(factor, np.sqrt(norm**2 / np.maximum(squared, 1)))[is_beyond] * (1.0 - 1e-9)

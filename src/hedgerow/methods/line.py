@@ -1,8 +1,8 @@
 """Calibrates the scores of a finished model with one more noisy sum.
 
-Of scores that may be noise a method asks `LineSums`. Labels may fill a narrow part of their public bounds,
-and trees that release little but noise then add far more than labels vary. So after the last tree a run asks how labels
-y go with finished scores f, both less a centre c:
+Of scores that may be noise a method asks `LineSums`. Labels may fill a narrow part of their public bounds, and trees
+that release little but noise then add far more than labels vary. So after the last tree a run asks how labels y go with
+finished scores f, both less a centre c:
 
     y - c is about  shift + slope (f - c)
 
