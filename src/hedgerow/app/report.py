@@ -100,9 +100,14 @@ def render_report(model: Model, date: str, evaluation: Content | None) -> str:
     """A model's report as a page: promise, shapes with their bands, importances, calibration."""
     notes = read_words()["notes"]
     content = {"report": model.report.to_dict(), "facts": model.report.facts(sites=model.sites)}
+    drawn = io.BytesIO()
+    plot_shapes(model, drawn)
+    bands = "What each feature adds to the score; pale bands: what the noise alone could have drawn"
+    shares = [(each["feature"], f"{each['share']:.1%}") for each in list_importances(model)]
+    importances_table = render_table("Importances", ("feature", "share of the importances"), shares)
     body = [
         *render_promise(content),
-        render_section("How each feature acts", [_render_shapes(model), _render_importances(list_importances(model))]),
+        render_section("How each feature acts", [render_picture(drawn.getvalue(), bands), importances_table]),
         render_section("How well it predicts", render_performance(evaluation, model, notes)),
         render_section("The report in full", [render_printed(model.report_text(date))]),
     ]
@@ -147,19 +152,6 @@ def pick_facts(facts: Iterable[Sequence[str]], *names: str) -> list[tuple[str, s
         if is_picked:
             found.append((name, text))
     return found
-
-
-def _render_shapes(model: Model) -> str:
-    drawn = io.BytesIO()
-    plot_shapes(model, drawn)
-    return render_picture(
-        drawn.getvalue(), "What each feature adds to the score; pale bands: what the noise alone could have drawn"
-    )
-
-
-def _render_importances(shares: Iterable[Content]) -> str:
-    rows = [(each["feature"], f"{each['share']:.1%}") for each in shares]
-    return render_table("Importances", ("feature", "share of the importances"), rows)
 
 
 def render_performance(evaluation: Content | None, model: Model, notes: Mapping[str, str]) -> list[str]:
