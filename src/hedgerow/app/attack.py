@@ -123,7 +123,7 @@ def _list_facts(found: AttackReport) -> list[tuple[str, str]]:
 
 
 def render_attack(found: AttackReport, subject: str, *, is_private: bool) -> str:
-    """What was found, as a page."""
+    """The page of a report: figures, findings, a table for each attack; with a warning where rows are private."""
     body = [
         render_text(PRIVATE, "void") if is_private else render_text(MADE),
         render_figures(_list_facts(found)),
@@ -135,7 +135,7 @@ def render_attack(found: AttackReport, subject: str, *, is_private: bool) -> str
 
 
 def print_attack(found: AttackReport, *, is_private: bool) -> None:
-    """What was found, for a person."""
+    """Print a report on the terminal, with a warning where rows are private; findings come last."""
     print(f"{wrap_text(PRIVATE if is_private else MADE, hanging=0)}\n")
     print_facts(_list_facts(found))
     console = Console(width=width())

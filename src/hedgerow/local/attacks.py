@@ -320,7 +320,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class AttackReport:
-    """What was found; `findings` names what contradicts the ledger."""
+    """What the attacks on a plan reached, beside the ledger's bound; `findings` names what contradicts the ledger."""
 
     plan_digest: str
     n_units: int
@@ -474,6 +474,7 @@ def _rebuild(
 
 
 def _summarize(source: str, found: Sequence[Sequence[float]], n_records: float, n_candidates: int) -> Reconstruction:
+    """Means of what each table gave (shares found, of all and of unique rows, and both by chance), with errors."""
     means, errors = np.nanmean(found, axis=0), np.nanstd(found, axis=0, ddof=1) / math.sqrt(len(found))
     return Reconstruction(
         source, len(found), n_records, n_candidates, means[0], errors[0], means[1], errors[1], means[2], means[3]
@@ -527,6 +528,7 @@ def _measure_signal(
 
 
 def _judge_columns(altered: Sequence[tuple[str, int, SiteData]], gaps: Floats, leans: Floats) -> tuple[Attribute, ...]:
+    """How often a likelihood ratio names the true one of two values, by column, and how often it should on average."""
     columns = np.array([column for column, _, _ in altered])
     # The log-likelihood ratio of the true value against the other: <v - v', noise> + |v - v'|² / 2.
     ratios = leans + gaps / 2

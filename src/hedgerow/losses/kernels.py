@@ -1,6 +1,8 @@
 """What every record of a block contributes under a loss: kernels that read the same integers as `Loss`.
 
-Statistics are packed two to a 64-bit word while they are summed, see `unpack`.
+Statistics are packed two to a 64-bit word while they are summed, see `unpack`. They are computed twice: with kernels,
+and for few records without one (`find_statistics`), so that these need no compiling. `tests/trees/test_kernels.py`
+holds both to a slow walk.
 """
 
 from __future__ import annotations
