@@ -26,7 +26,7 @@ from hedgerow.privacy.ledger import read_prepared_ledger, write_prepared_tables
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.report import PrivacyContext, build_report, check_claims
 from hedgerow.server.release import PlainAggregation
-from hedgerow.survey.bounds import STANDS_OUT_FAR, WINDOWS, _octave_thresholds
+from hedgerow.survey.bounds import STANDS_OUT_FAR, WINDOWS, octave_thresholds
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import Questions
 from tests.builders import coded
@@ -108,7 +108,7 @@ def test_values_that_single_precision_does_not_hold_are_told(values: list[float]
 
 def test_noise_alone_makes_a_far_octave_in_one_column_of_eleven_thousand() -> None:
     """By the tail of the normal distribution over all windows, as docs/privacy.md says it."""
-    far = _octave_thresholds() == STANDS_OUT_FAR
+    far = octave_thresholds() == STANDS_OUT_FAR
     windows = sum(np.lib.stride_tricks.sliding_window_view(far, width).any(axis=1).sum() for width in WINDOWS)
     assert far.sum() == 502 and windows * math.erfc(STANDS_OUT_FAR / math.sqrt(2)) / 2 < 1 / 11_000
 

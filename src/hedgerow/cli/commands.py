@@ -27,7 +27,7 @@ from hedgerow.cli import (
     train,
 )
 from hedgerow.cli.options import add_command
-from hedgerow.errors import UsageError
+from hedgerow.errors import UsageError, missing_extra
 
 GROUPS = (
     train, plan, privacy, check_method, survey, evaluate, attack, model, evidence, study, join, owner,
@@ -45,6 +45,7 @@ exit codes:
 
 _COMPLETION = """\
 example:
+  mkdir -p ~/.local/share/bash-completion/completions
   hedgerow completion bash > ~/.local/share/bash-completion/completions/hedgerow
 """
 
@@ -82,8 +83,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def complete(arguments: argparse.Namespace) -> None:
     """Print what the shell is to read."""
-    import shtab
-
+    try:
+        import shtab
+    except ImportError as absent:
+        raise missing_extra("shtab", "Completion in shells") from absent
     parser = build_parser()
     _complete_files(parser)
     print(shtab.complete(parser, arguments.shell))

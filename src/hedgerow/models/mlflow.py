@@ -18,7 +18,13 @@ from typing import Any
 
 from hedgerow import __version__
 from hedgerow.data.arrow import as_columns
+from hedgerow.errors import missing_extra
 from hedgerow.models.model import Model
+
+try:
+    import mlflow
+except ImportError as absent:
+    raise missing_extra("mlflow", "Logging to MLflow") from absent
 
 FLAVOUR, _FILE = "hedgerow", "model.json"
 _LONGEST = 500
@@ -27,8 +33,6 @@ _LONGEST = 500
 
 def log_report(model: Model) -> None:
     """Log the fields of a model's report in the run that is active: numbers as metrics, all else as parameters."""
-    import mlflow
-
     content = model.report.to_dict()
     numbers = {name: float(value) for name, value in content.items() if _is_number(value)}
     mlflow.log_metrics(numbers)

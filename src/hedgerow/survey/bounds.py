@@ -184,6 +184,13 @@ _OCTAVES = np.abs(np.arange(N_OCTAVES) - ZERO) - 1 + LOWEST_OCTAVE
 _SIGNS = np.sign(np.arange(N_OCTAVES) - ZERO)
 
 
+def octave_thresholds() -> Counts:
+    """Deviations of noise that each octave's count has to stand out by; float64 [N_OCTAVES]."""
+    is_usual = (_OCTAVES >= USUAL_OCTAVES.start) & (_OCTAVES < USUAL_OCTAVES.stop)
+    is_usual[ZERO] = True
+    return np.where(is_usual, STANDS_OUT, STANDS_OUT_FAR)
+
+
 def find_range(counts: Counts, n_parts: float, deviation: float, n_records: float) -> Range:
     """The bounds of a column by its octaves: the outermost that are seen.
 
@@ -193,9 +200,7 @@ def find_range(counts: Counts, n_parts: float, deviation: float, n_records: floa
         deviation: of the noise of a count.
         n_records: public or noisy.
     """
-    is_usual = (_OCTAVES >= USUAL_OCTAVES.start) & (_OCTAVES < USUAL_OCTAVES.stop)
-    is_usual[ZERO] = True
-    marks = mark(counts, deviation, np.where(is_usual, STANDS_OUT, STANDS_OUT_FAR))
+    marks = mark(counts, deviation, octave_thresholds())
     return _octave_range(counts, marks, n_parts, deviation, n_records)
 
 
