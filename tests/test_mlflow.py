@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hedgerow.models import mlflow as flavour
 from hedgerow.models.model import Model
 from tests.builders import make_plan, train_model
+
+FLAVOUR = "hedgerow.models.mlflow"
 
 
 def test_a_run_has_the_fields_of_the_report_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,6 +24,10 @@ def test_a_run_has_the_fields_of_the_report_and_no_others(monkeypatch: pytest.Mo
             return lambda values: logged.setdefault(name, {}).update(values)
 
     monkeypatch.setitem(sys.modules, "mlflow", Recorder())
+    # Imported with the recorder, and forgotten afterwards.
+    monkeypatch.setitem(sys.modules, FLAVOUR, None)
+    del sys.modules[FLAVOUR]
+    flavour = importlib.import_module(FLAVOUR)
     model = train_model(make_plan())
     flavour.log_report(model)
     assert set(logged) == {"log_metrics", "log_params"}
@@ -35,6 +41,7 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path) -> None:
     """The flavour keeps the model's file byte for byte, and MLflow's own loader predicts by it."""
     mlflow = pytest.importorskip("mlflow")
     pandas = pytest.importorskip("pandas")
+    flavour = importlib.import_module(FLAVOUR)
     model: Model = train_model(make_plan())
     flavour.save_model(model, tmp_path / "saved")
     assert flavour.load_model(str(tmp_path / "saved")).to_bytes() == model.to_bytes()
