@@ -34,7 +34,7 @@ def own_settings(plan: Plan) -> BoostingSettings:
 def test_a_plan_that_leaves_it_out_trains_as_before() -> None:
     """`calibration = "none"` or `start = "none"`: residuals are not doubled, and the settings are the old ones."""
     own = own_settings(counts_plan())
-    assert (own.calibration, own.learning_rate, own.noise_ridge) == ("line", RATE_OF_COUNTS, RIDGE_OF_COUNTS)
+    assert (own.calibration, own.learning_rate, own.noise_ridge) == ("means", RATE_OF_COUNTS, RIDGE_OF_COUNTS)
     for left_out in ({"calibration": "none"}, {"start": "none"}, {"weight_update": "gradient"}):
         own = own_settings(counts_plan(**left_out))
         assert (own.calibration, own.learning_rate, own.noise_ridge) == ("none", 0.25, 8.0)

@@ -213,6 +213,6 @@ def test_a_published_start_is_within_reach() -> None:
 @pytest.mark.parametrize("interaction", ["auto", "adaptive", "cyclical", "random"])
 def test_averaged_numbers_end_with_a_line_in_any_order(label: str, interaction: str) -> None:
     """Means over trees say far too little, whatever order features have; `calibration = "none"` leaves them so."""
-    for calibration, expected in (("auto", "slope"), ("none", "none")):
+    for calibration, expected in (("auto", "line"), ("none", "none")):
         model = {"weight_update": "averaging", "interaction": interaction, "calibration": calibration}
         assert getattr(resolve(make_plan(label, model)), "calibration", "") == expected

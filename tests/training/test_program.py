@@ -177,7 +177,7 @@ def check_agreement(plan: Plan, seed: int) -> None:
         scores, finished = node.held.records.scores[0] / 2**16, ensemble.scores(own.codes)[0]
         assert np.ptp(finished - ensemble.stretch * scores) <= ensemble.n_trees * 2**-15
         return
-    if resolve(plan).calibration in ("line", "slope", "rates"):
+    if resolve(plan).calibration in ("line", "means"):
         # The last question is about finished scores; the model is these, shifted and stretched.
         scores, finished = node.held.records.scores[0] / 2**16, ensemble.scores(own.codes)[0]
         line = np.polyfit(scores, finished, 1) if np.ptp(scores) > 0 else (0.0, finished.mean())

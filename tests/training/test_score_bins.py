@@ -109,7 +109,7 @@ def test_a_number_counts_by_how_far_it_is_above_its_prediction(
     node = Node("site", SiteData(np.zeros((len(plan.features), len(records)), np.uint8), kept), plan, resolve(plan))
     node.held.records.scores[0] = scores
     own = resolve(plan)
-    assert isinstance(own, BoostingSettings) and own.calibration == "line"
+    assert isinstance(own, BoostingSettings) and own.calibration == "means"
     asked = own.calibration_of(plan).question(0, step=step, centre=centre, doublings=doublings, is_number=True)
     expected = np.zeros((2, N_BINS), dtype=np.int64)
     predicted = loss_kind(plan).link.units(scores, plan.label)

@@ -106,7 +106,7 @@ class Calibration:
         yield from ()
 
 
-class SlopeCalibration(Calibration):
+class LineCalibration(Calibration):
     """Of numbers where leaves are not smoothed, so that scores may be of no use: see `hedgerow.methods.line`."""
 
     kind, length, record_squared = LineSums, LINE_LENGTH, LINE_SENSITIVITY_SQUARED
@@ -122,7 +122,7 @@ class BinnedCalibration(Calibration):
     kind, length, record_squared = ScoreBins, BINS_LENGTH, BINS_SENSITIVITY_SQUARED
 
 
-class LineCalibration(BinnedCalibration):
+class MeansCalibration(BinnedCalibration):
     """Of numbers and counts: all scores are shifted, and stretched beyond the mean.
 
     Residuals are clipped, so the means of skewed labels are off, and many short steps do not go all the way.
@@ -229,8 +229,8 @@ def _centre(grown: Grown) -> int:
 
 CALIBRATIONS: Mapping[str, type[Calibration]] = {
     "none": Calibration,
+    "means": MeansCalibration,
     "line": LineCalibration,
-    "slope": SlopeCalibration,
     "residuals": ResidualCalibration,
     "odds": OddsCalibration,
     "hazards": HazardsCalibration,

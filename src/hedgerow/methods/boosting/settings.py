@@ -35,7 +35,7 @@ class BoostingSettings(Settings):
             of counts "level", their mean; of times to an event "hazards", the baseline, or "linear hazards", a linear
             model of all features after it.
         start_share, calibration_share: of mu^2, for the start, and for the last release.
-        calibration: what that release calibrates: "none", the "line" of numbers and counts, the "slope" of numbers
+        calibration: what that release calibrates: "none", the "means" of numbers and counts, the "line" of numbers
             where leaves are not smoothed (`hedgerow.methods.line`), the "residuals" of numbers by a loss that the plan
             names, the "odds" of two classes, or the "hazards" of times to an event.
     """
@@ -268,7 +268,7 @@ def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSe
     """Their mean first, larger steps on doubled residuals, and a last release for what is cut off."""
     model = plan.model
     if model.weight_update == "averaging":
-        return _with_slope(plan, signal, usual)
+        return _with_line(plan, signal, usual)
     # Of the clip's unit, half the largest count, no less than a part of one count.
     rule = replace(usual, joint_clip=max(loss_kind(plan).clip, 2 * LEAST_CLIP_OF_COUNTS / plan.label.bounds[1]))
     if model.start == "none":
@@ -278,7 +278,7 @@ def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSe
     is_doubled = usual.interaction == "adaptive" and model.weight_update == "newton"
     if not is_doubled or model.split_method != "totally_random" or model.calibration == "none":
         return rule
-    rule = replace(rule, calibration="line", calibration_share=line_share(signal))
+    rule = replace(rule, calibration="means", calibration_share=line_share(signal))
     return replace(rule, learning_rate=RATE_OF_COUNTS, noise_ridge=RIDGE_OF_COUNTS)
 
 
@@ -330,11 +330,11 @@ def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
     """Mean and linear model, trees that follow the signal closely, and a last release for what clipping cuts off."""
     model, m = plan.model, len(plan.features)
     if model.weight_update == "averaging":
-        return _with_slope(plan, signal, usual)
+        return _with_line(plan, signal, usual)
     if usual.interaction != "adaptive":
         if model.start == "none":
             return usual
-        return _with_slope(plan, signal, replace(usual, start="mean", start_share=MEAN_SHARE_OF_NUMBERS))
+        return _with_line(plan, signal, replace(usual, start="mean", start_share=MEAN_SHARE_OF_NUMBERS))
     # Steps are short where the noise ridge shortens them little, whether signal or the plan makes it so.
     rate = min(MOST_RATE, 1.75 * math.sqrt(math.sqrt(2000 / signal)))
     rule = replace(
@@ -353,14 +353,14 @@ def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
     n_numeric = sum(not feature.is_categorical for feature in plan.features)
     start = ("linear" if 0 < n_numeric <= WIDEST_LINEAR_START else "mean") if model.start == "auto" else model.start
     share = min(MOST_START, SIGNAL_OF_START / signal)
-    return replace(rule, start=start, start_share=share, calibration="line", calibration_share=CALIBRATION_SHARE)
+    return replace(rule, start=start, start_share=share, calibration="means", calibration_share=CALIBRATION_SHARE)
 
 
-def _with_slope(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSettings:
+def _with_line(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSettings:
     """The rule with the last release of numbers and counts whose scores may be of no use (`hedgerow.methods.line`)."""
     if not asks_for_line(plan):
         return rule
-    return replace(rule, calibration="slope", calibration_share=line_share(signal))
+    return replace(rule, calibration="line", calibration_share=line_share(signal))
 
 
 def _trees_of_numbers(signal: float, n_features: int) -> int:
