@@ -45,8 +45,8 @@ exit codes:
 
 _COMPLETION = """\
 example:
-  mkdir -p ~/.local/share/bash-completion/completions
-  hedgerow completion bash > ~/.local/share/bash-completion/completions/hedgerow
+  hedgerow completion bash > hedgerow-completion.bash
+  source hedgerow-completion.bash                      # in ~/.bashrc for every shell
 """
 
 
