@@ -32,8 +32,7 @@ from hedgerow.losses.censored import concordance, integrated_brier_score
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.losses.survival import survival_codes
 from hedgerow.methods.boosting import program, settings, start
-from hedgerow.methods.boosting.schedule import weight_of_trees
-from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.boosting.schedule import BoostingSettings, weight_of_trees
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise

@@ -23,11 +23,12 @@ from experiments import harness
 from experiments.datasets import Table, made_up
 from experiments.federation import Loopback
 from experiments.harness import Line, Lines, Prepared, mean_and_deviation, table
-from hedgerow.methods.registry import resolve
+from hedgerow.methods.boosting.schedule import BoostingSettings
+from hedgerow.methods.boosting.settings import resolve_boosting
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.training.presets import PRESETS, Preset, build_model_section
-from hedgerow.training.settings import Settings, n_levels_asked, pays_for_candidates
+from hedgerow.training.settings import pays_for_candidates
 
 TREES = (25, 100, 300)
 CLIENTS = (3, 10, 30)
@@ -103,12 +104,12 @@ class Formula(NamedTuple):
     numbers: int
 
 
-def formula_of(plan: Plan, settings: Settings) -> Formula:
+def formula_of(plan: Plan, settings: BoostingSettings) -> Formula:
     """Histograms: T d rounds of 2^i Q k on level i (T of Q for k = 1); random trees: T / B of B 2^d; IH: s of Q m."""
     n_trees, depth, q = settings.n_trees, settings.max_depth, plan.model.n_candidates
     n_batches = -(-n_trees // settings.batch_size)
     if plan.model.split_method == "hist":
-        n_levels, k = n_levels_asked(plan, settings), settings.interaction_size
+        n_levels, k = settings.n_levels_asked(plan), settings.interaction_size
         rounds, numbers = n_batches * n_levels, n_trees * sum(2 * 2**level * q * k for level in range(n_levels))
     else:
         rounds, numbers = n_batches, n_trees * 2 * 2**depth
@@ -159,7 +160,7 @@ def measure_all(wanted: Sequence[Measurement], store: Lines, folder: Path) -> pd
     frame = pd.DataFrame(store.fill(wanted, fields, measure, "Figure 20"))
     numeric = frame.columns.difference(["method", "plan"])
     frame[numeric] = frame[numeric].apply(pd.to_numeric)
-    return frame.assign(formula=[formula_of(each.plan, resolve(each.plan)) for each in wanted])
+    return frame.assign(formula=[formula_of(each.plan, resolve_boosting(each.plan)) for each in wanted])
 
 
 def _measure(what: Measurement, loopback: Loopback) -> Line:

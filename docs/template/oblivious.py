@@ -40,9 +40,9 @@ from hedgerow.methods.api import (
     grow_by,
     grow_score_bound,
     integer,
-    leaf_rule,
     leaf_values,
     leaf_weights,
+    make_leaf_rule,
     own_section,
     value_or,
 )
@@ -63,7 +63,9 @@ class Oblivious:
 
 @dataclass(frozen=True, kw_only=True)
 class ObliviousSettings(Settings):
-    """Numbers in place of every "auto"."""
+    """Numbers in place of every "auto": those that all methods have, and what is this method's own."""
+
+    learning_rate: float
 
     def schedule(self, plan: Plan) -> Schedule:
         """One release for each tree. The sensitivity is least at the start, where all scores are 0."""
@@ -86,7 +88,6 @@ def resolve(plan: Plan) -> ObliviousSettings:
         n_trees=value_or(plan.model.n_trees, 60),
         max_depth=own_section(Oblivious, plan).levels,
         learning_rate=value_or(plan.model.learning_rate, 0.3),
-        noise_ridge=1.0,
     )
     if math.isinf(plan.privacy.epsilon):
         return settings
@@ -111,10 +112,10 @@ def draw_tree(run: Run, number: int) -> TreeBatch:
     return TreeBatch(feature, left, cut)
 
 
-def boost(grown: Grown) -> Generator[Query, IntVector, None]:
+def boost(grown: Grown, settings: ObliviousSettings) -> Generator[Query, IntVector, None]:
     """For each tree: ask for its leaves' sums, and make them values. The next query carries them to the nodes."""
-    run, settings = grown.run, grown.run.settings
-    rows, rule = run.plan.privacy.rows_per_unit, leaf_rule(run, 1)
+    run, rows = grown.run, grown.run.plan.privacy.rows_per_unit
+    rule = make_leaf_rule(run, settings.learning_rate, noise_ridge=1.0)
     update, score_bound = None, 0
     for number in range(settings.n_trees):
         trees = draw_tree(run, number)
@@ -138,7 +139,7 @@ def boost(grown: Grown) -> Generator[Query, IntVector, None]:
 
 def program(plan: Plan, settings: ObliviousSettings) -> Program:
     """The program of a plan."""
-    return grow_by(Run.from_plan(plan, settings), boost)
+    return grow_by(Run.from_plan(plan, settings), lambda grown: boost(grown, settings))
 
 
 METHOD = Method(

@@ -22,7 +22,7 @@ DEFAULT_TREES = 25
 
 @dataclass(frozen=True, kw_only=True)
 class LumberjackSettings(Settings):
-    """Numbers in place of every "auto"; `noise_multiplier` is that of the leaves, `batch_size` all trees.
+    """Numbers in place of every "auto"; `noise_multiplier` is that of the leaves.
 
     Attributes:
         height: layers of a tree that are searched.
@@ -82,10 +82,7 @@ def resolve_lumberjack(plan: Plan) -> LumberjackSettings:
         PrivacyError: when no noise keeps the promise.
     """
     n_trees: int = value_or(plan.model.n_trees, DEFAULT_TREES)
-    settings = LumberjackSettings(
-        n_trees=n_trees, max_depth=MAX_DEPTH, batch_size=n_trees, learning_rate=1.0, noise_ridge=0.0,
-        height=Lumberjack.of(plan).height,
-    )  # fmt: skip
+    settings = LumberjackSettings(n_trees=n_trees, max_depth=MAX_DEPTH, height=Lumberjack.of(plan).height)
     privacy = plan.privacy
     if math.isinf(privacy.epsilon):
         return settings

@@ -69,7 +69,7 @@ def resolve(plan: Plan) -> ToySettings:
     if not math.isinf(privacy.epsilon):
         demand = NoiseDemand(UNIT**2, 2)
         multiplier = calibrate_sigmas(privacy.epsilon, privacy.delta, [demand], privacy.accountant)[0] / UNIT
-    return ToySettings(n_trees=1, max_depth=1, learning_rate=1.0, noise_ridge=0.0, noise_multiplier=multiplier)
+    return ToySettings(n_trees=1, max_depth=1, noise_multiplier=multiplier)
 
 
 def program(plan: Plan, settings: ToySettings) -> Generator[Query, IntVector, Ensemble]:

@@ -9,7 +9,8 @@ import pytest
 
 from hedgerow.local.training import train
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.boosting.settings import BoostingSettings, filters_classes
+from hedgerow.methods.boosting.schedule import BoostingSettings
+from hedgerow.methods.boosting.settings import filters_classes
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of

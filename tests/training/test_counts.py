@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
 from hedgerow.losses.tables import RECORD_NORM
-from hedgerow.methods.boosting.settings import RATE_OF_COUNTS, RIDGE_OF_COUNTS, BoostingSettings
+from hedgerow.methods.boosting.schedule import BoostingSettings
+from hedgerow.methods.boosting.settings import RATE_OF_COUNTS, RIDGE_OF_COUNTS
 from hedgerow.methods.linear_start import read_level
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan

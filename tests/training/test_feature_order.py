@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -13,22 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.methods.registry import resolve
+from hedgerow.methods.boosting.schedule import INTERACTION_SHARE
 from hedgerow.training import features
 from hedgerow.training.features import DRAWS_FOR_COVERAGE, EVEN_SHARE, FeatureOrder
-from hedgerow.training.settings import INTERACTION_SHARE, Settings
 from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.random_trees import PublicRandom
-from tests.builders import make_plan
 
 N_FEATURES = 7
 
 
-def settings_of(interaction: str, size: int, n_trees: int = 60) -> Settings:
-    return dataclasses.replace(
-        resolve(make_plan()), interaction=interaction, interaction_size=size, n_trees=n_trees,
-        interaction_share=INTERACTION_SHARE,
-    )  # fmt: skip
+def make_order(seed: int, kind: str, size: int, n_trees: int = 60) -> FeatureOrder:
+    return FeatureOrder(seed, N_FEATURES, n_trees, kind, size, INTERACTION_SHARE)
 
 
 def leaves_of(gradient: float, noise: float = 1.0) -> NoisyLeaves:
@@ -43,7 +37,7 @@ def test_subsets_are_features_of_the_plan(data: st.DataObject, seed: int) -> Non
     """Distinct features, at least one, never more than were asked for, whatever is released in between."""
     kind = data.draw(st.sampled_from(["cyclical", "random", "adaptive"]))
     size = data.draw(st.integers(1, N_FEATURES + 2))
-    orders = [FeatureOrder(seed, settings_of(kind, size), N_FEATURES) for _ in range(2)]
+    orders = [make_order(seed, kind, size) for _ in range(2)]
     random = np.random.default_rng(seed)
     for tree in range(60):
         subset, same = (order.features_of(tree) for order in orders)
@@ -58,7 +52,7 @@ def test_subsets_are_features_of_the_plan(data: st.DataObject, seed: int) -> Non
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_cyclical_turns_are_even(size: int) -> None:
     """After m trees of k features each feature had k turns: CCS'22, section 5.1."""
-    order = FeatureOrder(3, settings_of("cyclical", size), N_FEATURES)
+    order = make_order(3, "cyclical", size)
     turns = np.bincount([f for tree in range(2 * N_FEATURES) for f in order.features_of(tree)], minlength=N_FEATURES)
     assert (turns == 2 * size).all()
 
@@ -66,7 +60,7 @@ def test_cyclical_turns_are_even(size: int) -> None:
 @pytest.mark.parametrize("kind", ["cyclical", "adaptive"])
 def test_no_feature_is_forgotten(kind: str) -> None:
     """Every feature gets a turn at once, and again later, even if its first release showed nothing but noise."""
-    order = FeatureOrder(5, settings_of(kind, 1, n_trees=400), N_FEATURES)
+    order = make_order(5, kind, 1, n_trees=400)
     turns: list[int] = []
     for tree in range(400):
         subset = order.features_of(tree)
@@ -81,7 +75,7 @@ def test_no_feature_is_forgotten(kind: str) -> None:
 
 def test_without_gains_turns_are_even() -> None:
     """As long as releases show nothing, adaptive turns are as even as cyclical ones."""
-    order = FeatureOrder(5, settings_of("adaptive", 1), N_FEATURES)
+    order = make_order(5, "adaptive", 1)
     turns = np.bincount([order.features_of(tree)[0] for tree in range(5 * N_FEATURES)], minlength=N_FEATURES)
     assert turns.max() - turns.min() <= 1
 
@@ -132,8 +126,7 @@ class SlowOrder:
 def test_turns_are_those_of_the_definition(data: st.DataObject, seed: int, size: int, gain: float) -> None:
     """Batches of any sizes, with news after any of them or none: the same turns as one by one, worked out slowly."""
     random = np.random.default_rng(seed)
-    chosen = settings_of("adaptive", size, 80)
-    fast, slow = FeatureOrder(seed, chosen, N_FEATURES), SlowOrder(seed, 80, size, INTERACTION_SHARE)
+    fast, slow = make_order(seed, "adaptive", size, 80), SlowOrder(seed, 80, size, INTERACTION_SHARE)
     tree = 0
     while tree < 80:
         n_trees = min(80 - tree, data.draw(st.integers(1, 30)))

@@ -18,7 +18,7 @@ from hedgerow.errors import PlanError
 from hedgerow.local.training import train
 from hedgerow.losses.tables import LARGEST_UNIT, double_residuals
 from hedgerow.methods.adassp.program import solve_centred
-from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.boosting.schedule import BoostingSettings
 from hedgerow.methods.line import MOST_DOUBLINGS, SpreadSums, choose_doublings
 from hedgerow.methods.linear_start import LabelSums
 from hedgerow.methods.registry import program_for, resolve

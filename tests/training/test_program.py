@@ -219,7 +219,12 @@ def test_adaptive_structures_do_react() -> None:
 def test_a_program_sees_nothing_but_plan_and_releases() -> None:
     """The generator takes a plan and its settings; there is no way in for a record, a clock or a source of noise."""
     assert set(inspect.signature(program_for).parameters) == {"plan", "settings"}
-    assert {field.name for field in dataclasses.fields(Settings)} >= {"noise_multiplier", "n_trees", "loss"} - {"loss"}
+
+
+def test_settings_of_all_methods_are_no_method_s_own() -> None:
+    """Whoever writes a method inherits no number of another one, and says what its runs ask for."""
+    assert {field.name for field in dataclasses.fields(Settings)} == {"n_trees", "max_depth", "noise_multiplier"}
+    assert Settings.__abstractmethods__ == {"schedule"}
 
 
 def test_the_seed_of_the_plan_changes_the_trees() -> None:

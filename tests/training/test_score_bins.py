@@ -20,8 +20,7 @@ from hedgerow.local.training import train
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.boosting.calibration import CUT_RESIDUALS, NUMBERS_PRIOR, ODDS_PRIOR, WHOLE_RESIDUALS
-from hedgerow.methods.boosting.schedule import weight_of_trees
-from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.boosting.schedule import BoostingSettings, weight_of_trees
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.score_bins import (
     BINS_LENGTH,

@@ -31,7 +31,7 @@ from hedgerow.losses.tables import (
     STEPS,
     double_residuals,
 )
-from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.boosting.schedule import BoostingSettings
 from hedgerow.methods.linear_start import read_level
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model

@@ -29,7 +29,7 @@ from hedgerow.losses.survival import (
     with_baseline,
 )
 from hedgerow.losses.tables import RECORD_NORM, STEPS
-from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.boosting.schedule import BoostingSettings
 from hedgerow.methods.hazards import LifeTable, fit_hazards
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.score_bins import BINS_LENGTH, BINS_SENSITIVITY_SQUARED, N_BINS, KnownBins, ScoreBins

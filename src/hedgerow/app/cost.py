@@ -107,12 +107,6 @@ def model_facts(plan: Plan, settings: Settings) -> list[tuple[str, str]]:
     return facts
 
 
-def depth_text(settings: Settings) -> str:
-    """Levels of splits, for a person."""
-    deeper = f", {settings.deepest} in trees on several features" if settings.subset_levels else ""
-    return f"{settings.max_depth}{deeper}"
-
-
 def trees_text(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> str:
     """The trees that a run has made, as `model_facts` counts them.
 
@@ -125,7 +119,7 @@ def trees_text(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> str:
     n_others = max(0, ensemble.n_trees - settings.n_trees) if is_whole and "n_trees" in settings.shown else 0
     depth = "0" if ensemble.fitted is None else str(ensemble.fitted.trees.depth)
     if is_whole and "max_depth" in settings.shown:
-        depth = depth_text(settings)
+        depth = str(settings.show("max_depth"))
     others = f", and {n_others} for start and calibration" if n_others else ""
     return f"{ensemble.n_trees - n_others} trees of depth {depth}{others}"
 
@@ -133,12 +127,7 @@ def trees_text(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> str:
 def _format_setting(plan: Plan, settings: Settings, name: str) -> str:
     """A setting as it is used, after "auto" where the rest of them would be others if the plan named it."""
     value = getattr(settings, name)
-    text = _format_value(value)
-    if name == "learning_rate" and settings.shape_rate:
-        several = f", {settings.subset_rate:g} on several" if settings.subset_rate else ""
-        text = f"{settings.shape_rate:g} of expected values in trees on one numeric feature{several}; {text} in others"
-    if name == "max_depth":
-        text = depth_text(settings)
+    text = _format_value(settings.show(name))
     if getattr(plan.model, name, None) != "auto" or value is None:
         return text
     named = resolve(replace(plan, model=replace(plan.model, **{name: value})))

@@ -21,7 +21,7 @@ from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.settings import Settings, calibrate_noise, value_or
-from hedgerow.training.steps import Grown, Program, Run, empty_ensemble, grow_by, grow_score_bound, leaf_rule
+from hedgerow.training.steps import Grown, Program, Run, empty_ensemble, grow_by, grow_score_bound, make_leaf_rule
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.leaf_sums import LeafSums, TrainingSite
 from hedgerow.trees.leaves import leaf_values, leaf_weights
@@ -69,10 +69,10 @@ __all__ = [
     "grow_by",
     "grow_score_bound",
     "integer",
-    "leaf_rule",
     "leaf_values",
     "leaf_weights",
     "loss_kind",
+    "make_leaf_rule",
     "number",
     "one_of",
     "own_section",

@@ -20,15 +20,16 @@ from scipy.special import ndtr
 
 from hedgerow.errors import ModelError
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS
-from hedgerow.methods.registry import resolve
+from hedgerow.methods.boosting.schedule import make_smoothing_rule
+from hedgerow.methods.boosting.settings import resolve_boosting
 from hedgerow.plan.plan import DEFAULT_ALGORITHM, Plan
 from hedgerow.privacy.events import LocalGaussianEvent
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.training.settings import features_asked
-from hedgerow.training.steps import Run, leaf_rule
+from hedgerow.training.steps import Run
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.importances import Shape, find_leaves, find_tree_features, shape_function
 from hedgerow.trees.leaf_sums import LeafSums
+from hedgerow.trees.leaves import LeafRule
 
 FloatArray = NDArray[np.float64]
 
@@ -70,10 +71,10 @@ def why_unknown(plan: Plan, ensemble: Ensemble) -> str:
         return f"it was trained by {model.algorithm}"
     if model.weight_update == "averaging":
         return "its trees are averaged"
-    settings = resolve(plan)
-    if model.split_method != "totally_random" and (model.split_method == "hist" or features_asked(plan, settings) > 1):
+    settings = resolve_boosting(plan)
+    if model.split_method != "totally_random" and (model.split_method == "hist" or settings.features_asked(plan) > 1):
         return "its splits were chosen by noisy sums"
-    if getattr(settings, "start", "none") != "none":
+    if settings.start != "none":
         return "its trees began with a private mean, a baseline or a linear model"
     if settings.interaction == "adaptive":
         return "noise had a part in the order of its features"
@@ -91,11 +92,12 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
     reason = why_unknown(plan, ensemble)
     if reason:
         raise ModelError("bands-unknown", reason=reason)
-    run, first = Run.from_plan(plan, resolve(plan)), 0
+    settings, first = resolve_boosting(plan), 0
+    run = Run.from_plan(plan, settings)
     sigmas, n_of_batch = np.zeros(ensemble.n_trees), np.ones(ensemble.n_trees, np.int64)
     for release in ledger.releases[len(plan.prepared) :]:
         if release.kind == LeafSums.__name__ and first < ensemble.n_trees:
-            last = min(first + run.settings.batch_size, run.settings.n_trees)
+            last = min(first + settings.batch_size, settings.n_trees)
             of_every_record = isinstance(release.event, LocalGaussianEvent)
             sigmas[first:last] = release.sigma * (math.sqrt(plan.privacy.n_records) if of_every_record else 1)
             n_of_batch[first:last] = last - first
@@ -106,14 +108,15 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
         trees = [tree for tree in range(ensemble.n_trees) if find_tree_features(ensemble, tree) == {feature}]
         deviations = np.zeros_like(shape.scores)
         if trees and sigmas[trees].any():
-            leaves = [_leaves(run, ensemble, shape, tree, sigmas[tree], int(n_of_batch[tree])) for tree in trees]
+            rules = {tree: make_smoothing_rule(run, settings, int(n_of_batch[tree])) for tree in trees}
+            leaves = [_leaves(run, rules[tree], ensemble, shape, tree, sigmas[tree]) for tree in trees]
             deviations = _deviations(leaves, shape.density, _answers(run, shapes, shape), ensemble.link.is_relative)
         found.append(ShapeBands(shape.borders, shape.centre_scores(), deviations))
     return tuple(found)
 
 
 def _leaves(
-    run: Run, ensemble: Ensemble, shape: Shape, tree: int, sigma: float, n_of_batch: int
+    run: Run, rule: LeafRule, ensemble: Ensemble, shape: Shape, tree: int, sigma: float
 ) -> tuple[NDArray[np.intp], FloatArray, FloatArray, float]:
     """The used leaves of a tree on one feature: which of them each code reaches, int [n_codes]; how values answer to
     gradients, and vary by the noise, float64 [n_leaves, n_outputs]; and all Hessians as released, in real units."""
@@ -122,7 +125,7 @@ def _leaves(
         raise ValueError("a tree has leaves and weights")
     used, place = np.unique(find_leaves(ensemble, tree)[: len(shape.density)], return_inverse=True)
     released = weights[tree, used] / (loss.scales[-1] * (loss.n_statistics - max(1, loss.n_outputs)))
-    gradient_noise, rule = float(sigma / loss.scales[0]), leaf_rule(run, n_of_batch)
+    gradient_noise = float(sigma / loss.scales[0])
     ridge, rate, clip = rule.ridge(gradient_noise), rule.learning_rate / rule.divisor, rule.leaf_clip
     sums = -fitted.values[tree, used] / SCORE_UNIT / rate * (released + ridge)[:, None]
     # What a sum says beyond its noise.

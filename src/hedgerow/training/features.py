@@ -21,7 +21,6 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.training.settings import Settings
 from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.random_trees import Groups, PublicRandom
 
@@ -40,28 +39,37 @@ class FeatureOrder:
 
     Args:
         seed: the plan's structure seed.
-        settings: n_trees, interaction and interaction_size.
         n_features: features of the plan.
+        n_trees: trees of the run.
+        kind: "cyclical", "random" or "adaptive".
+        size: features per tree; for "adaptive", of the subsets that it tries besides single features.
+        exploring_share: of the trees, at the end of the run, among which "adaptive" tries subsets.
         groups: which features may meet: bool [n_groups, n_features]; None for all. An "adaptive" order tries such
             subsets only; of others no path has more.
     """
 
-    def __init__(self, seed: int, settings: Settings, n_features: int, groups: Groups | None = None) -> None:
-        self._seed = seed
-        self._kind = settings.interaction
-        self._size = min(settings.interaction_size, n_features)
+    def __init__(
+        self,
+        seed: int,
+        n_features: int,
+        n_trees: int,
+        kind: str = "cyclical",
+        size: int = 1,
+        exploring_share: float = 0.0,
+        groups: Groups | None = None,
+    ) -> None:
+        self._seed, self._kind, self._size = seed, kind, min(size, n_features)
         self._order = PublicRandom(seed, "feature order").permutation(n_features)
         own = np.ones((1, n_features), dtype=np.bool_) if groups is None else groups
         self._groups = own[own.sum(axis=1) > 1]
         self._partnered = np.flatnonzero(self._groups.any(axis=0)).tolist()
         explores = self._kind == "adaptive" and self._size > 1 and len(self._partnered) > 0
-        share = settings.interaction_share if explores else 0.0
-        first = settings.n_trees - round(share * settings.n_trees)
-        exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()
+        first = n_trees - round(exploring_share * n_trees)
+        exploring = range(max(first, n_features + (first + n_features) % 2), n_trees, 2) if explores else ()
         self._tried: Counter[Subset] = Counter()
         # They depend on no release, and are drawn before the first round.
         self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
-        self._adaptive = _AdaptiveOrder(n_features, n_features + settings.n_trees)
+        self._adaptive = _AdaptiveOrder(n_features, n_features + n_trees)
         self._due: list[int] = []
 
     def features_of(self, tree: int) -> Subset:

@@ -5,6 +5,7 @@ Each method has its own rule, on public quantities only; that of boosted trees i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
@@ -17,107 +18,62 @@ from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.schedule import Schedule
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.leaves import JAMES_STEIN_SHARE
 
 Number = TypeVar("Number", int, float, float | None)
 
-INTERACTION_SHARE = 0.5
-"""Of the trees, at the end of the run, among which "adaptive" tries subsets of features."""
 CALIBRATION_MARGIN = 1e-7
 """Least relative extra noise, to pay for rounding and for the integer grid; see docs/proofs/discrete-gaussian.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Numbers in place of every "auto".
+class Settings(ABC):
+    """Numbers in place of every "auto": what all methods have; each has a subclass with what is its own.
 
     Attributes:
-        n_trees, max_depth, batch_size, learning_rate: as in the plan.
-        interaction: "cyclical", "random" or "adaptive".
-        interaction_size: features per tree; for "adaptive", of the subsets that it tries besides single features.
-        noise_ridge: leaf ridge per standard deviation of the gradient's noise.
-        joint_clip: largest norm of (g, c h) of a record; None for the loss's own.
-        hessian_scale: c; None for the loss's own.
-        shrinkage: share of the James-Stein correction that trees are scaled by, where they are smoothed.
-        interaction_share: of the trees, at the end of the run, among which "adaptive" tries subsets of features.
-        central_subsets: whether nodes of random trees on several features are divided by the middle half of the cuts
-            that divide them.
-        subset_levels: levels that trees on several features have more than `max_depth`.
-        shape_rate, subset_rate: see `hedgerow.trees.leaves.LeafRule`.
-        filters_by_features: whether several classes are filtered by what each feature has shown of them.
-        noise_multiplier: per tree; 0 when epsilon is infinite.
+        n_trees: of the model, but for `n_other_trees`.
+        max_depth: levels of splits, at most.
+        noise_multiplier: of each `step`; 0 when epsilon is infinite.
     """
 
     n_trees: int
     max_depth: int
-    batch_size: int = 1
-    learning_rate: float
-    interaction: str = "cyclical"
-    interaction_size: int = 1
-    noise_ridge: float
-    joint_clip: float | None = None
-    hessian_scale: float | None = None
-    shrinkage: float = JAMES_STEIN_SHARE
-    interaction_share: float = INTERACTION_SHARE
-    central_subsets: bool = False
-    subset_levels: int = 0
-    shape_rate: float = 0.0
-    subset_rate: float = 0.0
-    filters_by_features: bool = False
     noise_multiplier: float = 0.0
 
-    shown: ClassVar[tuple[str, ...]] = (
-        "n_trees", "max_depth", "batch_size", "learning_rate", "interaction", "interaction_size", "joint_clip",
-    )  # fmt: skip
+    shown: ClassVar[tuple[str, ...]] = ("n_trees", "max_depth")
     """What a person is shown of them, in this order."""
     step: ClassVar[str] = "tree"
     """What the noise multiplier is for one of."""
+
+    @abstractmethod
+    def schedule(self, plan: Plan) -> Schedule:
+        """What a run asks for, at most, and what that costs with this noise."""
+
+    def loss(self, plan: Plan) -> Loss:
+        """The loss with these settings: where a method has none of its own, the plan's."""
+        return build_loss(plan)
+
+    def linear_loss(self, plan: Plan) -> Loss:
+        """The loss whose gradients `CrossProducts` asks for, of one statistic; a program that never asks has none."""
+        return self.loss(plan)
+
+    def n_other_trees(self, plan: Plan) -> int:
+        """Trees of the model besides `n_trees`: of a start, and of a last release."""
+        return 0
+
+    @property
+    def leaves_of_tree(self) -> int:
+        """Into how many parts of a tree a release divides the records, at most: of several releases, the first."""
+        n_leaves: int = 2**self.max_depth
+        return n_leaves
 
     @property
     def bounded_by(self) -> str:
         """What bounds all releases together, for a person, where that is not mu of Gaussian differential privacy."""
         return ""
 
-    def loss(self, plan: Plan) -> Loss:
-        """The loss with these settings."""
-        return build_loss(plan, self.joint_clip, self.hessian_scale)
-
-    def linear_loss(self, plan: Plan) -> Loss:
-        """The loss whose gradients `CrossProducts` asks for, of one statistic; a program that never asks has none."""
-        return self.loss(plan)
-
-    @property
-    def deepest(self) -> int:
-        """Levels of splits, at most."""
-        return self.max_depth + self.subset_levels
-
-    @property
-    def leaves_of_tree(self) -> int:
-        """Into how many parts of a tree a release divides the records, at most: of several releases, the first."""
-        n_leaves: int = 2**self.deepest
-        return n_leaves
-
-    def schedule(self, plan: Plan) -> Schedule:
-        """What a run asks for, at most, and what that costs with this noise."""
-        raise NotImplementedError
-
-    def n_other_trees(self, plan: Plan) -> int:
-        """Trees of the model besides `n_trees`: of a start, and of a last release."""
-        return 0
-
-
-def n_levels_asked(plan: Plan, settings: Settings) -> int:
-    """Rounds per batch of trees: one per level of greedy splits.
-
-    A single one does for totally random trees, and for histograms of a single feature, which every level can read.
-    """
-    return settings.max_depth if features_asked(plan, settings) > 1 else 1
-
-
-def features_asked(plan: Plan, settings: Settings) -> int:
-    """The features whose sums a tree's rounds ask for: k for greedy splits; 1 for totally random trees."""
-    greedy = plan.model.split_method != "totally_random"
-    return min(settings.interaction_size, len(plan.features)) if greedy else 1
+    def show(self, name: str) -> object:
+        """One of these for a person: its value, or a text where that says more."""
+        return getattr(self, name)
 
 
 def pays_for_candidates(plan: Plan) -> bool:

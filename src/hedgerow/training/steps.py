@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -180,24 +180,18 @@ def grow_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None]
     return grown.ensemble()
 
 
-@lru_cache(maxsize=4)
-def leaf_rule(run: Run, n_trees: int, doublings: int = 0) -> LeafRule:
-    """How the sums of a batch of `n_trees` become values; kept, for all batches of a run but the last are alike."""
+def make_leaf_rule(run: Run, learning_rate: float, noise_ridge: float, n_trees: int = 1) -> LeafRule:
+    """How the sums of a batch of `n_trees` become values, as the plan says and without more: see `LeafRule`."""
     model = run.plan.model
-    averaging = model.weight_update == "averaging"
     return LeafRule(
         weight_update=model.weight_update,
-        learning_rate=run.settings.learning_rate / 2**doublings,
+        learning_rate=learning_rate,
         leaf_ridge=model.leaf_ridge,
-        noise_ridge=run.settings.noise_ridge,
+        noise_ridge=noise_ridge,
         leaf_clip=model.leaf_clip,
-        divisor=run.settings.n_trees if averaging else n_trees,
-        smooths=run.settings.interaction == "adaptive",
-        shrinkage=run.settings.shrinkage,
+        divisor=run.settings.n_trees if model.weight_update == "averaging" else n_trees,
         largest=largest_value(run),
         directions=run.directions,
-        shape_rate=run.settings.shape_rate / 2**doublings,
-        subset_rate=run.settings.subset_rate / 2**doublings,
     )
 
 

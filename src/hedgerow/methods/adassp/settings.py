@@ -24,9 +24,11 @@ SIGNAL_PER_ROUND = 16.0
 
 @dataclass(frozen=True, kw_only=True)
 class AdasspSettings(Settings):
-    """Numbers in place of every "auto"; the model has one tree per feature, `batch_size` of them per round.
+    """Numbers in place of every "auto"; the model has one tree per feature.
 
     Attributes:
+        learning_rate: on the step of each round.
+        noise_ridge: what the least eigenvalue of X^T X is lifted to, per standard deviation of its noise.
         loss_kind: "squared", "logistic" or "hinge".
         rounds: T.
         row_norm: largest norm of a row.
@@ -37,6 +39,8 @@ class AdasspSettings(Settings):
         line_multipliers: the noise multipliers of its two parts.
     """
 
+    learning_rate: float
+    noise_ridge: float
     loss_kind: str
     rounds: int
     row_norm: float
@@ -81,7 +85,6 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
     settings = AdasspSettings(
         n_trees=m,
         max_depth=8,
-        batch_size=m,
         learning_rate=own.learning_rate,
         noise_ridge=(1.5 if shrinkage else 0.5) if own.ridge is None else own.ridge,
         loss_kind=loss_kind,

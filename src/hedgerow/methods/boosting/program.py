@@ -28,15 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import Loss, double_residuals
-from hedgerow.methods.boosting.settings import BoostingSettings, filters_classes
+from hedgerow.methods.boosting.schedule import BoostingSettings, make_smoothing_rule
+from hedgerow.methods.boosting.settings import filters_classes
 from hedgerow.methods.boosting.start import Start, StartResult, Weighed
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
-from hedgerow.training.settings import Settings, features_asked, n_levels_asked
-from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by, leaf_rule
+from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by
 from hedgerow.trees.constraints import OrderedSum
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, choose_drawn, pad_histograms, sum_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
@@ -51,7 +51,7 @@ Growth = Generator[Query, IntVector, Weighed]
 Sums = TypeVar("Sums", bound=PartitionSums)
 
 
-def boosting(plan: Plan, settings: Settings) -> Program:
+def boosting(plan: Plan, settings: BoostingSettings) -> Program:
     """Boosted trees: greedy ones where splits are chosen, totally random ones where there is nothing to choose.
 
     Partially random splits of a single feature leave nothing to choose.
@@ -59,9 +59,9 @@ def boosting(plan: Plan, settings: Settings) -> Program:
     grow: Callable[[_Position, int], Growth] = _at_random
     if plan.model.split_method == "hist":
         grow = _by_histograms
-    elif plan.model.split_method == "partially_random" and features_asked(plan, settings) > 1:
+    elif plan.model.split_method == "partially_random" and settings.features_asked(plan) > 1:
         grow = _by_draws
-    return grow_by(Run.from_plan(plan, settings), lambda grown: _boost(grown, grow))
+    return grow_by(Run.from_plan(plan, settings), lambda grown: _boost(grown, settings, grow))
 
 
 @dataclass(eq=False)
@@ -80,6 +80,7 @@ class _Position:
     """
 
     run: Run
+    settings: BoostingSettings
     candidates: CandidateSource
     order: FeatureOrder
     ordered: OrderedSum
@@ -122,7 +123,7 @@ class _Position:
             length=n_entries * run.loss.n_statistics,
             bound=run.loss.bound(),
             sensitivity_squared=self.loss.sensitivity_squared(self.carried.score_bound) * per_record * rows * rows,
-            noise_multiplier=run.settings.noise_multiplier / math.sqrt(per_record),
+            noise_multiplier=self.settings.noise_multiplier / math.sqrt(per_record),
             **details,
         )
 
@@ -141,7 +142,7 @@ class _Position:
             length=sum(tables["n_bins"]),
             bound=largest,
             sensitivity_squared=largest * largest * k * rows * rows,
-            noise_multiplier=0.0 if run.plan.reads_quantiles else run.settings.noise_multiplier / math.sqrt(k),
+            noise_multiplier=0.0 if run.plan.reads_quantiles else self.settings.noise_multiplier / math.sqrt(k),
         )
 
     def _common(self, kind: type[Query], subject: str) -> dict[str, Any]:
@@ -159,18 +160,20 @@ class _Position:
         return {**self.carried.send(), "new_edges": new_edges}
 
 
-def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[Query, IntVector, None]:
-    run, settings = grown.run, grown.run.settings
+def _boost(
+    grown: Grown, settings: BoostingSettings, grow: Callable[[_Position, int], Growth]
+) -> Generator[Query, IntVector, None]:
+    run = grown.run
     candidates = CandidateSource(run.plan, run.grid)
-    order = FeatureOrder(run.structure_seed, settings, run.grid.n_features, run.groups)
-    at = _Position(run, candidates, order, run.make_ordered_sum())
+    kind, size, share = settings.interaction, settings.interaction_size, settings.interaction_share
+    order = FeatureOrder(run.structure_seed, run.grid.n_features, settings.n_trees, kind, size, share, run.groups)
+    at = _Position(run, settings, candidates, order, run.make_ordered_sum())
     if filters_classes(run.plan, settings):
         at.classes = ClassCovariance(run.loss.n_outputs, settings.filters_by_features)
     if settings.shape_rate or settings.subset_rate:
         at.spread = ValueSpread()
-    if isinstance(settings, BoostingSettings):
-        start = settings.start_of(run.plan)
-        at.start_from((yield from start.begin(grown)), start)
+    start = settings.start_of(run.plan)
+    at.start_from((yield from start.begin(grown)), start)
     waiting = at.begun.trees
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.count_paid_rounds(at.n_fitted, settings.batch_size)):
@@ -182,9 +185,8 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         waiting = ()
         at.append_batch(fitted)
         _cut_again(grown, at)
-    if isinstance(settings, BoostingSettings):
-        asked = {"round_number": at.round, **at.describe_ensemble()}
-        yield from settings.calibration_of(at.run.plan).calibrate(grown, at.begun, asked)
+    asked = {"round_number": at.round, **at.describe_ensemble()}
+    yield from settings.calibration_of(at.run.plan).calibrate(grown, at.begun, asked)
 
 
 def _cut_again(grown: Grown, at: _Position) -> None:
@@ -209,19 +211,20 @@ def _cut_again(grown: Grown, at: _Position) -> None:
 
 
 def _at_random(at: _Position, n_trees: int) -> Growth:
-    run, depth, first = at.run, at.run.settings.max_depth, at.n_fitted
+    run, settings, depth, first = at.run, at.settings, at.settings.max_depth, at.n_fitted
     subsets = at.order.features_of_batch(first, n_trees)
     if max(map(len, subsets)) > 1:
-        depth = run.settings.deepest
+        depth = settings.deepest
     streams = [PublicRandom(run.structure_seed, f"tree {number}") for number in range(first, first + n_trees)]
-    cuts, is_central = at.candidates.cut_table, run.settings.central_subsets
+    cuts, is_central = at.candidates.cut_table, settings.central_subsets
     trees = random_trees(streams, subsets, cuts, run.grid, depth, run.groups, is_central)
     under = {"doublings": at.begun.doublings, "baseline": at.begun.baseline}
     query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, **under)
     sums = yield query
     if run.plan.model.weight_update == "averaging":
         return _fit_leaves(at, trees, sums, run.sigma(query))
-    rule, sigma = leaf_rule(run, n_trees, at.begun.doublings if run.loss.is_quadratic else 0), run.sigma(query)
+    rule = make_smoothing_rule(run, settings, n_trees, at.begun.doublings if run.loss.is_quadratic else 0)
+    sigma = run.sigma(query)
     leaves = read_sums(sums, sigma, run.loss, n_trees)
     # The Hessians of K classes carry the noise of K sums.
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
@@ -235,7 +238,7 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
 
 def _fit_leaves(at: _Position, trees: TreeBatch, sums: IntArray, sigma: float) -> tuple[FittedTrees, IntArray]:
     """A batch by the sums of its leaves, int64 [B, n_leaves, n_statistics] or flattened, with noise `sigma` in each."""
-    run, rule = at.run, leaf_rule(at.run, trees.n_trees)
+    run, rule = at.run, make_smoothing_rule(at.run, at.settings, trees.n_trees)
     values = leaf_values(sums, sigma, run.loss, trees, rule)
     weights = leaf_weights(sums, run.loss, trees.n_trees)
     # Of class counts the weight is the count; of gradients it is the Hessian with its ridge.
@@ -275,7 +278,7 @@ class _Batch:
         return SplitRule(
             loss=run.loss,
             leaf_ridge=model.leaf_ridge,
-            noise_ridge=run.settings.noise_ridge,
+            noise_ridge=self.at.settings.noise_ridge,
             leaf_clip=model.leaf_clip,
             gradient_noise=run.sigma(query) / float(run.loss.scales[0]),
         )
@@ -287,8 +290,8 @@ class _Batch:
 
 def _by_histograms(at: _Position, n_trees: int) -> Growth:
     batch = _Batch(at, n_trees)
-    run, growing, depth = at.run, batch.growing, at.run.settings.max_depth
-    n_bins, n_levels = growing.bins.n_bins[growing.features], n_levels_asked(run.plan, run.settings)
+    run, growing, depth = at.run, batch.growing, at.settings.max_depth
+    n_bins, n_levels = growing.bins.n_bins[growing.features], at.settings.n_levels_asked(run.plan)
     for level in range(depth):
         if level < n_levels:
             query = batch.ask(NodeHistograms, 2**level * int(n_bins.sum()), n_bins=growing.bins.n_bins)
@@ -330,7 +333,7 @@ def _by_draws(at: _Position, n_trees: int) -> Growth:
     for tree, slot in np.argwhere(bins.is_categorical[features]).tolist():
         n_bins = int(bins.n_bins[features[tree, slot]])
         keys[tree, 0, slot, :n_bins] = batch.randomness[tree].permutation(n_bins)
-    for level in range(run.settings.max_depth):
+    for level in range(at.settings.max_depth):
         drawn = _draw(batch, keys)
         query = batch.ask(SplitSums, n_trees * 2**level * n_features * 2, goes_left=drawn.astype(np.uint8))
         sums = (yield query).reshape(n_trees, 2**level, n_features, 2, run.loss.n_statistics)

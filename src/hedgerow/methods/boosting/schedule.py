@@ -1,4 +1,6 @@
-"""What boosted trees ask for, and what part of a run's noise that takes.
+"""The settings of boosted trees, what they ask for, and what part of a run's noise that takes.
+
+How they are decided is in `hedgerow.methods.boosting.settings`.
 
 kappa_w and kappa_s are what leaf sums and splits of a whole run cost, in multiples of one release's mu^2 (CCS'22, Table
 1). The sums of greedy leaves are those of the sides of the last level's splits, so kappa_w = 0; one record adds to one
@@ -9,26 +11,163 @@ tree, at the root: a node's bins are some of the root's, and kappa_s = T.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
 
+from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import Loss, double_residuals
+from hedgerow.methods.boosting.calibration import CALIBRATIONS, Calibration
+from hedgerow.methods.boosting.start import STARTS, Start
 from hedgerow.methods.line import bound_doublings
+from hedgerow.methods.linear_start import LinearStart
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.schedule import AlikeRounds
+from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import Query
-from hedgerow.training.settings import Settings, features_asked, most_bins, n_levels_asked, pays_for_candidates
+from hedgerow.training.settings import Settings, most_bins, pays_for_candidates
+from hedgerow.training.steps import Run, make_leaf_rule
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
+from hedgerow.trees.leaves import JAMES_STEIN_SHARE, LeafRule
+
+INTERACTION_SHARE = 0.5
+"""Of the trees, at the end of the run, among which "adaptive" tries subsets of features."""
 
 
-def rounds_of_trees(plan: Plan, settings: Settings) -> list[AlikeRounds]:
+@dataclass(frozen=True, kw_only=True)
+class BoostingSettings(Settings):
+    """Numbers in place of every "auto".
+
+    Attributes:
+        batch_size, learning_rate: as in the plan.
+        interaction: "cyclical", "random" or "adaptive".
+        interaction_size: features per tree; for "adaptive", of the subsets that it tries besides single features.
+        noise_ridge: leaf ridge per standard deviation of the gradient's noise.
+        joint_clip: largest norm of (g, c h) of a record; None for the loss's own.
+        hessian_scale: c; None for the loss's own.
+        shrinkage: share of the James-Stein correction that trees are scaled by, where they are smoothed.
+        interaction_share: of the trees, at the end of the run, among which "adaptive" tries subsets of features.
+        central_subsets: whether nodes of random trees on several features are divided by the middle half of the cuts
+            that divide them.
+        subset_levels: levels that trees on several features have more than `max_depth`.
+        shape_rate, subset_rate: see `hedgerow.trees.leaves.LeafRule`.
+        filters_by_features: whether several classes are filtered by what each feature has shown of them.
+        start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it;
+            of counts "level", their mean; of times to an event "hazards", the baseline, or "linear hazards", a linear
+            model of all features after it.
+        start_share, calibration_share: of mu^2, for the start, and for the last release.
+        calibration: what that release calibrates: "none", the "means" of numbers and counts, the "line" of numbers
+            where leaves are not smoothed (`hedgerow.methods.line`), the "residuals" of numbers by a loss that the plan
+            names, the "odds" of two classes, or the "hazards" of times to an event.
+    """
+
+    batch_size: int = 1
+    learning_rate: float
+    interaction: str = "cyclical"
+    interaction_size: int = 1
+    noise_ridge: float
+    joint_clip: float | None = None
+    hessian_scale: float | None = None
+    shrinkage: float = JAMES_STEIN_SHARE
+    interaction_share: float = INTERACTION_SHARE
+    central_subsets: bool = False
+    subset_levels: int = 0
+    shape_rate: float = 0.0
+    subset_rate: float = 0.0
+    filters_by_features: bool = False
+    start: str = "none"
+    calibration: str = "none"
+    start_share: float = 0.0
+    calibration_share: float = 0.0
+
+    shown: ClassVar[tuple[str, ...]] = (
+        "n_trees", "max_depth", "batch_size", "learning_rate", "interaction", "interaction_size", "joint_clip",
+    )  # fmt: skip
+
+    def start_of(self, plan: Plan) -> Start:
+        """All about what the trees begin with."""
+        return STARTS[self.start](
+            plan, self.start_share, self._multiplier(plan, self.start_share), self.calibration != "none"
+        )
+
+    def calibration_of(self, plan: Plan) -> Calibration:
+        """All about the last release."""
+        return CALIBRATIONS[self.calibration](plan, self._multiplier(plan, self.calibration_share))
+
+    def _multiplier(self, plan: Plan, share: float) -> float:
+        """The noise multiplier of what has this share of mu^2; 0 without privacy."""
+        if not self.noise_multiplier or not share:
+            return 0.0
+        left = 1 - self.start_share - self.calibration_share
+        return self.noise_multiplier * math.sqrt(left / (share * weight_of_trees(plan, self)))
+
+    def loss(self, plan: Plan) -> Loss:
+        return build_loss(plan, self.joint_clip, self.hessian_scale)
+
+    def linear_loss(self, plan: Plan) -> Loss:
+        model = self.start_of(plan).model
+        return model.loss if isinstance(model, LinearStart) else super().linear_loss(plan)
+
+    def schedule(self, plan: Plan) -> Schedule:
+        start, calibration = self.start_of(plan).rounds, self.calibration_of(plan).rounds
+        return Schedule((*start, *rounds_of_trees(plan, self), *calibration))
+
+    def n_other_trees(self, plan: Plan) -> int:
+        return self.start_of(plan).n_trees + self.calibration_of(plan).n_trees
+
+    def features_asked(self, plan: Plan) -> int:
+        """The features whose sums a tree's rounds ask for: k for greedy splits; 1 for totally random trees."""
+        greedy = plan.model.split_method != "totally_random"
+        return min(self.interaction_size, len(plan.features)) if greedy else 1
+
+    def n_levels_asked(self, plan: Plan) -> int:
+        """Rounds per batch of trees: one per level of greedy splits.
+
+        A single one does for totally random trees, and for histograms of a single feature, which every level can read.
+        """
+        return self.max_depth if self.features_asked(plan) > 1 else 1
+
+    @property
+    def deepest(self) -> int:
+        """Levels of splits, at most."""
+        return self.max_depth + self.subset_levels
+
+    @property
+    def leaves_of_tree(self) -> int:
+        n_leaves: int = 2**self.deepest
+        return n_leaves
+
+    def show(self, name: str) -> object:
+        if name == "max_depth" and self.subset_levels:
+            return f"{self.max_depth}, {self.deepest} in trees on several features"
+        if name == "learning_rate" and self.shape_rate:
+            several = f", {self.subset_rate:g} on several" if self.subset_rate else ""
+            expected = f"{self.shape_rate:g} of expected values in trees on one numeric feature{several}"
+            return f"{expected}; {self.learning_rate:g} in others"
+        return super().show(name)
+
+
+@lru_cache(maxsize=4)
+def make_smoothing_rule(run: Run, settings: BoostingSettings, n_trees: int, doublings: int = 0) -> LeafRule:
+    """How the sums of a batch of `n_trees` become values; kept, for all batches of a run but the last are alike."""
+    return replace(
+        make_leaf_rule(run, settings.learning_rate / 2**doublings, settings.noise_ridge, n_trees),
+        smooths=settings.interaction == "adaptive",
+        shrinkage=settings.shrinkage,
+        shape_rate=settings.shape_rate / 2**doublings,
+        subset_rate=settings.subset_rate / 2**doublings,
+    )
+
+
+def rounds_of_trees(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds]:
     """The histograms that candidates are paid for by, and then all trees, batch by batch and level by level.
 
     The sensitivity of a batch depends on how far scores have come; it is smallest at the start, however often
     residuals are doubled.
     """
-    loss, bins, k = settings.loss(plan), most_bins(plan), features_asked(plan, settings)
-    rows, paid_bins, n_levels = plan.privacy.rows_per_unit, _paid_bins(plan), n_levels_asked(plan, settings)
+    loss, bins, k = settings.loss(plan), most_bins(plan), settings.features_asked(plan)
+    rows, paid_bins, n_levels = plan.privacy.rows_per_unit, _paid_bins(plan), settings.n_levels_asked(plan)
     found = _rounds_of_candidates(plan, settings)
     for n_trees, n_batches in _batches(settings).items():
         for level in range(n_levels):
@@ -61,19 +200,19 @@ def _bound_least_squared(loss: Loss) -> int:
     return min(double_residuals(loss, doublings).sensitivity_squared(0) for doublings in possible)
 
 
-def weight_of_trees(plan: Plan, settings: Settings) -> float:
+def weight_of_trees(plan: Plan, settings: BoostingSettings) -> float:
     """The squared sensitivities of all these releases together, where one tree's noise multiplier is 1 for each."""
-    of_trees = settings.n_trees * n_levels_asked(plan, settings) * features_asked(plan, settings)
+    of_trees = settings.n_trees * settings.n_levels_asked(plan) * settings.features_asked(plan)
     return float(of_trees + _paid_histograms(plan, settings) * len(plan.features))
 
 
-def _batches(settings: Settings) -> dict[int, int]:
+def _batches(settings: BoostingSettings) -> dict[int, int]:
     """How many batches there are of each number of trees: all alike, and what is left."""
     n_whole, n_left = divmod(settings.n_trees, settings.batch_size)
     return {**({settings.batch_size: n_whole} if n_whole else {}), **({n_left: 1} if n_left else {})}
 
 
-def _rounds_of_candidates(plan: Plan, settings: Settings) -> list[AlikeRounds]:
+def _rounds_of_candidates(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds]:
     """Histograms of Hessians; un-noised for candidates at quantiles, where they are counts of every cell."""
     loss, rows, m = settings.loss(plan), plan.privacy.rows_per_unit, len(plan.features)
     n_paid = _paid_histograms(plan, settings)
@@ -99,7 +238,7 @@ def _paid_bins(plan: Plan) -> list[int]:
     return sorted(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
 
 
-def _paid_histograms(plan: Plan, settings: Settings) -> int:
+def _paid_histograms(plan: Plan, settings: BoostingSettings) -> int:
     # A batch of B trees asks for up to B histograms first; a run of few trees may end before all are asked.
     n_batches = -(-settings.n_trees // settings.batch_size)
     return min(plan.model.candidate_rounds, n_batches * settings.batch_size) if pays_for_candidates(plan) else 0

@@ -1,4 +1,4 @@
-"""The settings of boosted trees: a rule on public quantities only, and the noise.
+"""How the settings of boosted trees are decided: a rule on public quantities only, and the noise.
 
 The rule and the evidence for it are in docs/defaults.md. Here stand what is usual, what a plan says itself, where
 values are expected, and then for each kind of labels what differs from what is usual. The rule may look at epsilon,
@@ -9,69 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hedgerow.losses.registry import loss_kind
-from hedgerow.losses.tables import Loss
-from hedgerow.methods.boosting.calibration import CALIBRATIONS, Calibration
-from hedgerow.methods.boosting.schedule import rounds_of_trees, weight_of_trees
-from hedgerow.methods.boosting.start import BASELINE_SHARE, LEAST_CLIP_OF_COUNTS, STARTS, Start
+from hedgerow.methods.boosting.schedule import INTERACTION_SHARE, BoostingSettings, weight_of_trees
+from hedgerow.methods.boosting.start import BASELINE_SHARE, LEAST_CLIP_OF_COUNTS
 from hedgerow.methods.hazards import HazardStart
 from hedgerow.methods.line import asks_for_line, line_share
-from hedgerow.methods.linear_start import WIDEST_LINEAR_START, LinearStart
+from hedgerow.methods.linear_start import WIDEST_LINEAR_START
 from hedgerow.methods.residuals import residual_loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
-from hedgerow.privacy.schedule import Schedule
-from hedgerow.training.settings import INTERACTION_SHARE, Settings, calibrate_noise, value_or
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoostingSettings(Settings):
-    """Numbers in place of every "auto".
-
-    Attributes:
-        start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it;
-            of counts "level", their mean; of times to an event "hazards", the baseline, or "linear hazards", a linear
-            model of all features after it.
-        start_share, calibration_share: of mu^2, for the start, and for the last release.
-        calibration: what that release calibrates: "none", the "means" of numbers and counts, the "line" of numbers
-            where leaves are not smoothed (`hedgerow.methods.line`), the "residuals" of numbers by a loss that the plan
-            names, the "odds" of two classes, or the "hazards" of times to an event.
-    """
-
-    start: str = "none"
-    calibration: str = "none"
-    start_share: float = 0.0
-    calibration_share: float = 0.0
-
-    def start_of(self, plan: Plan) -> Start:
-        """All about what the trees begin with."""
-        return STARTS[self.start](
-            plan, self.start_share, self._multiplier(plan, self.start_share), self.calibration != "none"
-        )
-
-    def calibration_of(self, plan: Plan) -> Calibration:
-        """All about the last release."""
-        return CALIBRATIONS[self.calibration](plan, self._multiplier(plan, self.calibration_share))
-
-    def _multiplier(self, plan: Plan, share: float) -> float:
-        """The noise multiplier of what has this share of mu^2; 0 without privacy."""
-        if not self.noise_multiplier or not share:
-            return 0.0
-        left = 1 - self.start_share - self.calibration_share
-        return self.noise_multiplier * math.sqrt(left / (share * weight_of_trees(plan, self)))
-
-    def linear_loss(self, plan: Plan) -> Loss:
-        model = self.start_of(plan).model
-        return model.loss if isinstance(model, LinearStart) else super().linear_loss(plan)
-
-    def schedule(self, plan: Plan) -> Schedule:
-        start, calibration = self.start_of(plan).rounds, self.calibration_of(plan).rounds
-        return Schedule((*start, *rounds_of_trees(plan, self), *calibration))
-
-    def n_other_trees(self, plan: Plan) -> int:
-        return self.start_of(plan).n_trees + self.calibration_of(plan).n_trees
+from hedgerow.training.settings import calibrate_noise, value_or
 
 
 def resolve_boosting(plan: Plan) -> BoostingSettings:
@@ -252,7 +201,7 @@ def _of_classes(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
     )
 
 
-def filters_classes(plan: Plan, settings: Settings) -> bool:
+def filters_classes(plan: Plan, settings: BoostingSettings) -> bool:
     """Whether sums of several classes are filtered by their covariance: where trees are smoothed, and are shrunk."""
     return settings.loss(plan).n_outputs > 1 and settings.interaction == "adaptive" and settings.shrinkage > 0
 

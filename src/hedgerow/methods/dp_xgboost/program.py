@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ from hedgerow.methods.linear_start import constant_tree, constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
-from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by, largest_value
+from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by, largest_value, make_leaf_rule
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, pad_histograms
 from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights
 from hedgerow.trees.random_trees import PublicRandom
@@ -276,14 +277,14 @@ def _split_rule(asking: _Asking) -> SplitRule:
     return SplitRule(
         loss=run.loss,
         leaf_ridge=run.plan.model.leaf_ridge,
-        noise_ridge=run.settings.noise_ridge,
+        noise_ridge=asking.settings.noise_ridge,
         leaf_clip=GRADIENT_LIMIT,
         gradient_noise=laplace_noise(asking.settings.split_scale) / GRADIENT_UNIT,
     )
 
 
 def _rule(asking: _Asking) -> LeafRule:
-    run = asking.run
+    run, own = asking.run, asking.settings
     # A leaf's value is bounded, before the learning rate, by g*, or by g* (1 - eta)^t in tree t, from 0 on.
     # Source: Li et al. 2020 (AAAI 34), geometric leaf clipping. Theirs bounds the exact value before noise is added to
     # it. No party of a federation has that value: here it is the quotient of noisy sums, so this is post-processing.
@@ -291,15 +292,11 @@ def _rule(asking: _Asking) -> LeafRule:
     if DpXgboost.of(run.plan).geometric_leaf_clip:
         # One factor after the other: machines need not agree on the last bit of a power.
         for _ in range(asking.number):
-            limit *= 1 - run.settings.learning_rate
-    return LeafRule(
+            limit *= 1 - own.learning_rate
+    return replace(
+        make_leaf_rule(run, own.learning_rate / 2**asking.doublings, own.noise_ridge),
         weight_update="gradient",
-        learning_rate=run.settings.learning_rate / 2**asking.doublings,
-        leaf_ridge=run.plan.model.leaf_ridge,
-        noise_ridge=run.settings.noise_ridge,
         leaf_clip=limit,
-        divisor=1,
-        smooths=asking.settings.shrinkage > 0,
-        shrinkage=asking.settings.shrinkage,
-        largest=largest_value(run),
+        smooths=own.shrinkage > 0,
+        shrinkage=own.shrinkage,
     )

@@ -43,11 +43,17 @@ class DpXgboostSettings(Settings):
     """Numbers in place of every "auto".
 
     Attributes:
+        learning_rate: as in the plan.
+        noise_ridge: leaf ridge per standard deviation of the gradient's noise.
+        shrinkage: share of the James-Stein correction that trees are scaled by.
         start_scale, spread_scale, sketch_scale, split_scale, leaf_scale: of each kind of release's noise, in integer
             units; 0 without privacy.
         noise_multiplier: `leaf_scale` per unit of sensitivity.
     """
 
+    learning_rate: float
+    noise_ridge: float
+    shrinkage: float
     start_scale: int
     spread_scale: int
     sketch_scale: int
@@ -138,7 +144,6 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
         n_trees=value_or(model.n_trees, DEFAULT_TREES),
         max_depth=value_or(model.max_depth, DEFAULT_DEPTH),
         learning_rate=value_or(model.learning_rate, DEFAULT_LEARNING_RATE),
-        interaction_size=len(plan.features),
         noise_ridge=value_or(model.noise_ridge, NOISE_RIDGE_OF_NUMBERS if plan.label.kind.is_number else NOISE_RIDGE),
         shrinkage=float(plan.label.kind.is_number) if own.shrinkage is None else own.shrinkage,
         start_scale=0,

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,6 @@ from hedgerow.methods.linear_start import constant_trees, label_question, read_m
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import (
     SGbdtSettings,
-    SGbdtTerms,
     build_start,
     round_filter,
     start_rounds,
@@ -42,16 +42,24 @@ from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
-from hedgerow.training.settings import Settings
-from hedgerow.training.steps import Carried, EndedEarly, Grown, Program, Run, empty_ensemble, largest_value
-from hedgerow.trees.leaves import LeafRule, leaf_values
+from hedgerow.training.steps import (
+    Carried,
+    EndedEarly,
+    Grown,
+    Program,
+    Run,
+    empty_ensemble,
+    largest_value,
+    make_leaf_rule,
+)
+from hedgerow.trees.leaves import leaf_values
 from hedgerow.trees.random_trees import PublicRandom, random_tree
 
 INITIAL_REACH = 4.0
 """Largest initial log-odds: beyond, a noisy share of a class says nothing."""
 
 
-def s_gbdt(plan: Plan, settings: Settings) -> Program:
+def s_gbdt(plan: Plan, settings: SGbdtSettings) -> Program:
     """The program of a plan with `model.algorithm = "s-gbdt"`.
 
     Args:
@@ -60,16 +68,16 @@ def s_gbdt(plan: Plan, settings: Settings) -> Program:
     """
     grown = Grown(Run.from_plan(plan, settings))
     with suppress(EndedEarly):
-        yield from _boost(grown)
-    if len(grown.batches) == 1 and read_terms(grown.run).has_mean:
+        yield from _boost(grown, settings)
+    if len(grown.batches) == 1 and settings.s_gbdt.has_mean:
         # The initial score alone says the same of every record: that is not a model.
         return empty_ensemble(grown.run)
     return grown.ensemble()
 
 
-def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
+def _boost(grown: Grown, settings: SGbdtSettings) -> Generator[Query, IntVector, None]:
     run, plan = grown.run, grown.run.plan
-    terms = read_terms(run)
+    terms = settings.s_gbdt
     source, ordered = _Structures(run), run.make_ordered_sum()
     carried = Carried()
     mean_noise, linear_noise, line_noise = terms.multipliers
@@ -94,30 +102,23 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
             bound=run.loss.bound(),
             # Not the sensitivity of the scores so far: the filter's budget stands for one ratio of noise to norm.
             sensitivity_squared=run.loss.norm_squared,
-            noise_multiplier=run.settings.noise_multiplier,
+            noise_multiplier=settings.noise_multiplier,
             **carried.send(),
             trees=trees,
             score_bound=0,
             sampling_threshold=terms.sampling_threshold,
-            filter=round_filter(plan, terms, run.settings.noise_multiplier, number),
+            filter=round_filter(plan, terms, settings.noise_multiplier, number),
         )
         sums = yield query
         support = np.maximum(sums.reshape(1, -1, 2)[:, :, 1:], 0)
         weights = support / run.loss.scales[1] + plan.model.leaf_ridge
-        fitted = FittedTrees(trees, ordered.add(trees, _values(run, sums, run.sigma(query), trees), weights))
+        fitted = FittedTrees(trees, ordered.add(trees, _values(run, settings, sums, run.sigma(query), trees), weights))
         source.take(number, trees, sums, run.sigma(query))
         grown.add(fitted, support[:, :, 0])
         carried.take(fitted)
     if terms.has_line:
         round_number, centre = n_before + terms.n_rounds, int(grown.batches[0].values[0, 0, 0])
         yield from calibrate_by_spread(grown, round_number, centre, line_multipliers(line_noise), carried)
-
-
-def read_terms(run: Run) -> SGbdtTerms:
-    """The run's terms; ValueError for the settings of another algorithm."""
-    if not isinstance(run.settings, SGbdtSettings):
-        raise ValueError("these are not the settings of S-GBDT")
-    return run.settings.s_gbdt
 
 
 class _Structures:
@@ -128,7 +129,7 @@ class _Structures:
         self._is_cyclical = SGbdt.of(run.plan).splits == "cyclical"
         if self._is_cyclical:
             self._candidates = CandidateSource(run.plan, run.grid)
-            self._order = FeatureOrder(run.structure_seed, run.settings, run.grid.n_features, run.groups)
+            self._order = FeatureOrder(run.structure_seed, run.grid.n_features, run.settings.n_trees)
 
     def draw(self, number: int) -> TreeBatch:
         """The structure of one tree, from public randomness and earlier releases."""
@@ -145,28 +146,19 @@ class _Structures:
             self._candidates.take_leaves(trees, sums.reshape(1, -1, 2)[:, :, 1], sigma)
 
 
-def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArray[np.int32]:
+def _values(run: Run, settings: SGbdtSettings, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArray[np.int32]:
     """Leaf values: int32 [1, n_leaves, 1]; everything here is post-processing."""
-    model, largest = run.plan.model, largest_value(run)
+    model = run.plan.model
     if SGbdt.of(run.plan).leaf_rule == "shrunk":
-        rule = LeafRule(
-            weight_update="gradient",
-            learning_rate=run.settings.learning_rate,
-            leaf_ridge=model.leaf_ridge,
-            noise_ridge=run.settings.noise_ridge,
-            leaf_clip=model.leaf_clip,
-            divisor=1,
-            smooths=True,
-            largest=largest,
-            directions=run.directions,
-        )
+        rule = make_leaf_rule(run, settings.learning_rate, settings.noise_ridge)
+        rule = replace(rule, weight_update="gradient", smooths=True)
         return leaf_values(sums, sigma, run.loss, trees, rule)
     real = sums.reshape(1, -1, 2) / run.loss.scales
     # lambda = 0 leaves no bound on a quotient; half a record is the least that a leaf can hold of one.
     support = np.maximum(real[:, :, 1:], max(model.leaf_ridge, 0.5))
     steps = np.clip(real[:, :, :1] / support, -model.leaf_clip, model.leaf_clip)
-    reach = largest / SCORE_UNIT
-    values = np.clip(-run.settings.learning_rate * steps, -reach, reach)
+    reach = largest_value(run) / SCORE_UNIT
+    values = np.clip(-settings.learning_rate * steps, -reach, reach)
     return np.rint(values * SCORE_UNIT).astype(np.int32)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -282,10 +283,16 @@ class SGbdtSettings(Settings):
     """Numbers in place of every "auto"; one tree a round. `n_trees` counts those of the initial score as well.
 
     Attributes:
+        learning_rate: as in the plan.
+        noise_ridge: leaf ridge per standard deviation of the gradient's noise, where leaves are shrunk.
         s_gbdt: rounds, samples, the filter and the initial score.
     """
 
+    learning_rate: float
+    noise_ridge: float
     s_gbdt: SGbdtTerms
+
+    shown: ClassVar[tuple[str, ...]] = ("n_trees", "max_depth", "learning_rate")
 
     @property
     def bounded_by(self) -> str:
