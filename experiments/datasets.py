@@ -1,8 +1,8 @@
 """The papers' data sets by name from a folder, with declared schemas and checked sums, and made-up ones.
 
 Nothing is downloaded: a missing file is an error that says where its publisher has it. Bounds and categories stand in
-`schemas/NAME.toml`, as a code book would declare them; none is read off the rows. Nomao and Higgs are read as their
-publisher distributes them; no sum of theirs is recorded here.
+`schemas/NAME.toml`, as a code book would declare them; none is read off the rows. Files of which no sum is recorded are
+read as their publisher distributes them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 
 from hedgerow.errors import DataError
+from hedgerow.trees.binning import MISSING_CATEGORY
 
 Feature = dict[str, Any]
 SCHEMAS = Path(__file__).with_name("schemas")
 BINARY_NAMES = ("adult", "bank", "credit2", "credit1")
 AUTHORS = "authors"
+ABSENT = ("?", "")
 RANKED = ("adult", "bank")
 """Data sets of which the authors of CCS'22 replace every column by the ranks of its values."""
 BINARY = {"name": "y", "type": "binary", "classes": ["0", "1"]}
@@ -47,7 +49,8 @@ class Table:
 
     Attributes:
         features: declared schema, as a plan holds it.
-        columns: per feature float32 [n], or int16 [n] indices of categories.
+        columns: per feature float32 [n], NaN where missing, or int16 [n] indices of categories: -1 where not listed, -2
+            where missing.
         label: int64 [n] classes 0 and 1, or float64 [n].
         label_section: the plan's [label].
     """
@@ -68,11 +71,11 @@ class Table:
         return np.stack([column.astype(float) for column in self.columns], axis=1)
 
     def frame(self, unlisted: str) -> pd.DataFrame:
-        """The features with categories as text, `unlisted` where one is not listed."""
+        """The features with categories as text, `unlisted` where one is not listed, None where it is missing."""
         found = {own["name"]: column for own, column in zip(self.features, self.columns, strict=True)}
         for own in self.features:
             if own["type"] == "categorical":
-                found[own["name"]] = np.array([*own["categories"], unlisted], dtype=object)[found[own["name"]]]
+                found[own["name"]] = np.array([*own["categories"], None, unlisted], dtype=object)[found[own["name"]]]
         return pd.DataFrame(found)
 
     @property
@@ -84,8 +87,8 @@ class Table:
         return self.kind == "regression"
 
 
-def load(name: str, folder: str | None = None, preparation: str = "declared") -> Table:
-    """Load a data set; rows with missing values are dropped, as in the papers.
+def load(name: str, folder: str | None = None, preparation: str = "declared", *, complete: bool = True) -> Table:
+    """Load a data set.
 
     Args:
         name: of a file in `schemas/`.
@@ -93,6 +96,7 @@ def load(name: str, folder: str | None = None, preparation: str = "declared") ->
         preparation: "declared", by the public schema; or "authors", as the published code of CCS'22 prepares it:
             bounds from the data, categories as numbers, and in Adult and Bank every column, also a numeric one, as
             the ranks of its distinct values. That reads the data without paying for it: for comparison only.
+        complete: whether rows with missing values are dropped, as in the papers.
 
     Raises:
         DataError: when it is unknown, not there, or not the published file.
@@ -105,8 +109,8 @@ def load(name: str, folder: str | None = None, preparation: str = "declared") ->
     features = tuple(schema["features"])
     if "complete_numbers_of" in schema:
         features = _complete_numbers(frame, *schema["complete_numbers_of"])
-    complete = ~(frame[[*(feature["name"] for feature in features), schema["label"]]].isin(["?", ""]).any(axis=1))
-    frame = frame[complete].reset_index(drop=True)
+    needed = [*(feature["name"] for feature in features if complete), schema["label"]]
+    frame = frame[~frame[needed].isin(ABSENT).any(axis=1)].reset_index(drop=True)
     columns = tuple(_column(frame[feature["name"]], feature) for feature in features)
     if preparation == AUTHORS:
         columns, features = _as_the_authors(name, frame, features)
@@ -194,8 +198,9 @@ def available(names: Iterable[str], folder: str | None = None) -> tuple[str, ...
 
 def _column(values: pd.Series, feature: Feature) -> NDArray[Any]:
     if feature["type"] == "numeric":
-        return np.asarray(values.astype(float).to_numpy(np.float32))
-    numbers = {word: index for index, word in enumerate(feature["categories"])}
+        return np.asarray(values.replace(ABSENT, "nan").astype(float).to_numpy(np.float32))
+    numbers = dict.fromkeys(ABSENT, MISSING_CATEGORY)
+    numbers |= {word: index for index, word in enumerate(feature["categories"])}
     return np.asarray(values.map(numbers).fillna(-1).to_numpy(np.int16))
 
 
