@@ -61,8 +61,14 @@ def expect_round(
     """
     exact = query.bound * count_possible_rows(plan)
     tail = _tail(query, plan, noise, variance, n_nodes)
-    vector = _build_vector_spec(query.length, exact, tail, noise, n_nodes, query.is_pure)
-    return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, Fraction(variance)))
+    vector = _build_vector_spec(query.length, exact, tail, _carrier_of_noise(query, noise), n_nodes, query.is_pure)
+    added = Fraction(0 if query.is_by_site else variance)
+    return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, added))
+
+
+def _carrier_of_noise(query: Query, noise: NoiseMode) -> NoiseMode:
+    """How a vector's words are reckoned: a query by site has its noise in the vectors already, as local noise is."""
+    return NoiseMode.LOCAL if query.is_by_site else noise
 
 
 def count_possible_rows(plan: Plan) -> int:
@@ -95,14 +101,14 @@ def clip(vector: Integers, expected: ExpectedRound, own: int | None = None) -> I
 
 
 def bound_entry(query: Query, plan: Plan, variance: int, max_rows: int) -> int | None:
-    """What an honest site's entry does not exceed if it has `max_rows` rows, the tail of local noise included.
+    """What an honest site's entry does not exceed if it has `max_rows` rows, the tail of noise in it included.
 
     None where that is not asked: the roster says 0 rows, or the query's sums are computed with as they are.
     """
     if not max_rows or query.is_pure:
         return None
-    tail = TAIL_DEVIATIONS * (isqrt(variance * (max_rows + 1)) + 1) if noise_mode(plan) is NoiseMode.LOCAL else 0
-    return query.bound * max_rows + tail
+    n_draws = 1 if query.is_by_site else max_rows + 1 if noise_mode(plan) is NoiseMode.LOCAL else 0
+    return query.bound * max_rows + (TAIL_DEVIATIONS * (isqrt(variance * n_draws) + 1) if n_draws else 0)
 
 
 def release_bound(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
@@ -122,7 +128,8 @@ def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, 
     """
     if not variance or query.is_pure:
         return None
-    exact, mode, n_nodes = query.bound * count_possible_rows(plan), noise_mode(plan), max(1, n_nodes)
+    exact, n_nodes = query.bound * count_possible_rows(plan), max(1, n_nodes)
+    mode = _carrier_of_noise(query, noise_mode(plan))
     tail, largest = _tail(query, plan, mode, variance, n_nodes), 2 ** (WIDTHS[0] - 1) - 1
     if is_known or exact > largest:
         bound: int = _build_vector_spec(query.length, exact, tail, mode, n_nodes, is_pure=False).entry_bound
@@ -149,11 +156,11 @@ def _tail(query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: in
     if not variance:
         return 0
     # A site without rows adds one record's noise in the local model.
-    n_draws = {
+    n_draws = 1 if query.is_by_site else {
         NoiseMode.SERVER: 1,
         NoiseMode.DISTRIBUTED: n_nodes,
         NoiseMode.LOCAL: count_possible_rows(plan) + n_nodes,
-    }[noise]
+    }[noise]  # fmt: skip
     deviations = LAPLACE_DEVIATIONS if query.is_pure else TAIL_DEVIATIONS
     return deviations * (isqrt(variance * n_draws) + 1)
 

@@ -310,7 +310,7 @@ class Federation:
         noise = model.plan.privacy.noise if noise is None else noise
         task = EvaluationTask(
             model.plan, ensemble_bytes(model.ensemble), epsilon, delta or model.plan.privacy.delta, len(model.ledger),
-            noise, by,
+            noise, by, tuple(self.parties) if "site" in by else (),
         )  # fmt: skip
         self.evaluation = EvaluatedModel(task, model.ledger, model.report)
         self.events.clear()

@@ -403,6 +403,9 @@ def test_a_task_is_read_back_as_it_was_written(federate: Builder) -> None:
     for task in (
         TrainingTask(model.plan),
         EvaluationTask(model.plan, ensemble_bytes(model.ensemble), 0.1, 1e-7, len(model.ledger)),
+        EvaluationTask(
+            model.plan, ensemble_bytes(model.ensemble), 0.1, 1e-7, len(model.ledger), by=("site",), sites=("a", "b")
+        ),
     ):
         copy = task_from_text(task_to_text(task))
         assert copy.digest == task.digest and copy.promise == task.promise and type(copy) is type(task)

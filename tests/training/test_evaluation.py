@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.stats import chi2
 
 from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.data.site_data import SiteData
@@ -47,9 +48,11 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.models.model import Model
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
-from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.noise import NoiseSource, SeededNoise
+from hedgerow.privacy.report import build_report
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import find_link
@@ -500,9 +503,11 @@ def test_groups_cost_no_more_and_are_on_the_account(cases: dict[str, tuple[Model
 
 
 def test_only_public_groups_are_measured(cases: dict[str, tuple[Model, SiteData]]) -> None:
-    """A site is no column, and what the plan does not list is no group: nobody may see one site's exact sums."""
+    """What the plan does not list is no group, and there are no sites that nobody names."""
     model, data = cases["binary"]
-    for column in ("site", "y", "patient"):
+    with pytest.raises(PrivacyError, check=coded("unknown-name")):
+        EvaluationTask(model.plan, b"", 1.0, 1e-5, 1, "distributed", ("site",))
+    for column in ("y", "patient"):
         with pytest.raises(PrivacyError, check=coded("unknown-name")):
             evaluate_federated(model, {"a": data}, epsilon=1.0, noise=SeededNoise(1), by=[column])
         with pytest.raises(PrivacyError, check=coded("unknown-name")):
@@ -651,3 +656,103 @@ def test_errors_without_an_evaluation_in_the_ledger_are_refused(
     with pytest.raises(ModelError) as caught:
         Model.load(tmp_path / "model.json")
     assert caught.value.code == "model-invalid"
+
+
+# By site --------------------------------------------------------------------------------------------------------------
+
+
+class NoNoise(SeededNoise):
+    """Noise of which every draw is 0: what stands under it."""
+
+    def sample(self, sigma: int, length: int, purpose: str) -> IntVector:
+        return np.zeros(length, dtype=np.int64)
+
+
+def answer_by_site(
+    model: Model, data: SiteData, epsilon: float = 1.0, site: str = "b", noise: NoiseSource | None = None, **more: bool
+) -> tuple[list[tuple[Query, IntVector]], NDArray[np.int64]]:
+    """The queries of an evaluation by site with a node's answers, and the last one by site."""
+    program = evaluate_ensemble(model.plan, model.ensemble, epsilon, 1e-5, by=("site",), sites=("a", "b", "c"))
+    node = EvaluationNode(site, data, model.plan, 1, noise, **{"shows_figures": True, **more})
+    found, query = [], next(program)
+    for _ in range(3):
+        answer = node.answer(query)
+        found.append((query, answer))
+        if len(found) < 3:
+            query = program.send(answer)
+    return found, found[-1][1].reshape(3, -1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(record=st.integers(0, 59), label=st.sampled_from([*LABELS, "count"]))
+def test_a_record_moves_a_sites_figures_no_further_than_its_own_noise_is_made_for(record: int, label: str) -> None:
+    """Under the noise a site's block is what it adds to the detail, and one record moves it by the sensitivity at most.
+
+    The noise is that of the accountants for this sensitivity, on each block whole: no other site is counted on.
+    """
+    model, data = small_case(label)
+    queries, blocks = answer_by_site(model, data, noise=NoNoise(0))
+    (outline, _), (detail, whole), (query, _) = queries
+    assert (blocks[1] == whole).all() and not blocks[[0, 2]].any()
+    others = take(data, np.delete(np.arange(60), record))
+    node = EvaluationNode("b", others, model.plan, 1, NoNoise(0), shows_figures=True)
+    node.answer(outline)
+    moved = (blocks.ravel() - node.answer(query)).astype(object)
+    assert 0 < (moved * moved).sum() <= query.sensitivity_squared == detail.sensitivity_squared
+    assert np.abs(moved).max() <= query.bound
+    for n_shares in (None, 1, 7):
+        noise, squared = noise_of(query, n_shares), query.sensitivity_squared
+        assert noise.event == DiscreteGaussianEvent.from_integers(noise.site_sigma, squared, query.length)
+        assert (noise.central_sigma, noise.share_sigma, noise.variance) == (0, 0, noise.site_sigma**2)
+
+
+@pytest.mark.parametrize("label", every(2, [*LABELS, "count"]))
+def test_a_sites_figures_leave_with_its_whole_noise(label: str) -> None:
+    """What stands in its block is its sums with fresh noise of the ledger's size; other blocks are empty."""
+    model, data = small_case(label)
+    exact, residues = answer_by_site(model, data, noise=NoNoise(0))[1][1], []
+    for _ in range(12):
+        queries, blocks = answer_by_site(model, data)
+        # Bins depend on the outline, which has no noise here: nobody has added any.
+        residues.append(blocks[1] - exact)
+        assert not blocks[[0, 2]].any()
+    squares = np.square(np.array(residues, dtype=np.float64)) / noise_of(queries[2][0]).site_sigma ** 2
+    low, high = chi2.ppf([1e-6, 1 - 1e-6], squares.size)
+    assert low < squares.sum() < high
+
+
+def test_a_site_that_does_not_allow_it_leaves_its_block_empty() -> None:
+    """As does one that is not among the sites asked, whatever its rows are; and there are no figures without noise."""
+    model, data = small_case("binary")
+    assert not answer_by_site(model, data, shows_figures=False)[1].any()
+    assert not answer_by_site(model, data, site="d")[1].any()
+    with pytest.raises(PrivacyError, check=coded("out-of-range")):
+        answer_by_site(model, data, math.inf)
+    queries = answer_by_site(model, data)[0]
+    for changed in ({"noise_multiplier": 0.0}, {"sites": ("a", "b", "b")}, {"sensitivity_squared": 1}):
+        node = EvaluationNode("b", data, model.plan, shows_figures=True)
+        node.answer(queries[0][0])
+        with pytest.raises(RemoteProtocolError, check=coded("query-refused")):
+            node.answer(replace(queries[2][0], **changed))
+
+
+@pytest.mark.parametrize("noise", ["server", "distributed"])
+def test_figures_by_site_are_one_release_and_keep_the_promise(noise: str) -> None:
+    """Whoever adds the noise to other releases; the report says whose noise it is, and intervals count it."""
+    plan = make_plan("regression", model={"n_trees": 1}, privacy={"noise": noise})
+    sites = {name: make_data(plan, 20, seed) for seed, name in enumerate("abc")}
+    model = train(plan, sites, noise=SeededNoise(1))
+    found = evaluate_federated(model, sites, epsilon=5.0, noise=SeededNoise(1), by=("site",))
+    last, noised = found.model.ledger.releases[-1], found.evaluation.groups["site"]
+    assert (last.kind, last.cohort, found.evaluation.left_out) == ("SiteSums", None, ())
+    assert 0.99 * 5 < found.cost.epsilon <= 5.0
+    assert "own site" in found.model.report.trust and found.model.report.guarantee == "void"
+    assert {own.n_records.noise_error for own in noised.values()} == {last.sigma / UNIT}
+    assert build_report(found.model.ledger, found.model.report) == found.model.report
+
+
+def test_a_model_of_the_local_model_has_no_figures_by_site() -> None:
+    """Its promise is of each record by itself, and how many rows a site has would be needed to read them."""
+    plan = make_plan(privacy={"noise": "local"}).with_structure_seed(1)
+    with pytest.raises(PrivacyError, check=coded("noise-mode-unsupported")):
+        EvaluationTask(plan, b"", 1.0, 1e-5, 1, "local", ("site",), ("a", "b"))

@@ -84,8 +84,9 @@ def test_evaluations_ask_what_their_schedules_say(label: str, epsilon: float) ->
     plan = make_plan(label).with_structure_seed(1)
     _, ensemble = queries_of(TrainingTask(plan), 1, 3_000)
     assert isinstance(ensemble, Ensemble)
-    for by in ((), ("age", "region")):
-        task = EvaluationTask(plan, ensemble_bytes(ensemble), epsilon, 1e-6, first_round=4, by=by)
+    for by in ((), ("age", "region"), ("region", "site"))[: 3 if epsilon < math.inf else 2]:
+        sites = ("a", "b", "c") if "site" in by else ()
+        task = EvaluationTask(plan, ensemble_bytes(ensemble), epsilon, 1e-6, first_round=4, by=by, sites=sites)
         for most in (0, 10**8):
             check_schedule(task, queries_of(task, 2, most)[0])
 

@@ -25,6 +25,7 @@ from hedgerow.data.sources import Location, file_path, is_url, open_table, read_
 from hedgerow.data.units import MOST_LEFT_OUT, Records, RowCount, RowsLeftOut
 from hedgerow.errors import HedgerowError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
+from hedgerow.evaluation.sums import is_by_site
 from hedgerow.local.training import FederatedEvaluation, add_evaluation
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
@@ -87,15 +88,20 @@ def format_title(name: str) -> str:
 
 
 def prepare_evaluation(
-    model: Model, epsilon: float, delta: float | None, noise: str = "", by: Sequence[str] = ()
-) -> EvaluatedModel:
+    model: Model, epsilon: float, delta: float | None, noise: str = "", by: Sequence[str] = (),
+    sites: Sequence[str] = (),
+) -> EvaluatedModel:  # fmt: skip
     """What the coordinator of an evaluation is given; without a delta, the model's own; the rest as `EvaluationTask`.
+
+    Args:
+        sites: of the roster; they are asked by name where `by` has sites.
 
     Raises PrivacyError.
     """
     delta = model.plan.privacy.delta if delta is None else delta
     content, number = ensemble_bytes(model.ensemble), model.next_round
-    task = EvaluationTask(model.plan, content, epsilon, delta, number, noise, tuple(by))
+    named = tuple(sites) if any(is_by_site(model.plan, column) for column in by) else ()
+    task = EvaluationTask(model.plan, content, epsilon, delta, number, noise, tuple(by), named)
     return EvaluatedModel(task, model.ledger, model.report)
 
 
@@ -122,6 +128,8 @@ def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path
     for column, groups in found.evaluation.groups.items():
         print(f"\n  By {escape_for_terminal(column)} (± by noise and sample together; -: too few records)\n")
         print_facts([(escape_for_terminal(name), _describe_group(own)) for name, own in groups.items()])
+    if found.evaluation.left_out:
+        print("\n" + wrap_text(f"  {describe_left_out(found.evaluation.left_out)}", hanging=2))
     print(f"\n  This evaluation alone cost epsilon {number(found.cost.epsilon, 6)} at delta {found.cost.delta:.3g}.")
     print("  The model with all that was released about it:\n")
     print(wrap_text(found.model.report_text(today())))
@@ -138,6 +146,14 @@ def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
         said = "the label's whole range: too few records for so much noise" if math.isinf(half) else f"± {number(half)}"
         facts.append((f"{coverage:.0%} interval", said))
     return facts
+
+
+def describe_left_out(names: Sequence[str]) -> str:
+    """Which sites have no figures by themselves, and why."""
+    return (
+        f"No figures of {join_names(names)} alone: a site has them only where its policy says "
+        "site_figures = true, and where it was in that sum."
+    )
 
 
 def _describe_group(own: Evaluation) -> str:

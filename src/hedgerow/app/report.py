@@ -23,7 +23,7 @@ from hedgerow.app.document import (
     render_table,
     render_text,
 )
-from hedgerow.app.evaluation import format_title
+from hedgerow.app.evaluation import describe_left_out, format_title
 from hedgerow.app.output import json_text, number
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import CalibrationCurve
@@ -177,7 +177,9 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
     for column, groups in evaluation.get("groups", {}).items():
         said = [(group, *line) for group, own in groups.items() for line in list_scores(own)]
         parts.append(render_table(f"By {column}", (column, *heads), said))
-    return [*parts, render_text(notes["site_figures"], "muted")]
+    left_out = evaluation.get("sites_left_out")
+    note = notes["no_site_figures"] if left_out is None else notes["site_figures"]
+    return [*parts, render_text(f"{note} {describe_left_out(left_out) if left_out else ''}", "muted")]
 
 
 def list_scores(evaluation: Content) -> list[tuple[str, str, str, str]]:

@@ -43,7 +43,8 @@ def add_commands(commands: Any) -> None:
     add("--federated", action="store_true", help="add noise, and charge it to the model's account")
     add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
     add("--epsilon", type=above_zero, metavar="E", help="what this evaluation may cost")
-    text = "measure each public group of this feature as well: another noisy sum, within the same epsilon; repeat"
+    text = "measure each public group of this feature as well, or with 'site' each site that allows it: another noisy "
+    text += "sum, within the same epsilon; repeat"
     add("--by", action="append", default=[], metavar="COLUMN", help=text)
     add("--delta", type=float, metavar="D", help="the chance that it fails (default: the plan's)")
     add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
@@ -130,9 +131,11 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         return
     # Extras: only a party that dials or listens needs grpc.
     from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, evaluate_over_nodes, hand_out
+    from hedgerow.transport.identities import read_roster
 
     options = read_options(CoordinatorOptions, arguments)
-    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, arguments.noise or "", arguments.by)
+    names = [site.name for site in read_roster(Path(options.roster)).sites]
+    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, arguments.noise or "", arguments.by, names)
     journal = Path(arguments.journal or journal_file(out, model))
     file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
     found, sites = evaluate_over_nodes(options, asked, model, file)

@@ -25,7 +25,7 @@ from hedgerow.data.site_data import Recoded, SiteData
 from hedgerow.data.sources import file_ending
 from hedgerow.data.units import mix_words
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
-from hedgerow.evaluation.sums import EvaluationQuery
+from hedgerow.evaluation.sums import EvaluationQuery, SiteSums
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.registry import find_method
 from hedgerow.methods.replica import rehearse
@@ -335,17 +335,20 @@ class EvaluationNode:
         data: its held-out rows.
         plan: the plan of the model.
         n_threads: threads to predict with.
-        noise: where the records' noise comes from in the local model; None for the operating system.
+        noise: where the noise comes from that is added here: to single sites' figures, and in the local model to
+            records; None for the operating system.
+        shows_figures: whether this site's own figures may be shown, with noise of its own (`SiteSums`).
 
     Raises:
         DataError: for codes or labels outside the plan.
     """
 
     def __init__(
-        self, site: str, data: SiteData, plan: Plan, n_threads: int = 1, noise: NoiseSource | None = None
-    ) -> None:
+        self, site: str, data: SiteData, plan: Plan, n_threads: int = 1, noise: NoiseSource | None = None,
+        *, shows_figures: bool = False,
+    ) -> None:  # fmt: skip
         check_data(site, data, plan)
-        self.site = site
+        self.site, self._shows_figures = site, shows_figures
         self._noise = noise or SystemNoise(os.urandom)
         self._ensemble_size = 0
         self.held, self._data = Site(plan, _with_scores(data, plan.label.n_outputs), n_threads), data
@@ -363,6 +366,11 @@ class EvaluationNode:
         self._expect_ensemble(query)
         _cut_again(self.held, self._data, query)
         sums = query.answer(self.held)
+        if isinstance(query, SiteSums):
+            if not self._shows_figures:
+                return query.place(self.site, None)
+            purpose = f"{query.purpose}/figures of {self.site}"
+            return query.place(self.site, sums + self._noise.sample(noise_of(query).site_sigma, len(sums), purpose))
         if self.held.plan.privacy.noise == "local":
             sums = sums + draw_site_noise(query, self.site, self.held.records.n_records, self._noise)
         return sums
@@ -388,6 +396,8 @@ class EvaluationNode:
         least = query.norm_squared() * (query.unit * plan.privacy.rows_per_unit) ** 2
         if query.bound < query.unit or query.sensitivity_squared < least:
             raise _query_error("it claims a smaller sensitivity than one unit's contribution has")
+        if query.is_by_site and not query.noise_multiplier:
+            raise _query_error("nobody may see one site's exact sums")
 
 
 def _query_error(reason: str) -> RemoteProtocolError:

@@ -513,7 +513,7 @@ class NodeRun:
         # By its key, the last header that each neighbour signed, where the peer book does not have it yet.
         self._headers, self._seen_in = dict[bytes, bytes](), b""
         self._lineup = LineUp(len(setup.roster.sites), self.replica.n_groups, self.replica.n_rounds)
-        # Rounds of the local model whose answer may have left with other noise, before a restart.
+        # Rounds whose answer may have left with other noise drawn here, before a restart.
         self._redrawn = set[int]()
         if setup.arrivals is not None and isinstance(node, Node):
             # After a state was lost or rolled back, it is not known which files have been in rounds already.
@@ -744,22 +744,25 @@ class NodeRun:
             said = "Its vector left in an epoch whose other nodes could still open it."
             raise refuse(Code.PURPOSE_ANSWERED, said, "coordinator")
         mode, guarantees = noise_mode(self.plan), participant.view.guarantees
-        if mode is NoiseMode.LOCAL and not self._holds_answer() and self._may_have_left(number):
+        is_drawn_here = mode is NoiseMode.LOCAL or query.is_by_site
+        if is_drawn_here and not self._holds_answer() and self._may_have_left(number):
             self._redrawn.add(number)
         noise, expected = round_in(query, self.plan, guarantees, self.replica.context())
         shares = None
-        if mode is NoiseMode.DISTRIBUTED and noise.variance:
+        if mode is NoiseMode.DISTRIBUTED and noise.share_sigma:
             names = (expected.purpose, expected.model, expected.vectors, expected.noise)
             spec = RoundSpec(participant.view.digest, 0, *names)
             label, source = f"{query.purpose}/share of {self._setup.site}", self._setup.noise
             shares = draw_shares(spec, guarantees, lambda v, length: source.sample(isqrt(int(v)), length, label))
         elif mode is NoiseMode.DISTRIBUTED:
             shares = {VECTOR_ID: np.zeros(query.length, dtype=np.int64)}
-        vector = self._answer(query)
+        # The same sums with other noise would be another release of them: then a site has no figures by itself.
+        is_left_out = query.is_by_site and number in self._redrawn
+        vector = np.zeros(query.length, dtype=np.int64) if is_left_out else self._answer(query)
         own = bound_entry(query, self.plan, noise.variance, self._setup.max_rows)
         vectors = {VECTOR_ID: clip(vector, expected, own) if noise.variance else vector}
         step = participant.mask(self._context, signed_spec, expected, vectors, self._setup.entropy, shares)
-        if number in self._redrawn and step.persist:
+        if mode is NoiseMode.LOCAL and number in self._redrawn and step.persist:
             # Not a repetition of what was sent. Masks are no part of the promise in the local model: another draw of
             # the records' noise would be another release of the same sums.
             raise refuse(Code.PURPOSE_ANSWERED, "Its answer may have left already, with other noise.", "coordinator")

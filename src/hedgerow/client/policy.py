@@ -67,6 +67,8 @@ class Policy:
         noise: who may add the noise: "server", "distributed", "local"; without it the sites only. "server" trusts the
             coordinator with exact sums.
         evaluation_noise: the same for evaluations of models; without it the sites only.
+        site_figures: whether evaluations may show how well a model predicts at this site by itself, with noise of this
+            site alone.
         surveys: whether coordinators may ask for bounds, classes and statistics of the columns above, with the noise
             above, before there is a plan.
         min_colluders: sites, besides the coordinator, that may collude.
@@ -98,6 +100,7 @@ class Policy:
     plans: tuple[str, ...] = define_field(_plan_digests, ())
     noise: tuple[str, ...] = define_field(some_of(*NOISE), ())
     evaluation_noise: tuple[str, ...] = define_field(some_of(*NOISE), ())
+    site_figures: bool = define_field(boolean, False)
     surveys: bool = define_field(boolean, False)
     min_colluders: int = define_field(integer(0, 4096), 1)
     requires_echo: bool = define_field(boolean, False)
@@ -156,6 +159,7 @@ class Policy:
         wider = {
             "min_sites": self.min_sites < usual.min_sites,
             "min_colluders": self.min_colluders < usual.min_colluders,
+            "site_figures": self.site_figures,
             "surveys": self.surveys,
             "monitors": self.monitors != usual.monitors,
             # Whether the node takes part would follow from its rows.

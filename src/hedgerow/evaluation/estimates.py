@@ -146,7 +146,9 @@ class Evaluation:
         curves: one calibration curve (binary), or one per class; none for a regression.
         error_clip: regression: errors beyond this, in units of the label, counted as this much; else None.
         errors: of numbers, how many records had errors of which size; else None.
-        groups: by column and group, how well it predicts each by itself, where that was asked for.
+        groups: by column and group, how well it predicts each by itself, where that was asked for; by "site" too.
+        left_out: sites without figures by site, for they do not allow them, or were not in that sum; None where there
+            is nothing by site.
     """
 
     n_records: Estimate
@@ -155,6 +157,7 @@ class Evaluation:
     error_clip: float | None = None
     errors: ErrorHistogram | None = None
     groups: Mapping[str, Mapping[str, Evaluation]] = field(default_factory=dict)
+    left_out: tuple[str, ...] | None = None
 
     @property
     def half_widths(self) -> dict[float, float]:
@@ -164,7 +167,8 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON writers that know NaN and infinity."""
         by = {name: {group: each.to_dict() for group, each in own.items()} for name, own in self.groups.items()}
-        return ({"groups": by} if by else {}) | {
+        left_out = {} if self.left_out is None else {"sites_left_out": list(self.left_out)}
+        return ({"groups": by} if by else {}) | left_out | {
             "n_records": self.n_records.to_dict(),
             "scores": {name: estimate.to_dict() for name, estimate in self.scores.items()},
             "curves": [curve.to_dict() for curve in self.curves],

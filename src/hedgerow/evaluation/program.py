@@ -4,6 +4,7 @@
     yield ScoreHistogram(few bins of even shares, by label) ->  AUC, log-loss, accuracy, calibration;
                                                                 of times to an event concordance and Brier score
     yield GroupedSums(the same, by a public column)         ->  the same for each of its groups; for each such column
+    yield SiteSums(the same, by site)                       ->  the same for each site that allows it
     (numbers: an outline of the errors, then ErrorMoments or DevianceMoments with the clip that it shows; the outline
     itself has the prediction intervals)
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.errors import PrivacyError
 from hedgerow.evaluation.estimates import (
     CalibrationCurve,
     ErrorHistogram,
@@ -48,12 +50,14 @@ from hedgerow.evaluation.sums import (
     EvaluationQuery,
     GroupedSums,
     ScoreHistogram,
+    SiteSums,
     bins_for,
     count_groups,
     count_label_rows,
     error_clip,
     even_edges,
     in_bins,
+    is_by_site,
     list_groups,
     outline_scale,
     visible,
@@ -157,9 +161,25 @@ class _EvaluationQueries:
         return names, query
 
 
+    def by_site(self, stage: int, one: EvaluationQuery, sites: tuple[str, ...]) -> SiteSums:
+        """The question about each site."""
+        return SiteSums(
+            purpose=SiteSums.purpose_of(self.first_round + stage, "evaluation, by site"),
+            length=len(sites) * one.length,
+            bound=UNIT,
+            sensitivity_squared=one.sensitivity_squared,
+            noise_multiplier=self.noise_multipliers[stage],
+            ensemble_size=self.ensemble.n_trees,
+            one=one,
+            sites=sites,
+            unit=UNIT,
+        )
+
+
 def evaluate_ensemble(
-    plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int = 0, by: Sequence[str] = ()
-) -> EvaluationProgram:
+    plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int = 0, by: Sequence[str] = (),
+    sites: Sequence[str] = (),
+) -> EvaluationProgram:  # fmt: skip
     """The program that evaluates a model at (epsilon, delta), charged on its own.
 
     Args:
@@ -168,29 +188,41 @@ def evaluate_ensemble(
         epsilon: > 0; infinity for no noise (and no promise).
         delta: in (0, 1).
         first_round: number of the first round: the releases that the model's ledger has so far.
-        by: columns of the plan by whose public groups the same is measured, with one more release for each.
+        by: columns of the plan by whose public groups the same is measured, with one more release for each; and
+            "site", for each site that allows it.
+        sites: all of them, where it is by site.
 
     Raises:
         PrivacyError: when no noise keeps (epsilon, delta), or a column has no public groups.
     """
-    queries = _EvaluationQueries(plan, ensemble, _noise_multipliers(plan, epsilon, delta, by), first_round)
+    queries = _EvaluationQueries(plan, ensemble, _noise_multipliers(plan, epsilon, delta, by, sites), first_round)
     query, read = yield from _PROGRAMS[plan.label.kind.position](queries)
-    found, groups = read((yield query) / UNIT, queries.noise(1, query)), {}
+    found, groups, left_out = read((yield query) / UNIT, queries.noise(1, query)), {}, None
     for stage, column in enumerate(by, 2):
-        names, grouped = queries.by_group(stage, query, column)
-        sums = ((yield grouped) / UNIT).reshape(len(names), -1)
+        grouped: EvaluationQuery
+        if is_by_site(plan, column):
+            names, grouped = tuple(sites), queries.by_site(stage, query, tuple(sites))
+        else:
+            names, grouped = queries.by_group(stage, query, column)
+        sums = dict(zip(names, ((yield grouped) / UNIT).reshape(len(names), -1), strict=True))
+        if grouped.is_by_site:
+            # Noise is never 0 in all entries: such a block was left empty.
+            left_out = tuple(name for name, own in sums.items() if not own.any())
+            sums = {name: own for name, own in sums.items() if name not in left_out}
         noise = queries.noise(stage, grouped)
-        groups[column] = {name: replace(read(own, noise), errors=None) for name, own in zip(names, sums, strict=True)}
-    return replace(found, groups=groups)
+        groups[column] = {name: replace(read(own, noise), errors=None) for name, own in sums.items()}
+    return replace(found, groups=groups, left_out=left_out)
 
 
-def schedule_of_evaluation(plan: Plan, epsilon: float, delta: float, by: Sequence[str] = ()) -> Schedule:
+def schedule_of_evaluation(
+    plan: Plan, epsilon: float, delta: float, by: Sequence[str] = (), sites: Sequence[str] = ()
+) -> Schedule:
     """What an evaluation asks for and what it costs, at most.
 
     Raises:
         PrivacyError: when no noise keeps (epsilon, delta).
     """
-    return Schedule(_alike_rounds(plan, _noise_multipliers(plan, epsilon, delta, by), by))
+    return Schedule(_alike_rounds(plan, _noise_multipliers(plan, epsilon, delta, by, sites), by, sites))
 
 
 def _choose_moments(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
@@ -198,7 +230,9 @@ def _choose_moments(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
     return ErrorMoments if loss_kind(plan).deviance is None else DevianceMoments
 
 
-def _alike_rounds(plan: Plan, multipliers: Sequence[float], by: Sequence[str]) -> tuple[AlikeRounds, ...]:
+def _alike_rounds(
+    plan: Plan, multipliers: Sequence[float], by: Sequence[str], sites: Sequence[str]
+) -> tuple[AlikeRounds, ...]:
     """An outline, its detail at its longest, and that by each column."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
     detail: type[Query] = ScoreHistogram
@@ -208,9 +242,10 @@ def _alike_rounds(plan: Plan, multipliers: Sequence[float], by: Sequence[str]) -
     else:
         outline_norm, norm = n_curves, n_curves + (n_curves > 1)
         outline_length, length = n_curves * N_OUTLINE, count_label_rows(plan.label) * n_curves * MAX_BINS + 2
-    kinds: list[type[Query]] = [ScoreHistogram, detail, *[GroupedSums] * len(by)]
+    kinds: list[type[Query]] = [ScoreHistogram, detail]
+    kinds += [SiteSums if is_by_site(plan, column) else GroupedSums for column in by]
     norms = [outline_norm, norm, *[norm] * len(by)]
-    lengths = [outline_length, length, *(count_groups(plan, column) * length for column in by)]
+    lengths = [outline_length, length, *(count_groups(plan, column, sites) * length for column in by)]
     return tuple(
         AlikeRounds.of(
             kind,
@@ -224,10 +259,15 @@ def _alike_rounds(plan: Plan, multipliers: Sequence[float], by: Sequence[str]) -
     )
 
 
-def _noise_multipliers(plan: Plan, epsilon: float, delta: float, by: Sequence[str]) -> tuple[float, ...]:
+def _noise_multipliers(
+    plan: Plan, epsilon: float, delta: float, by: Sequence[str], sites: Sequence[str]
+) -> tuple[float, ...]:
     none = (0.0,) * (2 + len(by))
-    alike = _alike_rounds(plan, none, by)
+    alike = _alike_rounds(plan, none, by, sites)
     if math.isinf(epsilon):
+        if any(is_by_site(plan, column) for column in by):
+            subject, wanted = "The epsilon of an evaluation by site", "finite: nobody may see one site's exact sums"
+            raise PrivacyError("out-of-range", name=subject, value=epsilon, wanted=wanted)
         return none
     shares = [OUTLINE_SHARE, *[(1 - OUTLINE_SHARE) / (1 + len(by))] * (1 + len(by))]
     demands = [own.demand(share) for own, share in zip(alike, shares, strict=True)]

@@ -19,7 +19,7 @@ counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
@@ -33,7 +33,7 @@ from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.fields import format_day
 from hedgerow.plan.plan import Feature, Label, Plan
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import IntVector, Query, SiteQuery
 from hedgerow.trees.binning import FeatureGrid
 from hedgerow.trees.ensemble import Ensemble, find_link
 from hedgerow.trees.importances import importances
@@ -295,18 +295,79 @@ class GroupedSums(EvaluationQuery):
             yield from self.one.faults(part, facts, checks)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SiteSums(SiteQuery, EvaluationQuery):
+    """How well a model predicts at each site that allows it, with noise of that site alone.
+
+    They are the sums of an evaluation's detail, for each site by itself. What a record adds at most is what it adds to
+    `one`; a unit with rows at several sites adds to several blocks, together no more than all its rows to one.
+
+    Attributes:
+        one: the question about all records; without an update.
+        sites: whose block of `one.length` entries is which, all different.
+    """
+
+    one: EvaluationQuery
+    sites: tuple[str, ...]
+
+    def answer(self, site: Site) -> IntVector:
+        """The site's own block without noise, int64 [one.length]: no vector of this query, so it cannot be sent."""
+        site.take_in(self.update)
+        return self.one.answer(site)
+
+    def place(self, name: str, block: IntVector | None) -> IntVector:
+        """The vector of a site with this noisy block; empty for None, and for a site that has no entries."""
+        vector = np.zeros((len(self.sites), self.one.length), dtype=np.int64)
+        if block is not None and name in self.sites:
+            vector[self.sites.index(name)] = block
+        return vector.ravel()
+
+    def norm_squared(self) -> int:
+        return self.one.norm_squared()
+
+    def fits(self, plan: Plan) -> bool:
+        is_of_sites = len(set(self.sites)) == len(self.sites) > 0 and self.length == len(self.sites) * self.one.length
+        return is_of_sites and self.one.fits(plan)
+
+    def left_open(self) -> bytes:
+        """See `Query.left_open`."""
+        return self.one.left_open()
+
+    def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: what is asked of all records is asked of each site's."""
+        for part in released.reshape(-1, self.one.length):
+            yield from self.one.faults(part, facts, checks)
+
+
+BY_SITE = "site"
+"""What an evaluation by site is asked for by, where the plan has no such column."""
 MOST_GROUPS = 64
 """Of a column by which an evaluation is asked for."""
 _FEW_VALUES, _PARTS = 8, 4
 """A column of so many whole numbers at most has a group for each; any other numbers are cut into so many parts."""
 
 
-def count_groups(plan: Plan, column: str) -> int:
+def is_by_site(plan: Plan, column: str) -> bool:
+    """Whether it is single sites that an evaluation by this is of."""
+    return column == BY_SITE and BY_SITE not in plan.feature_names
+
+
+def count_groups(plan: Plan, column: str, sites: Sequence[str] = ()) -> int:
     """How many groups a column of the plan has at most, with the last one for cells that are missing or not listed.
+
+    Args:
+        column: or "site".
+        sites: how many of them there are.
 
     Raises:
         PrivacyError: code "unknown-name"; the plan has no such column, or it has too many categories or hashed ones.
+            Code "noise-mode-unsupported" for sites where records have noise of their own.
     """
+    if is_by_site(plan, column) and sites:
+        if plan.privacy.noise == "local":
+            subject, others = "An evaluation by site", '"distributed" or "server"'
+            raise PrivacyError("noise-mode-unsupported", subject=subject, noise="local", others=others)
+        return len(sites)
     counts = {feature.name: 1 + _count_values(feature) for feature in plan.features if not feature.is_hashed}
     if counts.get(column, MOST_GROUPS + 1) > MOST_GROUPS:
         known = [name for name, count in counts.items() if count <= MOST_GROUPS]

@@ -130,7 +130,7 @@ class MaskedAggregation:
         return {site: self._mask_share(site, spec, noise) for site in self._nodes}
 
     def _mask_share(self, site: str, spec: RoundSpec, noise: QueryNoise) -> dict[str, Integers]:
-        if not noise.variance:
+        if not noise.share_sigma:
             return {vector.vector_id: np.zeros(vector.length, dtype=np.int64) for vector in spec.vectors}
 
         def sampler(variance: Fraction, length: int) -> Integers:
@@ -301,7 +301,8 @@ def evaluate_federated(
         noise: `SystemNoise(os.urandom)` for a real one.
         delta: None takes the plan's.
         n_threads: threads each node predicts with, >= 1.
-        by: features of the plan by whose public groups the same is measured, each with a release of its own.
+        by: features of the plan by whose public groups the same is measured, each with a release of its own; "site" for
+            each site, with noise of its own.
 
     Raises:
         UsageError: fewer sites than the plan asks for.
@@ -314,10 +315,13 @@ def evaluate_federated(
         check_epsilon(epsilon)
     check_delta(delta)
     check_sites(plan, len(sites))
-    nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise) for name in sorted(sites)]
+    names = sorted(sites)
+    # Whose tables are all here shows what it likes.
+    nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise, shows_figures=True) for name in names]
     context = evaluation_context(plan, epsilon, delta, noise)
-    program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=model.next_round, by=by)
-    aggregation = build_aggregation(plan, nodes, schedule_of_evaluation(plan, epsilon, delta, by).n_rounds, noise)
+    program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, model.next_round, by, names)
+    n_rounds = schedule_of_evaluation(plan, epsilon, delta, by, names).n_rounds
+    aggregation = build_aggregation(plan, nodes, n_rounds, noise)
     outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
     report = build_report(outcome.ledger, model.report.with_evaluation(outcome.cost))
     return FederatedEvaluation(

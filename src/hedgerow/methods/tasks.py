@@ -96,7 +96,8 @@ class EvaluationTask:
         noise: who adds the noise to this evaluation: "server" or "distributed", which may differ from the training's;
             "local" for the models of plans with local noise, and only for these. "" takes the sites: a party with the
             exact sums of an evaluation could have made the model for them.
-        by: columns by whose public groups it is evaluated as well.
+        by: columns by whose public groups it is evaluated as well, and "site" for single sites.
+        sites: all of them, where it is by site; else none.
 
     Raises:
         PrivacyError: epsilon or delta out of range; code "noise-mode-unsupported" for other noise, "unknown-name" for a
@@ -111,10 +112,11 @@ class EvaluationTask:
     first_round: int
     noise: str = ""
     by: tuple[str, ...] = ()
+    sites: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for column in self.by:
-            count_groups(self.plan, column)
+            count_groups(self.plan, column, self.sites)
         is_local = self.plan.privacy.noise == "local"
         if not self.noise:
             object.__setattr__(self, "noise", "local" if is_local else "distributed")
@@ -165,6 +167,7 @@ class EvaluationTask:
         numbers = struct.pack(">ddQ", self.epsilon, self.delta, self.first_round)
         parts = bytes.fromhex(self.plan.digest) + self.model_digest + numbers + self.noise.encode()
         parts += b"".join(b"\0" + column.encode() for column in self.by)
+        parts += b"".join(b"\0\0" + site.encode() for site in self.sites)
         return hashlib.sha256(_DOMAIN + parts).hexdigest()
 
     @property
@@ -175,7 +178,7 @@ class EvaluationTask:
     @cached_property
     def schedule(self) -> Schedule:
         """See `TrainingTask.schedule`: an outline of the scores, their detail, then by columns."""
-        return schedule_of_evaluation(self.plan, self.epsilon, self.delta, self.by)
+        return schedule_of_evaluation(self.plan, self.epsilon, self.delta, self.by, self.sites)
 
     def with_structure_seed(self, _: int) -> EvaluationTask:
         """Itself: the trees are there already."""
@@ -183,7 +186,8 @@ class EvaluationTask:
 
     def program(self) -> EvaluationProgram:
         """A fresh program."""
-        return evaluate_ensemble(self.plan, self.ensemble, self.epsilon, self.delta, self.first_round, self.by)
+        promise = self.epsilon, self.delta
+        return evaluate_ensemble(self.plan, self.ensemble, *promise, self.first_round, self.by, self.sites)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +277,7 @@ def read_invitation(
         words = kind, task.digest, task.plan.name, task.promise[0]
         if isinstance(message, EvaluationInvitation):
             words = *words[:3], message.epsilon
-            numbers = message.epsilon, message.delta, message.first_round, message.noise, message.by
+            numbers = message.epsilon, message.delta, message.first_round, message.noise, message.by, message.sites
             task = EvaluationTask(task.plan, message.model, *numbers)
         return words, task
     except HedgerowError as fault:
@@ -321,6 +325,7 @@ def task_to_text(task: Task) -> str:
             "first_round": task.first_round,
             "noise": task.noise,
             **({"by": list(task.by)} if task.by else {}),
+            **({"sites": list(task.sites)} if task.sites else {}),
         }
     return json.dumps(table, sort_keys=True)
 
@@ -338,4 +343,4 @@ def task_from_text(text: str) -> Task:
     # A version that did not write the noise down had the plan's.
     noise = str(part.get("noise", plan.privacy.noise))
     numbers = float(part["epsilon"]), float(part["delta"]), int(part["first_round"])
-    return EvaluationTask(plan, model, *numbers, noise, tuple(part.get("by", ())))
+    return EvaluationTask(plan, model, *numbers, noise, tuple(part.get("by", ())), tuple(part.get("sites", ())))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hedgerow.errors import PrivacyError
@@ -191,6 +191,7 @@ class QueryNoise:
         share_sigma: standard deviation of what every node adds to its vector; 0 when the coordinator adds the noise.
         record_sigma: standard deviation of what every node adds for *each of its records*; 0 but in the local model,
             where `variance` is that of one record's noise and nothing else is accounted for.
+        site_sigma: standard deviation of what each node adds to entries that are its own, as `SiteQuery` says; else 0.
     """
 
     event: Event
@@ -198,6 +199,7 @@ class QueryNoise:
     central_sigma: int
     share_sigma: int
     record_sigma: int = 0
+    site_sigma: int = 0
 
     @property
     def sigma(self) -> float:
@@ -225,6 +227,9 @@ def noise_of(query: Query, honest_group: int | None = None, *, is_local: bool = 
     squared = query.sensitivity_squared
     if is_local:
         return _local_noise_of(query)
+    if query.is_by_site:
+        noise = _gaussian_noise(query.noise_multiplier, squared, query.length, None)
+        return replace(noise, central_sigma=0, site_sigma=noise.central_sigma)
     if not isinstance(query, SampledQuery):
         return _gaussian_noise(query.noise_multiplier, squared, query.length, honest_group)
     if honest_group is None:

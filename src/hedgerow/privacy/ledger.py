@@ -34,7 +34,9 @@ from hedgerow.protocol.queries import NoiseCohort, Purpose
 
 LEDGER_VERSION = 2
 """Version 1 did not know `Release.cohort`, `seeded` and `approximate`; a ledger without any is still written as 1."""
-EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "GroupedSums")
+SITE_KIND = "SiteSums"
+"""The kind of releases to whose parts single sites have added the noise."""
+EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "GroupedSums", SITE_KIND)
 """Kinds of releases that an evaluation makes and a training does not."""
 _SINCE_2 = ("cohort", "seeded", "approximate")
 

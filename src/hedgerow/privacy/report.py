@@ -24,6 +24,7 @@ from hedgerow.privacy.accountants import (
     least_epsilon_pld,
 )
 from hedgerow.privacy.events import (
+    DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
     Event,
     LocalGaussianEvent,
@@ -31,7 +32,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     scope_events,
 )
-from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
+from hedgerow.privacy.ledger import EVALUATION_KINDS, SITE_KIND, Ledger, Release
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.protocol.queries import NoiseCohort
 
@@ -256,6 +257,11 @@ class PrivacyReport(PrivacyContext):
         for mode in self.evaluation_modes:
             count = sum(release.kind in EVALUATION_KINDS and _release_mode(release) == mode for release in self.ledger)
             sentences.append(f"In {count} release(s) of an evaluation: {self._trust(mode)}")
+        if count := sum(_release_mode(release) == "site" for release in self.ledger):
+            sentences.append(
+                f"In {count} release(s) of an evaluation by site: each site that allows it adds the whole noise to its "
+                "own figures before they leave it: there is no trust in anyone but one's own site."
+            )
         return " ".join(sentences)
 
     def _trust(self, mode: str) -> str:
@@ -600,11 +606,13 @@ def list_warnings(epsilon: float, delta: float, n_records: int | None) -> tuple[
 
 
 def _release_mode(release: Release) -> str:
-    """Who added the noise to a release; "" where there is none."""
+    """Who added the noise to a release: a mode, or "site" for each site to its own part; "" where there is none."""
     if isinstance(release.event, UnnoisedEvent):
         return ""
     if isinstance(release.event, LocalGaussianEvent):
         return "local"
+    if release.kind == SITE_KIND and isinstance(release.event, DiscreteGaussianEvent):
+        return "site"
     return "distributed" if hasattr(release.event, "n_shares") else "server"
 
 
@@ -612,9 +620,11 @@ def _may_have_mode(release: Release, mode: str) -> bool:
     """Whether a release can be of a run with that noise, or of an evaluation of its model, which chooses who of the
     coordinator and the sites adds it; one without noise can be of any.
     """
-    if release.kind in EVALUATION_KINDS and mode != "local" and _release_mode(release) in ("server", "distributed"):
-        mode = _release_mode(release)
     own = _release_mode(release)
+    if own == "site":
+        return True
+    if release.kind in EVALUATION_KINDS and mode != "local" and own in ("server", "distributed"):
+        mode = own
     if own in ("", "local") or mode in ("local", "distributed"):
         return own in ("", mode)
     # A sample's noise of the coordinator counts as one share.

@@ -17,7 +17,7 @@ from hedgerow.privacy.events import (
     SampledGaussianEvent,
     UnnoisedEvent,
 )
-from hedgerow.protocol.queries import Query
+from hedgerow.protocol.queries import Query, SiteQuery
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class AlikeRounds:
         is_exact: bool = False,
     ) -> AlikeRounds:
         """Rounds of a kind with Gaussian noise, by what a query says; see the attributes."""
-        query = Query(
+        query = (SiteQuery if kind.is_by_site else Query)(
             purpose=kind.purpose_of(0, "any"),
             length=length,
             bound=bound,

@@ -158,7 +158,8 @@ class EvaluationInvitation(Encoded):
         epsilon, delta: what the evaluation may cost by itself.
         first_round: releases on the model's account before this one; it numbers the purposes.
         noise: who adds the noise to this evaluation: "server", "distributed" or "local".
-        by: columns of the plan by whose public groups it is evaluated as well.
+        by: columns of the plan by whose public groups it is evaluated as well, and "site" for single sites.
+        sites: whose entries are which, where it is evaluated by site; else none.
     """
 
     KIND = MessageKind.EVALUATION
@@ -170,6 +171,7 @@ class EvaluationInvitation(Encoded):
     first_round: U32
     noise: CodeWord
     by: Annotated[tuple[str, ...], Many(Text(), size=1)] = ()
+    sites: Annotated[tuple[str, ...], Many(Text())] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ record's contribution to one entry, and the squared L2 sensitivity in integer un
 
 A kind of query is a class, and its name is the class's: ledgers have it, and policies may allow or refuse it. Kinds
 stand beside what answers them, in `trees` or in the folder of their method. A kind says by its base which noise it has:
-Gaussian (`Query`), Gaussian over secret samples (`SampledQuery`), Laplace (`PureQuery`), or a choice by the exponential
-mechanism (`Choice`). The rest of a kind are its methods: what a site answers, what makes the answer depend on more than
-its purpose says, and which releases cannot be sums over records.
+Gaussian (`Query`), Gaussian over secret samples (`SampledQuery`), Gaussian of each site by itself (`SiteQuery`),
+Laplace (`PureQuery`), or a choice by the exponential mechanism (`Choice`). The rest of a kind are its methods: what a
+site answers, what makes the answer depend on more than its purpose says, and which releases cannot be sums over
+records.
 """
 
 from __future__ import annotations
@@ -155,6 +156,8 @@ class Query:
     """Whether its releases are of pure differential privacy: such sums are computed with, so no entry is clipped."""
     is_choice: ClassVar[bool] = False
     """Whether a choice is released instead of the sum."""
+    is_by_site: ClassVar[bool] = False
+    """Whether each site adds the whole noise to entries that are its own, and nobody any to the sum: `SiteQuery`."""
 
     @property
     def is_sampled(self) -> bool:
@@ -201,6 +204,17 @@ class Query:
             ValueError: the kind has no checks.
         """
         raise ValueError(f"there are no checks for {type(self).__name__}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SiteQuery(Query):
+    """Each site has entries of its own, where its answer holds the whole noise before it leaves, and else 0.
+
+    So the promise for its rows rests on its own noise, whoever adds the noise to other releases, and whether or not
+    masks hide its vector.
+    """
+
+    is_by_site: ClassVar[bool] = True
 
 
 FILTER_UNITS = 2**52

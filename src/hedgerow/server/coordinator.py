@@ -605,7 +605,7 @@ def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitatio
     plan = task.plan.to_bytes()
     if isinstance(task, EvaluationTask):
         numbers = task.epsilon, task.delta, task.first_round
-        return EvaluationInvitation(run_id, plan, task.model, *numbers, task.noise, task.by)
+        return EvaluationInvitation(run_id, plan, task.model, *numbers, task.noise, task.by, task.sites)
     return Invitation(run_id, plan)
 
 

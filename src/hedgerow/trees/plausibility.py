@@ -47,6 +47,9 @@ class Sigmas(Protocol):
     @property
     def record_sigma(self) -> int: ...
 
+    @property
+    def site_sigma(self) -> int: ...
+
 
 @dataclass(frozen=True)
 class SumFacts:
@@ -88,7 +91,8 @@ class SumFacts:
         # The noise of a site's records is rounded up once.
         rounded = self.n_nodes if noise.record_sigma else 0
         of_records = noise.record_sigma * math.sqrt(self.n_rows + self.n_nodes) + rounded
-        one = math.hypot(noise.central_sigma, noise.share_sigma * math.sqrt(self.n_nodes), of_records)
+        shares = noise.share_sigma * math.sqrt(self.n_nodes)
+        one = math.hypot(noise.central_sigma, shares, of_records, noise.site_sigma)
         return (n_entries if one else 0) + DEVIATIONS * one * math.sqrt(n_entries)
 
 
