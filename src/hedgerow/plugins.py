@@ -14,11 +14,12 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from pathlib import Path
 from types import ModuleType
 
-from hedgerow.errors import UsageError
+from hedgerow.errors import HedgerowError, UsageError
 
 GROUP = "hedgerow.plugins"
 _IMPORTED = tuple(importlib.machinery.all_suffixes())
@@ -65,23 +66,34 @@ def _find(name: str) -> ModuleType:
             del sys.modules[path.stem]
             raise
         return module
-    except (ModuleNotFoundError, FileNotFoundError) as absent:
-        raise UsageError("plugin", name=name, why=f"It cannot be imported: {absent}.") from absent
+    except HedgerowError:
+        raise
+    except Exception as fault:
+        # Whatever its own code does wrong; with --debug a command shows where.
+        raise UsageError("plugin", name=name, why=f"It cannot be imported: {type(fault).__name__}: {fault}.") from fault
 
 
 def describe_plugin(module: ModuleType) -> str:
     """How a policy names a plug-in: its module, its version, and the SHA-256 of its sources, in one line.
 
-    Of a package all that can be imported counts, compiled modules as well.
+    Raises:
+        UsageError: code "plugin"; no other process can load it, for it has no file or no name of its own.
     """
-    place = Path(module.__file__ or "")
+    top = sys.modules.get(module.__name__.partition(".")[0], module)
+    if top.__name__ == "__main__" or top.__file__ is None:
+        raise UsageError("plugin", name=top.__name__, why="No other process can load it: put it into a file.")
+    return f"{module.__name__} {_version_of(module)} sha256:{_digest_sources(Path(top.__file__))}"
+
+
+def _digest_sources(place: Path) -> str:
+    """The SHA-256 of a module, or of all that can be imported within a package, compiled modules as well."""
     within = sorted(place.parent.rglob("*")) if place.name == "__init__.py" else [place]
-    files = [file for file in within if file.name.endswith(_IMPORTED) and file.parent.name != "__pycache__"]
     digest = hashlib.sha256()
-    for file in files:
-        content = file.read_bytes()
-        digest.update(f"{file.relative_to(place.parent).as_posix()}\0{len(content)}\0".encode() + content)
-    return f"{module.__name__} {_version_of(module)} sha256:{digest.hexdigest()}"
+    for file in within:
+        if file.name.endswith(_IMPORTED) and file.parent.name != "__pycache__":
+            content = file.read_bytes()
+            digest.update(f"{file.relative_to(place.parent).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
 
 
 def _version_of(module: ModuleType) -> str:
@@ -90,10 +102,8 @@ def _version_of(module: ModuleType) -> str:
     if own is not None:
         return str(own)
     for distribution in packages_distributions().get(module.__name__.partition(".")[0], []):
-        try:
+        with suppress(PackageNotFoundError):
             return version(distribution)
-        except PackageNotFoundError:
-            continue
     return "0"
 
 
@@ -107,13 +117,11 @@ def load_agreed(plugins: Iterable[str]) -> None:
     """
     for line in plugins:
         name = line.partition(" ")[0]
-        # To find a module within a package would import the package, unread.
-        spec = None if "." in name else importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
+        # The package that it is in: to find a module within would import that, unread.
+        spec = importlib.util.find_spec(name.partition(".")[0])
+        if spec is None or spec.origin is None or not spec.has_location:
             raise UsageError("plugin", name=name, why="The policy names it, and it is not installed here.")
-        unread = ModuleType(name)
-        unread.__file__ = spec.origin
-        if describe_plugin(unread).rpartition(" ")[2] != line.rpartition(" ")[2]:
+        if _digest_sources(Path(spec.origin)) != line.rpartition("sha256:")[2]:
             raise UsageError("plugin", name=name, why="Its sources are not those that the policy names.")
         # Not `load_plugin`: an entry point of this name may lead to another module.
         if (found := describe_plugin(_plug_in(_find(name)))) != line:

@@ -17,11 +17,12 @@ import pytest
 from hedgerow.cli.main import main
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import ModelError, UsageError
+from hedgerow.losses.registry import build_loss
 from hedgerow.methods import api
 from hedgerow.methods.registry import METHODS, find_method
 from hedgerow.models.model import Model, to_bytes
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.registry import AbsentMethod, rules_by_method
+from hedgerow.plan.registry import AbsentMethod, named_losses, rules_by_method
 from hedgerow.plugins import describe_plugin, load_agreed, load_plugin
 from hedgerow.testing import check_method
 from tests.builders import coded, make_plan
@@ -120,6 +121,64 @@ def test_a_model_names_its_plug_in_and_is_read_without_it(folder: Path, capsys: 
     assert main(["train", "plan.toml", "--site", "site.csv", "--out", "other.json"]) == 3
 
 
+LOSS = PLAN.replace('algorithm = "oblivious"', "").replace("[oblivious]\nlevels = 2\n", "") + '[loss]\nname = "{}"\n'
+
+
+def forget_losses() -> None:
+    """As a process that has not loaded the toys."""
+    sys.modules.pop("toy_loss", None)
+    for name in ("lent", "apart"):
+        named_losses().pop(name, None)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def losses(folder: Path) -> Iterator[str]:
+    """A plug-in with two losses."""
+    forget_losses()
+    yield str(Path(__file__).with_name("toy_loss.py"))
+    forget_losses()
+
+
+@pytest.mark.parametrize("method", [LOSS, PLAN + '[loss]\nname = "{}"\n'])
+def test_a_model_of_a_foreign_loss_is_read_without_it(losses: str, method: str, capsys: Any) -> None:
+    """Its scores mean what the file says: trees are predicted, plotted and exported, HOLDS does not stand alone, and
+    no run goes by the loss. With a method that is not there either it is the same.
+    """
+    Path("plan.toml").write_text(method.format("lent") + "delta = 0.3\n", encoding="utf-8")
+    plugins = ["--plugin", losses, *(["--plugin", "oblivious.py"] if "oblivious" in method else [])]
+    assert main(["train", "plan.toml", *plugins, "--site", "site.csv"]) == 0
+    trained, columns = Model.load("model.json"), {"x": np.array([0.1, 0.9])}
+    expected = trained.predict(columns).tolist()
+    forget()
+    forget_losses()
+    read = Model.load("model.json")
+    assert (read.to_bytes(), read.plan.digest) == (Path("model.json").read_bytes(), trained.plan.digest)
+    assert read.predict(columns).tolist() == expected
+    assert read.report.headline == trained.report.headline
+    assert "the loss lent 0.3 (module toy_loss)" in read.report.headline
+    for command in (
+        ["predict", "model.json", "site.csv", "--out", "out.csv"], ["evaluate", "model.json", "site.csv"],
+        ["evaluate", "model.json", "--federated", "--site", "site.csv", "--epsilon", "1"],
+        ["export", "model.json"], ["export", "model.json", "--to", "onnx"], ["plot", "model.json"],
+        ["report", "model.json"], ["evidence", "model.json", "--out", "pack"],
+    ):  # fmt: skip
+        assert main(command) == 0, command
+    with pytest.raises(ModelError, check=coded("method-absent")) as caught:
+        build_loss(read.plan)
+    assert "the loss lent 0.3" in caught.value.what
+    assert main(["train", "plan.toml", "--site", "site.csv", "--out", "other.json"]) == 3
+
+
+def test_a_model_whose_scores_only_its_loss_knows_says_so(losses: str, capsys: Any) -> None:
+    """What is missing, by name, in place of a wrong number."""
+    Path("plan.toml").write_text(LOSS.format("apart"), encoding="utf-8")
+    assert main(["train", "plan.toml", "--plugin", losses, "--site", "site.csv"]) == 0
+    forget_losses()
+    with pytest.raises(ModelError, check=coded("method-absent")) as caught:
+        Model.load("model.json")
+    assert "the loss apart 0.3" in caught.value.what and "'own'" in caught.value.what
+
+
 def test_a_models_own_methods_are_written_as_before() -> None:
     """Files of Hedgerow's own methods hold no word of authors."""
     claims = make_plan()
@@ -127,9 +186,11 @@ def test_a_models_own_methods_are_written_as_before() -> None:
     assert {name for name, method in METHODS.items() if method.module.partition(".")[0] != "hedgerow"} == set()
 
 
-@pytest.mark.parametrize("name", ["no_such_module_of_anyone", "nowhere.py"])
-def test_a_plug_in_that_is_not_there_is_named(name: str, folder: Path) -> None:
-    """A usage error, and nothing is carried out."""
+@pytest.mark.parametrize("name", ["no_such_module_of_anyone", "nowhere.py", "faulty.py", "torn.py"])
+def test_a_plug_in_that_is_not_there_or_fails_is_named(name: str, folder: Path) -> None:
+    """A usage error, also where its own code is wrong: that is no fault of Hedgerow's. Nothing is carried out."""
+    Path("faulty.py").write_text("from hedgerow.methods.api import nothing_of_that_name\n", encoding="utf-8")
+    Path("torn.py").write_text("def program(:\n", encoding="utf-8")
     assert main(["privacy", "plan.toml", "--plugin", name]) == 2
     with pytest.raises(UsageError, check=coded("plugin")):
         load_plugin(name)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from hedgerow.errors import ModelError
 from hedgerow.losses import logistic, named, poisson, softmax, squared, survival
 from hedgerow.losses.kinds import LossKind
 from hedgerow.losses.tables import Loss
-from hedgerow.plan.plan import Plan
-from hedgerow.plan.registry import Registry, add_label, add_named_loss
+from hedgerow.plan.plan import Label, Plan
+from hedgerow.plan.registry import AbsentLoss, Registry, add_label, add_named_loss
 
 LOSSES: Registry[LossKind] = Registry("loss")
 
@@ -30,11 +33,34 @@ for loss in named.NAMED:
 
 def loss_kind(plan: Plan) -> LossKind:
     """The kind of loss that a plan asks for: by its [loss], or by its label and weight update."""
+    if isinstance(plan.loss, AbsentLoss):
+        return _kind_by_link(plan.loss, plan.label)
     if plan.loss is not None:
         named_kind: LossKind = plan.loss.kind(plan.label)
         return named_kind
     kind = LOSSES[plan.label.type]
     return kind.averaging if plan.model.weight_update == "averaging" and kind.averaging else kind
+
+
+def _kind_by_link(loss: AbsentLoss, label: Label) -> LossKind:
+    """What can be said of a model whose loss is not installed: what its scores mean, and the label's usual measures.
+
+    Raises:
+        ModelError: code "method-absent"; no loss for such labels has a link of that name.
+    """
+    what = f"the loss {loss.name} {loss.version}".strip()
+    links = {
+        kind.link.name: kind.link
+        for kind in LOSSES.values()
+        if kind.label.predicts == label.kind.predicts and kind.label.n_outputs(label) == label.n_outputs
+    }
+    if loss.link not in links:
+        raise ModelError("method-absent", what=f"{what}, whose link {loss.link!r} is its own")
+
+    def refuse(*_: object) -> Loss:
+        raise ModelError("method-absent", what=what)
+
+    return replace(LOSSES[label.type], link=links[loss.link], build=refuse)
 
 
 def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float | None = None) -> Loss:

@@ -23,6 +23,7 @@ from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS
 from hedgerow.methods.boosting.schedule import make_smoothing_rule
 from hedgerow.methods.boosting.settings import resolve_boosting
 from hedgerow.plan.plan import DEFAULT_ALGORITHM, Plan
+from hedgerow.plan.registry import AbsentLoss
 from hedgerow.privacy.events import LocalGaussianEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.training.steps import Run
@@ -69,6 +70,8 @@ def why_unknown(plan: Plan, ensemble: Ensemble) -> str:
     model = plan.model
     if model.algorithm != DEFAULT_ALGORITHM:
         return f"it was trained by {model.algorithm}"
+    if isinstance(plan.loss, AbsentLoss):
+        return f"its loss, {plan.loss.name}, is not installed"
     if model.weight_update == "averaging":
         return "its trees are averaged"
     settings = resolve_boosting(plan)

@@ -33,6 +33,7 @@ from hedgerow.models.formats import FORMATS
 from hedgerow.plan.fields import require_plain
 from hedgerow.plan.plan import DEFAULT_ALGORITHM, Plan
 from hedgerow.plan.registry import (
+    AbsentLoss,
     AbsentMethod,
     label_kinds,
     list_foreign_parts,
@@ -660,7 +661,7 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     if isinstance(privacy, dict) and privacy.get("epsilon") == _INFINITE:
         table = {**table, "privacy": {**privacy, "epsilon": math.inf}}
     try:
-        plan = _read_plan(table, content.get("made_by"))
+        plan = _read_plan(table, content)
         ledger = Ledger.from_json(json.dumps(content.get("ledger")))
         report = _read_report(content.get("report"), plan, ledger, exact=exact)
     except (PlanError, PrivacyError) as fault:
@@ -680,28 +681,43 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged, errors)
 
 
-def _read_plan(table: dict[str, Any], made_by: Any) -> Plan:
-    """The plan of a model; where its method is not installed, its section as it is, since trees need no method.
+def _read_plan(table: dict[str, Any], content: dict[str, Any]) -> Plan:
+    """The plan of a model; where its method or its loss is not installed, what the plan says of them as it is.
+
+    Trees need no method, and of a loss no more than what scores mean.
+
+    Args:
+        content: of the model file, which says whose they are, and what scores mean.
 
     Raises:
         PlanError: it is none.
-        ModelError: code "method-absent"; its labels or its loss are of another package that is not installed.
+        ModelError: code "method-absent"; its type of label is of another package that is not installed, or its loss is
+            and alone knows what scores mean.
     """
-    parts = {str(part.get("what")): part for part in made_by if isinstance(part, dict)} if made_by else {}
-    model, named = table.get("model"), {"type of label": label_kinds(), "loss": named_losses()}
-    for what, known in named.items():
-        section = table.get("label" if what == "type of label" else what)
-        name = section.get("type" if what == "type of label" else "name") if isinstance(section, dict) else None
-        if what in parts and name not in known:
-            raise ModelError("method-absent", what=f"the {what} {name} {parts[what].get('version', '')}".strip())
-    word = model.get("algorithm") if isinstance(model, dict) else None
-    if not isinstance(model, dict) or "method" not in parts or not isinstance(word, str) or word in rules_by_method():
-        return Plan.from_dict(table, is_stored=True)
-    own = table.get(section_name(word))
-    others = {name: value for name, value in table.items() if name != section_name(word)}
-    plan = Plan.from_dict({**others, "model": {**model, "algorithm": DEFAULT_ALGORITHM}}, is_stored=True)
-    absent = AbsentMethod(own, str(parts["method"].get("module", "")), str(parts["method"].get("version", "")))
-    return replace(plan, model=replace(plan.model, algorithm=word), own=absent)
+    said = content.get("made_by")
+    listed = said if isinstance(said, list) else []
+    makers = {str(maker.get("what")): maker for maker in listed if isinstance(maker, dict)}
+    missing, known = {}, {"type of label": label_kinds(), "loss": named_losses(), "method": rules_by_method()}
+    places = {"type of label": ("label", "type"), "loss": ("loss", "name"), "method": ("model", "algorithm")}
+    for what, (section, field) in places.items():
+        name = table[section].get(field) if isinstance(table.get(section), dict) else None
+        if what in makers and isinstance(name, str) and name not in known[what]:
+            missing[what] = name
+    if "type of label" in missing:
+        version = makers["type of label"].get("version", "")
+        raise ModelError("method-absent", what=f"the type of label {missing['type of label']} {version}".strip())
+    whose = {what: {key: str(makers[what].get(key, "")) for key in ("module", "version")} for what in missing}
+    read, absent = dict(table), dict[str, Any]()
+    if "loss" in missing:
+        values = read.pop("loss")
+        link = content["ensemble"].get("link") if isinstance(content.get("ensemble"), dict) else None
+        others = {name: value for name, value in values.items() if name != "name"}
+        absent["loss"] = AbsentLoss(name=missing["loss"], values=others, link=str(link), **whose["loss"])
+    if "method" in missing:
+        absent["own"] = AbsentMethod(read.pop(section_name(missing["method"]), None), **whose["method"])
+        read["model"] = {**table["model"], "algorithm": DEFAULT_ALGORITHM}
+    plan = Plan.from_dict(read, is_stored=True)
+    return replace(plan, model=replace(plan.model, algorithm=missing.get("method", plan.model.algorithm)), **absent)
 
 
 def _read_errors(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | None:

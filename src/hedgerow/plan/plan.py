@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -43,6 +43,7 @@ from hedgerow.plan.fields import (
     text,
 )
 from hedgerow.plan.registry import (
+    AbsentLoss,
     AbsentMethod,
     LabelKind,
     NamedLoss,
@@ -70,16 +71,24 @@ a library gives the column, because the caller said so; the private rows, which 
 _ORIGINS = one_of(DECLARED, FOUND, TYPED, READ_OFF)
 
 
+def _require_known(value: Any, path: str, known: Iterable[str]) -> Any:
+    """The value, where it is a name that this process knows; plug-ins add others."""
+    if value not in (names := list(known)):
+        words = ", ".join(f'"{name}"' for name in names)
+        raise refuse(path, value, f"one of {words}, or what a plug-in adds (--plugin, or `plugins` in a policy)")
+    return value
+
+
 @allows(lambda: {"enum": list(label_kinds())})
 def _label_type(value: Any, path: str) -> Any:
     """The name of a type of label."""
-    return one_of(*label_kinds())(value, path)
+    return _require_known(value, path, label_kinds())
 
 
 @allows(lambda: {"enum": list(rules_by_method())})
 def _algorithm(value: Any, path: str) -> Any:
     """The name of a method."""
-    return one_of(*rules_by_method())(value, path)
+    return _require_known(value, path, rules_by_method())
 
 
 def bucket_names(n_buckets: int) -> tuple[str, ...]:
@@ -476,10 +485,10 @@ class Plan:
             # Plans of boosted trees are written as before there were others: their digests stay what they were.
             del table["model"]["algorithm"]
         if self.own is not None:
-            own = self.own.values if isinstance(self.own, AbsentMethod) else _plain(self.own)
+            own = _plain_part(self.own)
             table |= {} if own is None else {section_name(self.model.algorithm): own}
         if self.loss is not None:
-            table["loss"] = {"name": self.loss.name, **_plain(self.loss)}
+            table["loss"] = {"name": self.loss.name, **_plain_part(self.loss)}
         table["features"] = [_plain_feature(feature) for feature in self.features]
         if self.prepared:
             table["prepared"] = [_plain(release) for release in self.prepared]
@@ -540,7 +549,7 @@ class Plan:
         """The loss that [loss] names, in a person's words; "" for the usual one."""
         if self.loss is None:
             return ""
-        return ", ".join([self.loss.name, *(f"{name} = {value}" for name, value in _plain(self.loss).items())])
+        return ", ".join([self.loss.name, *(f"{name} = {value}" for name, value in _plain_part(self.loss).items())])
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -674,6 +683,11 @@ def _plain(section: Any) -> dict[str, Any]:
     return {name: _to_lists(value) for name, value in kept.items()}
 
 
+def _plain_part(part: Any) -> Any:
+    """A section or a loss as plans have it, whether what reads it is installed or not."""
+    return part.values if isinstance(part, AbsentMethod | AbsentLoss) else _plain(part)
+
+
 def _to_lists(value: Any) -> Any:
     return [_to_lists(each) for each in value] if isinstance(value, tuple) else value
 
@@ -724,7 +738,7 @@ def _read_loss(table: Any) -> NamedLoss | None:
         return None
     if not isinstance(table, Mapping):
         raise refuse("loss", table, "a table with a name, and the parameters of that loss")
-    name = one_of(*named_losses())(table.get("name"), "loss.name")
+    name = _require_known(table.get("name"), "loss.name", named_losses())
     parameters = {field: value for field, value in table.items() if field != "name"}
     return read_section(named_losses()[name], parameters, "loss")
 
@@ -737,6 +751,9 @@ def _check_top_level(table: Mapping[str, Any]) -> None:
         raise PlanError("plan-newer-version", version=version, newest=PLAN_VERSION)
     if version != PLAN_VERSION or isinstance(version, bool):
         raise refuse("version", version, str(PLAN_VERSION))
+    if isinstance(model := table.get("model"), Mapping) and "algorithm" in model:
+        # Before its section, which is unknown where it is.
+        _algorithm(model["algorithm"], "model.algorithm")
     known = {"version", "name", "model", "privacy", "label", "features", "federation", "prepared", "loss", *sections()}
     for name in table:
         if name not in known:

@@ -213,23 +213,37 @@ class AbsentMethod:
     version: str
 
 
+@dataclass(frozen=True)
+class AbsentLoss(NamedLoss):
+    """In place of a named loss that is not installed.
+
+    Attributes:
+        name, values: as the plan has them.
+        module, version: of the loss, as the model's file says.
+        link: what its scores mean, by the name of a link that other losses have as well.
+    """
+
+    name: str  # type: ignore[misc]
+    values: Mapping[str, Any]
+    module: str
+    version: str
+    link: str
+
+
 def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
     """What a plan asks for that is no part of Hedgerow: what it is, its name, its module and its version."""
-    name, own = plan.model.algorithm, plan.own
-    rules = _RULES.get(name)
-    found = [("type of label", plan.label.type, type(plan.label.kind).__module__, "")]
-    if plan.loss is not None:
-        found.append(("loss", plan.loss.name, type(plan.loss).__module__, getattr(plan.loss, "version", "")))
-    if isinstance(own, AbsentMethod):
-        found.append(("method", name, own.module, own.version))
-    elif rules is not None:
-        found.append(("method", name, rules.module, rules.version))
-    keys, is_absent = ("what", "name", "module", "version"), isinstance(own, AbsentMethod)
-    # A method that is not installed is foreign, whatever a file calls its module.
+    method, loss = plan.model.algorithm, plan.loss
+    own = plan.own if isinstance(plan.own, AbsentMethod) else _RULES.get(method)
+    found = [("type of label", plan.label.type, plan.label.kind, type(plan.label.kind).__module__)]
+    if loss is not None:
+        found.append(("loss", loss.name, loss, loss.module if isinstance(loss, AbsentLoss) else type(loss).__module__))
+    if own is not None:
+        found.append(("method", method, own, own.module))
+    # What is not installed is foreign, whatever a file calls its module.
     return [
-        dict(zip(keys, part, strict=True))
-        for part in found
-        if part[2].partition(".")[0] != "hedgerow" or (is_absent and part[0] == "method")
+        {"what": what, "name": name, "module": module, "version": getattr(part, "version", "")}
+        for what, name, part, module in found
+        if module.partition(".")[0] != "hedgerow" or isinstance(part, AbsentMethod | AbsentLoss)
     ]
 
 
