@@ -10,6 +10,7 @@ from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,12 @@ from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.plugins import describe_plugin
+from hedgerow.plugins import describe_plugin, load_plugin
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.stream import Current, WireCode, WireRefusal
 from hedgerow.study import Notebook, StudyBook, read_invitation
 from hedgerow.transport.identities import Role, build_roster, new_identity
+from tests.plugins.test_plugin_loading import OBLIVIOUS, forget
 
 PLAN = """\
 version = 1
@@ -492,8 +494,42 @@ def test_an_invitation_names_no_code(
     Path("altered").write_text(json.dumps(text), encoding="utf-8")
     for more in [], ["--yes"]:
         assert main(["join", "altered", "--data", "north.csv", "--data-set", "rows", *more]) == 2
-        assert "(invitation-file, exit code 2)" in capsys.readouterr().err
+        assert "(policy-file, exit code 2)" in capsys.readouterr().err
     assert "unread" not in sys.modules and not list(Path("wards").rglob("*policy.toml"))
+
+
+@pytest.mark.parametrize("line", ['plugins = ["unread 1 sha256:0"]', '[data]\nname = "an adapter"'])
+def test_what_sites_would_refuse_is_refused_before_it_is_sent(invitation: str, line: str, capsys: Any) -> None:
+    """Where its author can still change it, and nothing is written; `join` refuses it whoever wrote it."""
+    Path("proposed.toml").write_text(f"max_epsilon = 1\ndelta = 1e-5\n{line}\n", encoding="utf-8")
+    assert main(["study", "invite", "south", "--policy", "proposed.toml"]) == 2
+    assert "(policy-file, exit code 2)" in capsys.readouterr().err
+    assert not Path("wards/south.invitation").exists()
+
+
+def test_a_plan_of_a_foreign_method_is_read_by_the_owners_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The coordinator is told that owners have to name it; without a policy that does so the plan says nothing here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.syspath_prepend(str(OBLIVIOUS.parent))
+    forget()
+    try:
+        line = describe_plugin(load_plugin("oblivious"))
+        Path("plan.toml").write_text(f'{PLAN}[model]\nalgorithm = "oblivious"\n', encoding="utf-8")
+        Path("north.csv").write_text("sex,outcome\n" + "1,no\n2,yes\n" * 20, encoding="utf-8")
+        assert main(["study", "new", "wards", "--plan", "plan.toml", "--listen", "127.0.0.1:7443"]) == 0
+        assert main(["study", "invite", "north"]) == 0
+        assert "the method oblivious (module oblivious)" in " ".join(capsys.readouterr().err.split())
+        forget()
+        assert main(["join", "wards/north.invitation", "--data", "north.csv", "--data-set", "wards"]) == 3
+        own = f'version = 1\ndata_set = "wards"\nmax_epsilon = 1\ndelta = 1e-6\nplugins = ["{line}"]\n'
+        Path("own.toml").write_text(own, encoding="utf-8")
+        shown = joined(capsys, "wards/north.invitation", "--policy", "own.toml")
+        assert "(usage, exit code 2)" in shown and line[-64:] in shown
+    finally:
+        forget()
 
 
 def test_no_proposal_speaks_to_the_terminal(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:

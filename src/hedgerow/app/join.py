@@ -25,7 +25,7 @@ from hedgerow.app.inputs import (
     says_yes,
 )
 from hedgerow.app.output import name_log, note, print_facts, warn, wrap_text
-from hedgerow.app.study import build_policy
+from hedgerow.app.study import build_policy, parse_proposal
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.fields import escape_for_terminal, read_toml
@@ -136,6 +136,9 @@ def join(options: JoinOptions, invitation: StudyInvitation, page: SitePage | Non
     if invitation.role is Role.SITE:
         _require_data_set(options, folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if options.policy is not None:
+        # The owner's own plug-ins, which the plan may need to be read.
+        read_policy(options.policy)
     _join(options, invitation, folder, page)
     policy = options.policy or str(folder / POLICY)
     is_site = invitation.role is Role.SITE
@@ -251,7 +254,6 @@ def _show_site(
     from hedgerow.app.cost import show_cost
     from hedgerow.app.fit import show_fit
     from hedgerow.app.schema import write_beside
-    from hedgerow.client.policy import parse_policy
     from hedgerow.data.adapters import PLAIN
     from hedgerow.local.forecast import forecast
     from hedgerow.models.model import write_atomically
@@ -268,10 +270,7 @@ def _show_site(
         if options.data_set is None:
             _require_known(options, invitation, data_set)
         text = build_policy(invitation.policy, data_set, plan.privacy.noise)
-        _require_trust(options, parse_policy(text))
-        if parse_policy(text).data != PLAIN or parse_policy(text).plugins:
-            # How a table is to be read, and what code is loaded, is for its owner to say.
-            raise UsageError("invitation-file", where=options.invitation)
+        _require_trust(options, parse_proposal(text))
         write_atomically(draft, text.encode())
         write_beside(draft, "policy")
         proposed, own = draft, str(draft)

@@ -21,6 +21,7 @@ from hedgerow.app.inputs import is_terminal, join_names, prompt, read_plan, read
 from hedgerow.app.output import name_log, note, print_facts, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.plan.toml import schema_line, toml_value
 from hedgerow.privacy.events import scope_events
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
@@ -55,6 +56,7 @@ from hedgerow.transport.interface import Address
 if TYPE_CHECKING:
     from hedgerow.app.coordinator import CoordinatorOptions
     from hedgerow.app.page import Console, PastRun
+    from hedgerow.client.policy import Policy
     from hedgerow.local.training import FederatedEvaluation
     from hedgerow.models.model import Model
     from hedgerow.server.coordinator import RunSession
@@ -165,8 +167,6 @@ def _propose_policy(policy: str | None, max_epsilon: float | None, plan: Plan, b
     Args:
         before: that of the invitation that this one replaces, for where the command names none.
     """
-    from hedgerow.client.policy import parse_policy
-
     if policy is not None:
         text = read_text(policy)
     elif before is not None and max_epsilon is None:
@@ -174,8 +174,27 @@ def _propose_policy(policy: str | None, max_epsilon: float | None, plan: Plan, b
     else:
         most = plan.privacy.epsilon if max_epsilon is None else max_epsilon
         text = f"max_epsilon = {most}\ndelta = {plan.privacy.delta}\n"
-    parse_policy(build_policy(text, "the data", plan.privacy.noise)).check_plan(plan)
+    parse_proposal(build_policy(text, "the data", plan.privacy.noise)).check_plan(plan)
     return text
+
+
+def parse_proposal(text: str) -> Policy:
+    """The policy that an invitation proposes, as `build_policy` has it.
+
+    Raises:
+        UsageError: code "policy-file"; it cannot be read, or says what an owner alone may say: how a table is to be
+            read, and what code is loaded.
+    """
+    from hedgerow.client.policy import parse_policy
+    from hedgerow.data.adapters import PLAIN
+
+    found = parse_policy(text)
+    for line, usual in (("data", PLAIN), ("plugins", ())):
+        if getattr(found, line) != usual:
+            cause = "How a table is read, and what code is loaded, is for the owner of each site to say."
+            remedy = "Leave it out; owners write such a line into a policy of their own: `hedgerow join --policy FILE`."
+            raise UsageError("policy-file", what=f"An invitation proposes no {line!r}.", cause=cause, remedy=remedy)
+    return found
 
 
 def build_policy(proposed: str, data_set: str, noise: str = "distributed") -> str:
@@ -243,6 +262,13 @@ def invite(
             warn(
                 f'The plan has noise = "{plan.privacy.noise}", which no invitation grants: each owner has to type the '
                 "word, or to bring a policy of their own (`join --policy`) that names it."
+            )
+        if foreign := list_foreign_parts(plan):
+            needed = " and ".join(f"the {part['what']} {part['name']} (module {part['module']})" for part in foreign)
+            warn(
+                f"The plan needs {needed}, which no invitation loads. "
+                "Each owner has to read it, install it, and bring a policy of their own (`join --policy`) with the "
+                "line `plugins` that `hedgerow check-method` prints."
             )
     note(
         "Send each file to its party; who uses one first is that party until you compare the words. Then: "
