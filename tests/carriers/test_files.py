@@ -25,11 +25,13 @@ from hedgerow.cli.main import main
 from hedgerow.client.state import OwnerDesk
 from hedgerow.codec import head
 from hedgerow.errors import PlanError
+from hedgerow.plugins import describe_plugin, load_plugin
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.carrier import Waiting
 from hedgerow.transport.envelope import Envelope, EnvelopeKind, sign
 from hedgerow.transport.identities import Role, build_roster, new_identity
 from tests.carriers.conftest import Builder, Federation
+from tests.plugins.test_plugin_loading import OBLIVIOUS, forget
 
 CHECK = Path(__file__).parents[2] / "deploy" / "airlock-check"
 DAYS = {"join_timeout": 1e6, "round_timeout": 1e6, "idle_timeout": 2e6}
@@ -96,6 +98,25 @@ def test_a_run_by_files_makes_the_local_engines_model(airlock: Airlock) -> None:
     # Nothing that opens what was carried is left.
     noted = (federation.folder / "model.json.journal.carried").read_bytes()
     assert not any(path.read_bytes()[-64:] in noted for path in replies)
+
+
+@pytest.mark.slow
+def test_a_plug_in_is_carried_out_by_files(in_files: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Policies and the coordinator's file name it, and nothing else does: the local engine's model all the same."""
+    monkeypatch.syspath_prepend(str(OBLIVIOUS.parent))
+    forget()
+    try:
+        line = describe_plugin(load_plugin("oblivious"))
+        airlock = Airlock(in_files(algorithm="oblivious", n_trees=2, **DAYS))
+        forget()
+        for name in ("policy.toml", "coordinator.toml"):
+            with (airlock.federation.folder / name).open("a", encoding="ascii") as file:
+                file.write(f'plugins = ["{line}"]\n')
+        while not airlock.is_done:
+            airlock.step()
+        assert airlock.federation.model() == airlock.federation.local_model()
+    finally:
+        forget()
 
 
 @pytest.mark.slow

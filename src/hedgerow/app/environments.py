@@ -31,7 +31,9 @@ from hedgerow.local.progress import TrainingProgress
 from hedgerow.local.training import check_sites, train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.plan.toml import plan_toml, toml_section
+from hedgerow.plugins import describe_plugin
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.transport.identities import (
@@ -200,6 +202,9 @@ class Processes:
         rules = {"version": 1, "data_set": name, "max_epsilon": privacy.epsilon, "delta": privacy.delta}
         policy = folder / f"{name}.policy.toml"
         rules |= {"noise": [privacy.noise], "min_sites": plan.federation.min_sites}
+        if foreign := {part["module"] for part in list_foreign_parts(plan)} & sys.modules.keys():
+            # This process runs them already, and what it runs its nodes may run.
+            rules["plugins"] = [describe_plugin(sys.modules[module]) for module in sorted(foreign)]
         write_new(policy, toml_section("", rules))
         options = ["--plan", str(folder / "plan.toml"), "--policy", str(policy)]
         options += ["--roster", str(folder / "roster.toml"), "--identity", str(folder / f"{name}{PRIVATE_SUFFIX}")]

@@ -29,6 +29,7 @@ from hedgerow.plan.fields import (
     read_toml,
     text,
 )
+from hedgerow.plugins import load_agreed
 from hedgerow.protocol.stream import WireCode
 from hedgerow.transport.envelope import HandedBack, HandedOn, ask
 
@@ -96,6 +97,7 @@ class CoordinatorFile:
         monitor: HOST:PORT where the roster's monitors may watch; "" for nowhere.
         repeat: seconds before a request without a reply is sent again.
         seed: draws the noise from a seed, for experiments only; -1 for the operating system's generator.
+        plugins: modules of other packages to load, as a site's policy names them.
     """
 
     version: int = define_field(integer(1, FILE_VERSION))
@@ -114,6 +116,7 @@ class CoordinatorFile:
     monitor: str = define_field(text, "")
     repeat: int = define_field(integer(1, 3600), 30)
     seed: int = define_field(integer(-1, 1 << 62), -1)
+    plugins: tuple[str, ...] = define_field(distinct_texts, ())
 
 
 File = TypeVar("File", SiteFile, CoordinatorFile)
@@ -128,8 +131,9 @@ def read_site_file(path: Path) -> SiteFile:
 
 
 def read_coordinator_file(path: Path) -> CoordinatorFile:
-    """The file of a coordinator; raises UsageError."""
+    """The file of a coordinator, whose plug-ins are loaded then; raises UsageError."""
     found = _read(CoordinatorFile, path, "coordinator")
+    load_agreed(found.plugins)
     fault = ""
     if bool(found.plan) == bool(found.model):
         fault = "it names both a plan and a model, or neither: coordinator.plan trains, coordinator.model is evaluated"

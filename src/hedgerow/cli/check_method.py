@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from hedgerow.app.inputs import read_plan
@@ -37,6 +38,9 @@ def run(arguments: argparse.Namespace) -> None:
         return
     largest = [(kind, f"{number(share)} of the stated squared norm, at most") for kind, share in found.largest.items()]
     cost = ("cost", f"epsilon {number(found.epsilon)} of {number(plan.privacy.epsilon)}")
-    plugins = [("plug-in", describe_plugin(load_plugin(name))) for name in arguments.plugins]
-    print_facts([("method", plan.model.algorithm), *plugins, ("rounds", f"{found.n_rounds:,}"), cost, *largest])
+    print_facts([("method", plan.model.algorithm), ("rounds", f"{found.n_rounds:,}"), cost, *largest])
+    if arguments.plugins:
+        # As it stands, for policies: a line that is wrapped is no TOML.
+        lines = [describe_plugin(load_plugin(name)) for name in arguments.plugins]
+        print(f"plugins = {json.dumps(lines)}")
     note("Nothing was found. That is no proof: what bounds each answer belongs in the docstring of its query.")
