@@ -20,7 +20,8 @@ from hedgerow.app.output import (
     wrap_text,
 )
 from hedgerow.app.progress import status
-from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows
+from hedgerow.data.mapped import ExternalMemory
+from hedgerow.data.site_data import SiteData, find_kept, read_bounded
 from hedgerow.data.sources import Location, file_path, is_url, open_table, read_records
 from hedgerow.data.units import MOST_LEFT_OUT, Records, RowCount, RowsLeftOut
 from hedgerow.errors import HedgerowError
@@ -192,11 +193,19 @@ def describe_evaluation(
     }
 
 
+_COUNTED = 1 << 20
+"""Labels that are counted at a time."""
 Sites = Mapping[str, SiteData]
 
 
 def read_sites(
-    tables: Mapping[str, Location], plan: Plan, *, quiet: bool, strict: bool = False, allowed: float | None = None
+    tables: Mapping[str, Location],
+    plan: Plan,
+    *,
+    quiet: bool,
+    strict: bool = False,
+    allowed: float | None = None,
+    external_memory: str | None = None,
 ) -> Sites:
     """Read and bin every site's table, a file or a URL; rows of one unit are bounded at each site and over all of them.
 
@@ -205,17 +214,20 @@ def read_sites(
     Args:
         strict: refuse a row that does not fit, and a table without rows.
         allowed: the largest share of a table's rows that may be left out; without it, the usual one.
+        external_memory: the folder for their codes, see `hedgerow.data.mapped`; None for memory.
 
     Raises:
         DataError: a table cannot be read or lacks a column; if strict, also for a row.
         LostRowsError: of a table more rows are left out; no row is left of all tables, or those of one class only.
     """
-    rows = {}
-    for name, place in tables.items():
+    folder = None if external_memory is None else Path(external_memory)
+    memory = None if folder is None else ExternalMemory.of(folder, plan, tables, f"strict {strict}")
+    bounded = None if memory is None else find_kept(memory)
+    if bounded is None:
         # A URL may have a password in it.
-        with status(f"Reading {name if is_url(place) else Path(place).name}", quiet=quiet):
-            rows[name] = read_site_rows(place, plan, strict=strict)
-    bounded = bound_sites(rows, plan)
+        places = [name if is_url(place) else Path(place).name for name, place in tables.items()]
+        with status(f"Reading {join_names(places)}", quiet=quiet):
+            bounded = read_bounded(tables, plan, strict=strict, memory=memory)
     reports = {name: report for name, (_, report) in bounded.items()}
     most = MOST_LEFT_OUT if allowed is None else allowed
     for name, report in reports.items():
@@ -223,12 +235,14 @@ def read_sites(
             report.rows.require(name, most)
     left_out = sum((Counter(report.unfit) for report in reports.values()), Counter[str]())
     every = RowCount(sum(report.n_rows for report in reports.values()), left_out)
-    kind, labels = plan.label.kind, np.concatenate([own.labels for own, _ in bounded.values()])
-    if "data-label-outside" in left_out and kind.has_one_outcome(labels):
+    kind, counts = plan.label.kind, np.zeros(plan.label.n_codes, dtype=np.intp)
+    for labels in (own.labels for own, _ in bounded.values() if len(counts)):
+        for first in range(0, len(labels), _COUNTED):
+            counts += np.bincount(labels[first : first + _COUNTED], minlength=len(counts))
+    if "data-label-outside" in left_out and kind.has_one_outcome(np.flatnonzero(counts).astype(np.int32)):
         # One of two codes may be all that is left out, however rare it is.
         every.require("All sites, with rows of one class only", allowed or 0.0)
     every.require("All sites", 1.0)
-    counts = np.bincount(labels, minlength=plan.label.n_codes) if plan.label.n_codes else labels
     if doubt := kind.doubt(counts, plan.label):
         warn(f"Private, for the owners of the tables only: {doubt}.")
     for name, report in reports.items():

@@ -102,6 +102,7 @@ class NodeOptions:
     plan: str | None = None
     engine: str = "grpc"
     state: str | None = None
+    external_memory: bool = False
     budget: str | None = None
     out: str | None = None
     leave: bool = False
@@ -328,8 +329,9 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
     if options.data is None and options.held_out is None:
         raise UsageError("usage-missing", missing="A table to train on (DATA), or one to evaluate on (--held-out),")
 
-    def read(data: str, query: str | None, _: str) -> Load:
-        load = loader(data, query, strict=policy.is_strict, tell=note, own=policy.data)
+    def read(data: str, query: str | None, role: str) -> Load:
+        kept = (options.state_folder(name), role) if options.external_memory else None
+        load = loader(data, query, strict=policy.is_strict, tell=note, own=policy.data, kept=kept)
         check_table(data, policy.data)
         return load
 

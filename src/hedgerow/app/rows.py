@@ -18,9 +18,10 @@ from hedgerow.client.setup import (
     tell_about_more_rows,
 )
 from hedgerow.data.adapters import PLAIN, Adapter
+from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.raw_cells import read_raw_site
-from hedgerow.data.site_data import SiteData, read_site_data
-from hedgerow.data.sources import Location, adapt, column_names, file_path, is_url, open_table
+from hedgerow.data.site_data import SiteData, find_kept, read_bounded, read_site_data
+from hedgerow.data.sources import Location, adapt, column_names, file_path, is_url, open_table, stamp_files
 from hedgerow.data.units import MOST_LEFT_OUT, ContributionReport, RowCount
 from hedgerow.errors import UsageError, mark_private
 from hedgerow.plan.plan import Plan
@@ -32,7 +33,15 @@ Load = Callable[[Plan], SiteData]
 
 
 def loader(
-    data: str, query: str | None, *, strict: bool = False, tell: Tell | None = None, own: Adapter = PLAIN
+    data: str,
+    query: str | None,
+    *,
+    strict: bool = False,
+    tell: Tell | None = None,
+    own: Adapter = PLAIN,
+    kept: tuple[Path, str] | None = None,
+    more: str = "",
+    before: Callable[[], None] | None = None,
 ) -> Load:
     """How the site's rows are read once there is a plan.
 
@@ -40,6 +49,9 @@ def loader(
         strict: refuse a row that does not fit, and a table without rows; else such rows are left out.
         tell: is given a sentence when rows are left out.
         own: how the site writes its table.
+        kept: the folder of their codes and their name there, see `hedgerow.data.mapped`; None for memory.
+        more: what else decides on whether codes that were kept are used.
+        before: is called before the table is read, and no codes that were kept are used instead.
 
     Raises:
         UsageError: a URL without a query, or a query without a URL.
@@ -51,7 +63,16 @@ def loader(
     source = open_table(place).source if is_url(place) else data
 
     def load(plan: Plan) -> SiteData:
-        return _report_reading(read_site_data(adapt(place, own), plan, strict=strict), source, tell)
+        folder, name = kept or (None, "")
+        tables, memory = {name: adapt(place, own)}, None
+        if folder is not None:
+            # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
+            memory = ExternalMemory.of(folder, plan.with_joint_structure(), tables, f"strict {strict} {more}")
+            if found := find_kept(memory):
+                return found[name][0]
+        if before is not None:
+            before()
+        return _report_reading(read_bounded(tables, plan, strict=strict, memory=memory)[name], source, tell)
 
     return load
 
@@ -121,28 +142,16 @@ def with_rows_read(
 
 def _read_now(load: Load, plan: Plan | None, tables: Sequence[Location], tell: Tell) -> Load:
     """As `read_early`; and the owner is told of a run that takes rows whose table was changed since."""
-    before = _stamps(tables)
+    before = [*map(stamp_files, tables)]
     early = read_early(load, plan)
 
     def give(offered: Plan) -> SiteData:
-        if plan is not None and _stamps(tables) != before:
+        if plan is not None and [*map(stamp_files, tables)] != before:
             said = "A table was changed since it was read. The run takes the rows as they were then; to have it take"
             tell(mark_private(f"{said} the new ones, start the node again before a run begins"))
         return early(offered)
 
     return give
-
-
-def _stamps(tables: Sequence[Location]) -> list[tuple[int, int] | None]:
-    """What tells whether a file was changed: when it was written, and its bytes; None for what is not a file."""
-    found: list[tuple[int, int] | None] = []
-    for table in tables:
-        try:
-            status = None if is_url(table) else Path(file_path(table)).stat()
-        except OSError:
-            status = None
-        found.append(status and (status.st_mtime_ns, status.st_size))
-    return found
 
 
 def open_arrivals(

@@ -17,11 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import is_terminal, read_plan, read_policy
@@ -38,12 +35,9 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import database_version
-from hedgerow.data.adapters import PLAIN
-from hedgerow.data.site_data import SiteData
-from hedgerow.data.sources import file_path, is_url
+from hedgerow.data.sources import is_url
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
 from hedgerow.methods.tasks import read_invitation
-from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
     EvaluationInvitation,
@@ -72,7 +66,6 @@ from hedgerow.transport.envelope import (
     sign,
 )
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster, require_pinned
-from hedgerow.trees.binning import cuts_again
 
 _SCHEMA = """
 create table if not exists link (
@@ -330,55 +323,27 @@ def _make_loader(
 ) -> Load:
     """Read a table or a query's result, from the node's own folder where a plan's rows of the table were read before.
 
-    Reading and binning a large table for every message would cost more than answering it. What is kept is a byte or two
-    per value, in a file of mode 0600; a table that was changed has another size or time, and is read again. The rows of
-    a database may change unseen: they are read every time.
+    Reading and binning a large table for every message would cost more than answering it, so codes are always in
+    external memory (`hedgerow.data.mapped`). The rows of a database may change unseen: they are read every time.
 
     Args:
         is_check: whether the owner is looking, and no coordinator has asked. Where rows that do not fit are refused,
             they are read then and at no other time, for an answer would tell the coordinator of them.
     """
     data, query = source
-    table = "" if is_url(data) else file_path(data)
-    read = loader(data, query, strict=policy.is_strict, tell=_teller(folder), own=policy.data)
+    why = _why_checked(policy)
+    limits = f"{policy.max_unlisted} {policy.max_clamped} {policy.refuse_loss}" if policy.limits_fit else ""
 
-    def load(plan: Plan) -> SiteData:
-        why = _why_checked(policy)
-        if why and not table:
-            raise PolicyRefusal(
-                "rows-unchecked", why=why, what="The rows of a database may change between two messages."
-            )
-        if not table or not Path(table).is_file():
-            return read(plan)  # It says in its own words that there is no such file.
-        status = Path(table).stat()
-        # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
-        kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}"
-        # A policy without these lines keeps the rows that it has read before.
-        kind += "" if policy.data == PLAIN else f" {policy.data}"
-        kind += f" {policy.max_unlisted} {policy.max_clamped} {policy.refuse_loss}" if policy.limits_fit else ""
-        kind += " places" if cuts_again(plan) else ""
-        stamp = f"{kind} {data} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
-        kept = folder / f"{name}-{sha256(stamp.encode()).hexdigest()[:32]}.npz"
-        if kept.is_file():
-            with np.load(kept, allow_pickle=False) as arrays:
-                places = arrays["places"] if cuts_again(plan) else None
-                return SiteData(
-                    arrays["codes"], arrays["labels"], None if places is None or not len(places) else places
-                )
-        if why and not is_check:
-            raise PolicyRefusal("rows-unchecked", why=why, what="The table as it is now was not read by this plan.")
-        rows = read(plan)
-        for old in kept.parent.glob(f"{name}-*.npz"):
-            old.unlink()
-        part = kept.with_suffix(".part")
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
-            own = rows.all_places()
-            places = np.empty((0, 0), dtype=np.uint8) if own is None else own
-            np.savez(stream, codes=rows.codes, labels=rows.labels, places=places)
-        part.replace(kept)
-        return rows
+    def require_checked() -> None:
+        if why and (is_url(data) or not is_check):
+            changes = "The rows of a database may change between two messages."
+            what = changes if is_url(data) else "The table as it is now was not read by this plan."
+            raise PolicyRefusal("rows-unchecked", why=why, what=what)
 
-    return load
+    return loader(
+        data, query, strict=policy.is_strict, tell=_teller(folder), own=policy.data, kept=(folder, name), more=limits,
+        before=require_checked,
+    )  # fmt: skip
 
 
 def _why_checked(policy: Policy) -> str:

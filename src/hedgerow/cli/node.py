@@ -49,6 +49,8 @@ def add_commands(commands: Any) -> None:
     add("--policy", required=True, metavar="FILE", help="what this site's owner allows")
     add_shared(add, "--connect", "--engine")
     add("--state", metavar="FOLDER", help="this node's own files, kept between runs (NAME-state beside the identity)")
+    text = "keep the codes of the rows in mapped files in the state folder, for tables that outgrow the memory"
+    add("--external-memory", action="store_true", help=text)
     add("--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)")
     add("--serve", action="store_true", help="stay for the next run and evaluation, and receive each one's model")
     text = "with --serve: where the models and their reports go (NAME-models beside the identity)"

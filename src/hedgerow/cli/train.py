@@ -56,6 +56,8 @@ def add_commands(commands: Any) -> None:
     add("--adapter", **ADAPTERS)
     add("--out", metavar="MODEL", help="the model file to write (default: a new model.json)")
     add_shared(add, "--seed")
+    text = "keep the codes of the rows in mapped files there, for tables that outgrow the memory (docs/data.md)"
+    add("--external-memory", metavar="FOLDER", help=text)
     add("--no-secagg", action="store_true", help="add the sites' sums in the clear: faster with many sites, same trees")
     add_shared(add, "--strict", "--allow-loss", "--threads", "--json")
 
@@ -78,7 +80,10 @@ def run(arguments: argparse.Namespace) -> None:
     check_sites(plan, len(files))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     allowed = arguments.allow_loss
-    sites = read_sites(files, plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
+    sites = read_sites(
+        files, plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed,
+        external_memory=arguments.external_memory,
+    )  # fmt: skip
     if arguments.no_secagg:
         # After reading: which rows of a person are used follows from the plan's digest, and is to stay the same.
         plan = without_secure_aggregation(plan)

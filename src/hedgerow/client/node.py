@@ -21,6 +21,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.data.mapped import make_zeros
 from hedgerow.data.site_data import Recoded, SiteData
 from hedgerow.data.sources import file_ending
 from hedgerow.data.units import mix_words
@@ -289,7 +290,7 @@ def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
     """Rows under the model of no trees."""
     # Rows that were chosen from others lie column by column: the kernels would be compiled for those once more, 9 s.
     codes, labels = np.ascontiguousarray(data.codes), np.ascontiguousarray(data.labels)
-    return SiteRecords(codes, labels, np.zeros((n_outputs, data.n_records), dtype=np.int32))
+    return SiteRecords(codes, labels, make_zeros(data.scratch, (n_outputs, data.n_records), np.int32))
 
 
 def _cut_again(held: Site, data: SiteData, query: Query) -> None:

@@ -178,8 +178,9 @@ def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
 def digest_rows(data: SiteData) -> bytes:
     """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
     hasher, places = hashlib.sha256(), data.all_places()
-    own = [] if places is None else [places.tobytes()]
-    for part in (str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes(), *own):
+    arrays = [data.codes, data.labels] if places is None else [data.codes, data.labels, places]
+    own = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
+    for part in (memoryview(str(data.codes.shape).encode()), *own):
         hasher.update(len(part).to_bytes(8, "big"))
         hasher.update(part)
     return hasher.digest()

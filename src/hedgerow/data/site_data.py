@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hedgerow.data.lines import LineCounts
-from hedgerow.data.sources import open_table, read_records
+from hedgerow.data.mapped import ExternalMemory, Stretches, make_zeros
+from hedgerow.data.sources import Location, open_table, read_records
 from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, count_beyond, rows_within_bounds
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
@@ -75,11 +77,13 @@ class SiteData:
         labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
         places: uint8 [n_divisible, n], where values stand within their cells (`Grid.places`), or the values that they
             are made of; None where the grid has no such features. Without them a run that cuts a feature again fails.
+        scratch: where arrays as long as the rows go, see `make_zeros`; None for memory.
     """
 
     codes: CodeArray
     labels: NDArray[np.int32]
     places: PlaceArray | HeldValues | None = None
+    scratch: Path | None = None
 
     @property
     def n_records(self) -> int:
@@ -87,10 +91,17 @@ class SiteData:
 
     def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SiteData:
         """Some of the rows, by their numbers or by bool [n]."""
-        places = self.places.only(rows) if isinstance(self.places, HeldValues) else self.places
-        if isinstance(places, np.ndarray):
-            places = np.ascontiguousarray(places[:, rows])
-        return SiteData(np.ascontiguousarray(self.codes[:, rows]), self.labels[rows], places)
+        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+
+        def take(columns: NDArray[Any]) -> NDArray[Any]:
+            found = make_zeros(self.scratch, (len(columns), len(numbers)), columns.dtype)
+            for own, column in zip(found, columns, strict=True):
+                np.take(column, numbers, out=own)
+            return found
+
+        places = self.places.only(numbers) if isinstance(self.places, HeldValues) else self.places
+        within = take(places) if isinstance(places, np.ndarray) else places
+        return SiteData(take(self.codes), take(self.labels[None])[0], within, self.scratch)
 
     def all_places(self) -> PlaceArray | None:
         """The places of all features that have any, also of those that were not asked for: uint8 [n_divisible, n]."""
@@ -122,7 +133,8 @@ class SiteData:
         """
         if not new_edges:
             return self.codes
-        codes = self.codes.copy()
+        codes = make_zeros(self.scratch, self.codes.shape, self.codes.dtype)
+        codes[:] = self.codes
         for feature, edges in new_edges.items():
             if before is not None and np.array_equal(before.edges.get(feature, ()), edges):
                 codes[feature] = before.codes[feature]
@@ -152,26 +164,35 @@ class SiteRows:
     lines: LineCounts | None = None
 
 
-def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: RowsLeftOut | None = None) -> SiteRows:
-    """All rows of a site's table; arguments and errors as in `site_data_from_records`."""
+def site_rows_from_records(
+    chunks: Iterable[Records], plan: Plan, left_out: RowsLeftOut | None = None, folder: Path | None = None
+) -> SiteRows:
+    """All rows of a site's table; arguments and errors as in `site_data_from_records`.
+
+    Args:
+        folder: that `ExternalMemory.begin` gave for their arrays; None for memory.
+    """
     grid = build_grid(plan)
-    codes, places = [np.empty((grid.n_features, 0), grid.dtype)], [np.empty((len(grid.divisible), 0), np.uint8)]
-    labels, units = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.str_)]
+    codes = Stretches(grid.n_features, grid.dtype, folder)
+    places = Stretches(len(grid.divisible), np.uint8, folder)
+    labels, units = Stretches(1, np.int32, folder), [np.empty(0, dtype=np.str_)]
     beyond = dict.fromkeys(plan.feature_names, 0)
     for records in chunks:
         for name, n_cells in count_beyond(records.features, plan):
             beyond[name] += n_cells
-        codes.append(grid.encode(records.features))
-        places.append(grid.places(records.features, codes[-1]))
+        own = grid.encode(records.features)
+        codes.add(own)
+        places.add(grid.places(records.features, own))
         if records.label is None:
             raise DataError("data-label-missing", place="The records")
-        labels.append(plan.label.kind.encode(records.label, plan.label))
+        labels.add(plan.label.kind.encode(records.label, plan.label)[None])
         if records.unit is not None:
             units.append(records.unit)
-    if left_out is None and not sum(map(len, labels)):
+    within = places.join("places.npy") if grid.divisible else None
+    scratch = None if folder is None else folder.parent
+    data = SiteData(codes.join("codes.npy"), labels.join("labels.npy")[0], within, scratch)
+    if left_out is None and not data.n_records:
         raise DataError("data-empty", source="The site")
-    within = np.concatenate(places, axis=1) if grid.divisible else None
-    data = SiteData(np.concatenate(codes, axis=1), np.concatenate(labels), within)
     unfit = dict(left_out or {})
     if plan.privacy.unit == "record":
         return SiteRows(data, None, unfit, beyond)
@@ -220,6 +241,40 @@ def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[Si
     return found
 
 
+def find_kept(memory: ExternalMemory) -> dict[str, tuple[SiteData, ContributionReport]] | None:
+    """What `read_bounded` kept of these tables as they are now; None where one has to be read."""
+    found = {name: kept for name in memory.tables if (kept := memory.find(name)) is not None}
+    if len(found) < len(memory.tables):
+        return None
+    return {
+        name: (SiteData(own["codes"], own["labels"][0], own.get("places"), memory.folder), report)
+        for name, (own, report) in found.items()
+    }
+
+
+def read_bounded(
+    tables: Mapping[str, Location], plan: Plan, *, strict: bool = False, memory: ExternalMemory | None = None
+) -> dict[str, tuple[SiteData, ContributionReport]]:
+    """The rows of some sites that one process reads, bounded over all of them; errors as `read_site_data`.
+
+    Args:
+        tables: each site's, by the site's name.
+        memory: where their codes go; None for memory.
+    """
+    rows = {
+        name: read_site_rows(place, plan, strict=strict, folder=None if memory is None else memory.begin(name))
+        for name, place in tables.items()
+    }
+    bounded = bound_sites(rows, plan)
+    if memory is not None:
+        for name, (data, report) in bounded.items():
+            arrays = {"codes": data.codes, "labels": data.labels[None], "places": data.places}
+            changed = {} if data is rows[name].data else arrays
+            kept = {each: array for each, array in changed.items() if isinstance(array, np.ndarray)}
+            memory.keep(name, kept, report)
+    return bounded
+
+
 def read_site_data(
     path: str | os.PathLike[str], plan: Plan, *, strict: bool = False
 ) -> tuple[SiteData, ContributionReport]:
@@ -232,14 +287,16 @@ def read_site_data(
     Raises:
         DataError: the table cannot be read or lacks a column; if strict, also for a row.
     """
-    return bound_sites({"": read_site_rows(path, plan, strict=strict)}, plan)[""]
+    return read_bounded({"": path}, plan, strict=strict)[""]
 
 
-def read_site_rows(path: str | os.PathLike[str], plan: Plan, *, strict: bool = False) -> SiteRows:
-    """All rows of a table, for `bound_sites`; arguments and errors as in `read_site_data`."""
+def read_site_rows(
+    path: str | os.PathLike[str], plan: Plan, *, strict: bool = False, folder: Path | None = None
+) -> SiteRows:
+    """All rows of a table, for `bound_sites`; arguments and errors as in `read_site_data`, and the folder as above."""
     left_out: RowsLeftOut | None = None if strict else {}
     table = open_table(path, plan.privacy.line_breaks)
-    rows = site_rows_from_records(read_records(table, plan, left_out=left_out), plan, left_out)
+    rows = site_rows_from_records(read_records(table, plan, left_out=left_out), plan, left_out, folder)
     # Arrow would keep the room of the table for the next one.
     pa.default_memory_pool().release_unused()
     return replace(rows, lines=getattr(table, "lines", None))
@@ -257,5 +314,4 @@ def read_sites_data(
     Raises:
         DataError: as `read_site_data`.
     """
-    rows = {name: read_site_rows(path, plan, strict=strict) for name, path in paths.items()}
-    return {name: data for name, (data, _) in bound_sites(rows, plan).items()}
+    return {name: data for name, (data, _) in read_bounded(paths, plan, strict=strict).items()}

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from hedgerow.data.adapters import PLAIN, AdaptedTable, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.databases import AdbcTable, DuckDbTable, SqlTable
 from hedgerow.data.lines import plain_name, without_declaration
-from hedgerow.data.tables import CsvTable, ParquetTable, Table
+from hedgerow.data.tables import PARQUET, CsvTable, ParquetTable, Table
 from hedgerow.data.units import Records, RowsLeftOut, list_needed_columns, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
@@ -51,8 +52,8 @@ def add_source(kind: str, open_table: Callable[[str], Table]) -> None:
 for _ending in (".csv", ".tsv", ".txt", ".data"):
     add_source(_ending, CsvTable)
     add_source(f"{_ending}.gz", CsvTable)
-add_source(".parquet", ParquetTable)
-add_source(".pq", ParquetTable)
+for _ending in PARQUET:
+    add_source(_ending, ParquetTable)
 add_source("duckdb", DuckDbTable)
 add_source("postgres", AdbcTable)
 add_source("postgresql", AdbcTable)
@@ -67,6 +68,21 @@ def is_url(location: Location) -> bool:
 def file_path(location: Location) -> str:
     """A file's own path, without what is declared behind its name."""
     return without_declaration(os.fspath(location))[0]
+
+
+def stamp_files(location: Location) -> list[tuple[int, ...]] | None:
+    """What tells whether a table was changed: of each of its files when it was written, its bytes and its number.
+
+    None for a database, which may change unseen, and where there is no such table.
+    """
+    if is_url(location):
+        return None
+    place = Path(file_path(location))
+    try:
+        every = [place, *sorted(place.iterdir())] if place.is_dir() else [place]
+        return [(status.st_mtime_ns, status.st_size, status.st_ino) for status in map(os.stat, every)]
+    except OSError:
+        return None
 
 
 def file_ending(name: str) -> str:
@@ -88,7 +104,7 @@ def open_table(location: Location, line_breaks: int = 0) -> Table:
         scheme = place.partition("://")[0].lower()
         table = SOURCES[scheme if scheme in SOURCES else ""](place)
         return table if own == PLAIN else AdaptedTable(table, own)
-    ending = file_ending(os.path.basename(place))
+    ending = PARQUET[0] if os.path.isdir(place) else file_ending(os.path.basename(place))
     if not ending:
         raise DataError("data-unknown-format", path=place)
     table = SOURCES[ending](own.declare(place) if SOURCES[ending] is CsvTable else place)

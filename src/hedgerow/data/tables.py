@@ -12,6 +12,7 @@ import codecs
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -277,31 +278,52 @@ class _Blocks:
         yield from (tuple(batch.columns) for batch in table.to_batches())
 
 
+PARQUET = (".parquet", ".pq")
+
+
 class ParquetTable:
-    """A Parquet file; see `Table`."""
+    """A Parquet file, or a folder of some that are one table, in the order of their names; see `Table`.
+
+    As Spark and others write folders, names that begin with "_" or "." are none of the table's.
+    """
 
     first_row = 1
 
     def __init__(self, location: str) -> None:
-        self._file = existing_file(location)
-        self.source = str(self._file)
+        self.source, place = str(Path(location)), Path(location)
+        if not place.is_dir():
+            self._files = [existing_file(location)]
+            return
+        own = sorted(path for path in place.iterdir() if not path.name.startswith(("_", ".")))
+        for path in own:
+            if not path.name.lower().endswith(PARQUET):
+                raise DataError("data-unknown-format", path=path)
+        if not own:
+            raise DataError("data-empty", source=self.source)
+        self._files = [existing_file(str(path)) for path in own]
 
     def types(self) -> dict[str, Any]:
-        """See `Table.types`."""
+        """See `Table.types`: those of the first file."""
         with _parquet_errors(self.source):
-            schema = arrow_parquet.read_schema(self._file)
+            schema = arrow_parquet.read_schema(self._files[0])
         return {name.strip(): kind for name, kind in zip(schema.names, schema.types, strict=True)}
 
     def names(self) -> list[str]:
-        """See `Table.names`."""
-        with _parquet_errors(self.source):
-            return [name.strip() for name in arrow_parquet.read_schema(self._file).names]
+        """See `Table.names`: those of the first file."""
+        return _parquet_names(self._files[0])
 
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         """See `Table.batches`."""
-        require_columns(self.source, names, self.names())
-        batches = _parquet_batches(self._file, names, chunk_rows)
+        for file in self._files:
+            require_columns(str(file), names, _parquet_names(file))
+        batches = chain.from_iterable(_parquet_batches(file, names, chunk_rows) for file in self._files)
         return rechunk(batches, chunk_rows, None if left_out is not None else self.source)
+
+
+def _parquet_names(file: Path) -> list[str]:
+    """The names of a file's columns, of which some may be there twice."""
+    with _parquet_errors(str(file)):
+        return [name.strip() for name in arrow_parquet.read_schema(file).names]
 
 
 @contextmanager

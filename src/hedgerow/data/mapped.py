@@ -1,0 +1,208 @@
+"""External memory: arrays as long as a site's table in files that are mapped, so that the table may outgrow the memory.
+
+What the system holds of a mapped file it drops when it needs the room, and reads again. A site's codes, labels and
+places are files under a name that follows from the plan and the table, and are used again while neither has changed;
+they are made in one pass, each column in a file of its own until it is known how many rows there are. Scores and codes
+by other edges belong to one run: their files have no name, and go with the process.
+
+The files hold what the rows are for the plan, a code for each value: as private as the table. So their folder is the
+owner's own (mode 0700), and a file that cannot be read by others (0600).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from hedgerow import __version__
+from hedgerow.data.lines import LineCounts
+from hedgerow.data.sources import Location, stamp_files
+from hedgerow.data.units import ContributionReport
+from hedgerow.errors import EnvironmentFault
+from hedgerow.plan.plan import Plan
+
+REPORT = "report.json"
+
+
+@contextmanager
+def _disk_faults(folder: Path) -> Iterator[None]:
+    """Turns what the disk refuses into EnvironmentFault "disk-full"."""
+    try:
+        yield
+    except OSError as fault:
+        raise EnvironmentFault("disk-full", path=folder, fault=fault.strerror or fault) from fault
+
+
+def _reserve(file: IO[bytes], n_bytes: int) -> None:
+    """Give a file its length, and the room on the disk: a mapped file that finds none later ends the process."""
+    if hasattr(os, "posix_fallocate") and n_bytes:
+        os.posix_fallocate(file.fileno(), 0, n_bytes)
+    else:
+        file.truncate(n_bytes)
+
+
+def make_zeros(folder: Path | None, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Zeros in memory, or with a folder in a file there that has no name; EnvironmentFault when the disk is full."""
+    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if folder is None or not n_bytes:
+        return np.zeros(shape, dtype)
+    with _disk_faults(folder), tempfile.TemporaryFile(dir=folder) as file:
+        _reserve(file, n_bytes)
+        # As a plain array, and one that may be written to: kernels are compiled for every other kind by itself.
+        return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
+
+
+class Stretches:
+    """Columns of one type that come stretch by stretch, until it is known how long they are.
+
+    Args:
+        n_columns: of each stretch.
+        dtype: of all.
+        folder: where they wait, each in a file of its own; None for memory.
+    """
+
+    def __init__(self, n_columns: int, dtype: Any, folder: Path | None) -> None:
+        self._dtype, self._folder, self._length = np.dtype(dtype), folder, 0
+        self._parts = [np.empty((n_columns, 0), dtype)]
+        self._files: list[IO[bytes]] = []
+        if folder is not None:
+            with _disk_faults(folder):
+                self._files = [tempfile.TemporaryFile(dir=folder) for _ in range(n_columns)]
+
+    def add(self, stretch: NDArray[Any]) -> None:
+        """Add [n_columns, m]."""
+        self._length += stretch.shape[1]
+        if self._folder is None:
+            self._parts.append(stretch)
+            return
+        with _disk_faults(self._folder):
+            for file, column in zip(self._files, stretch, strict=True):
+                file.write(np.ascontiguousarray(column, self._dtype).data)
+
+    def join(self, name: str) -> NDArray[Any]:
+        """All of them, [n_columns, n]: in memory, or mapped from a file of this name in the folder."""
+        if self._folder is None:
+            return np.concatenate(self._parts, axis=1)
+        with _disk_faults(self._folder):
+            found = _create(self._folder / name, (len(self._files), self._length), self._dtype)
+            for file, column in zip(self._files, found, strict=True):
+                with file:
+                    file.seek(0)
+                    file.readinto(column)  # type: ignore[attr-defined]
+        return found
+
+
+def _create(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """A mapped array in a new file, in numpy's own format."""
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
+        header = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+        npy.write_array_header_2_0(file, header)
+        file.flush()
+        _reserve(file, file.tell() + int(np.prod(shape)) * np.dtype(dtype).itemsize)
+    return _map(path)
+
+
+def _map(path: Path) -> NDArray[Any]:
+    """The array in a file, mapped; ValueError or OSError when it is damaged."""
+    n_bytes = path.stat().st_size
+    found = np.load(path, mmap_mode="r+", allow_pickle=False)
+    if path.stat().st_size != n_bytes:
+        raise ValueError("numpy has made a file longer that was cut off")
+    return np.asarray(found)
+
+
+@dataclass(frozen=True)
+class ExternalMemory:
+    """The folder in which the codes of tables that are read together are kept.
+
+    Attributes:
+        folder: the owner's own.
+        key: follows from all that the codes follow from: the plan, and every table's name, size and time.
+        stamps: of the files of each table, by its name. The rows of a database may change unseen: it has none, and
+            nothing of it is kept beyond the process.
+    """
+
+    folder: Path
+    key: str
+    stamps: Mapping[str, Sequence[tuple[int, ...]] | None]
+    tables: Mapping[str, Location]
+
+    @classmethod
+    def of(cls, folder: Path, plan: Plan, tables: Mapping[str, Location], more: str = "") -> ExternalMemory:
+        """That of some tables, by their names; EnvironmentFault when the folder cannot be made.
+
+        Args:
+            more: what else decides on which rows are used.
+        """
+        stamps = {name: stamp_files(place) for name, place in tables.items()}
+        own = [(name, os.fspath(place), str(getattr(place, "adapter", ""))) for name, place in tables.items()]
+        said = json.dumps([__version__, plan.digest, more, own, stamps])
+        with _disk_faults(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls(folder, sha256(said.encode()).hexdigest()[:32], stamps, tables)
+
+    def find(self, name: str) -> tuple[dict[str, NDArray[Any]], ContributionReport] | None:
+        """The arrays that are kept of a table, by their names, and the report on its rows; None where they are not."""
+        kept = self.place(name)
+        try:
+            report = json.loads((kept / REPORT).read_text(encoding="utf-8"))
+            arrays = {path.stem: _map(path) for path in sorted(kept.glob("*.npy"))}
+        except (OSError, ValueError):
+            return None
+        if lines := report.pop("lines"):
+            fields = {int(number): count for number, count in lines.pop("n_fields").items()}
+            report["lines"] = LineCounts(**lines, n_fields=fields)
+        return arrays, ContributionReport(**report)
+
+    def begin(self, name: str) -> Path:
+        """A new folder for the arrays of a table; what was kept of it by another plan, or as it was before, goes."""
+        part = self.place(name, ".part")
+        # With the ending of one that was not finished, or of earlier versions.
+        own = re.compile(rf"{re.escape(name)}-[0-9a-f]{{32}}(\.part|\.npz)?")
+        with _disk_faults(self.folder):
+            for old in [path for path in self.folder.iterdir() if own.fullmatch(path.name)]:
+                shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink()
+            part.mkdir(mode=0o700)
+        return part
+
+    def keep(self, name: str, changed: Mapping[str, NDArray[Any]], report: ContributionReport) -> None:
+        """Keep what is in a table's folder, and the report, if the table is as it was before it was read.
+
+        Args:
+            changed: arrays that take the place of those there, by their names.
+        """
+        part = self.place(name, ".part")
+        stamps = self.stamps[name]
+        if stamps is None or stamps != stamp_files(self.tables[name]):
+            # What is mapped stays as long as the process.
+            shutil.rmtree(part, ignore_errors=True)
+            return
+        with _disk_faults(self.folder):
+            for array_name, array in changed.items():
+                own = part / f"{array_name}.npy"
+                own.unlink()
+                _create(own, array.shape, array.dtype)[...] = array
+            with os.fdopen(os.open(part / REPORT, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+                json.dump(asdict(report), file)
+            for path in part.iterdir():
+                # A folder that has its name after a power cut is whole.
+                with open(path, "rb+") as written:
+                    os.fsync(written.fileno())
+            part.replace(self.place(name))
+
+    def place(self, name: str, ending: str = "") -> Path:
+        """Where a table's arrays are, or with an ending what is not finished."""
+        return self.folder / f"{name}-{self.key}{ending}"

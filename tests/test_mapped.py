@@ -1,0 +1,161 @@
+"""External memory: codes in mapped files are those in memory, of one plan and table, and for their owner alone."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.client.node import Node
+from hedgerow.client.setup import digest_rows
+from hedgerow.data.mapped import ExternalMemory
+from hedgerow.data.site_data import SiteData, find_kept, read_bounded, read_site_data
+from hedgerow.errors import DataError
+from hedgerow.methods.registry import resolve
+from hedgerow.plan.plan import Plan
+from tests.builders import LABELS, bare_plan, coded, numbers
+
+ALL_ROWS = 40
+
+
+def number_plan(**privacy: Any) -> Plan:
+    return bare_plan(LABELS["binary"], numbers(3), privacy=privacy)
+
+
+def write_table(path: Path, n: int = ALL_ROWS, n_files: int = 0, n_unfit: int = 0) -> Path:
+    """Rows of n people in fours, in one file or in a folder of some; the first few without a label."""
+    random = np.random.default_rng(n)
+    columns: dict[str, Any] = {f"x{i}": random.uniform(-0.1, 1.1, n) for i in range(3)}
+    labels = [None] * n_unfit + [("no", "yes")[i % 2] for i in range(n - n_unfit)]
+    table = pa.table({**columns, "y": pa.array(labels, pa.string()), "person": [f"p{i // 4}" for i in range(n)]})
+    if not n_files:
+        parquet.write_table(table, path, row_group_size=7)
+        return path
+    path.mkdir()
+    for number, part in enumerate(np.array_split(np.arange(n), n_files)):
+        parquet.write_table(table.take(part), path / f"part-{number:02}.parquet")
+    (path / "_SUCCESS").touch()
+    return path
+
+
+def is_mapped(array: Any) -> bool:
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(array, mmap.mmap)
+
+
+def read(folder: Path, table: Path, plan: Plan, more: str = "") -> tuple[SiteData, bool]:
+    """The rows, and whether they were kept from before."""
+    memory = ExternalMemory.of(folder, plan, {"rows": table}, more)
+    found = find_kept(memory)
+    return (found or read_bounded({"rows": table}, plan, memory=memory))["rows"][0], found is not None
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    n=st.integers(4, 50), n_files=st.integers(0, 3), n_unfit=st.integers(0, 4), most=st.sampled_from([None, 1, 3, 4])
+)
+def test_mapped_codes_are_those_in_memory(
+    tmp_path_factory: pytest.TempPathFactory, n: int, n_files: int, n_unfit: int, most: int | None
+) -> None:
+    """Read anew or kept, of a file or of a folder, with people's rows bounded or not: the rows of the way in memory."""
+    folder = tmp_path_factory.mktemp("mapped")
+    plan = number_plan(**({} if most is None else {"unit": "person", "max_rows_per_unit": most}))
+    table = write_table(folder / "table.parquet", n, n_files, n_unfit)
+    whole = write_table(folder / "whole.parquet", n, 0, n_unfit)
+    expected, report = read_site_data(whole, plan)
+    for _ in range(2):
+        memory = ExternalMemory.of(folder / "codes", plan, {"rows": table})
+        data, told = (find_kept(memory) or read_bounded({"rows": table}, plan, memory=memory))["rows"]
+        assert told == report
+        assert digest_rows(data) == digest_rows(expected)
+        assert all(map(is_mapped, (data.codes, data.labels))) == bool(data.n_records)
+    assert find_kept(memory) is not None
+
+
+def edit(table: Path) -> None:
+    write_table(table, ALL_ROWS + 1)
+
+
+def touch(table: Path) -> None:
+    os.utime(table, ns=(1, 1))
+
+
+@pytest.mark.parametrize("change", [edit, touch])
+def test_a_changed_table_is_read_again(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    """Codes belong to a table as it was: another size or time, and it is read again, and the old codes go."""
+    table, plan = write_table(tmp_path / "table.parquet"), number_plan()
+    assert [read(tmp_path / "codes", table, plan)[1] for _ in range(2)] == [False, True]
+    change(table)
+    data, was_kept = read(tmp_path / "codes", table, plan)
+    assert (was_kept, data.n_records) == (False, read_site_data(table, plan)[0].n_records)
+    assert len(list((tmp_path / "codes").iterdir())) == 1
+
+
+def test_codes_belong_to_a_plan_and_to_what_the_site_says(tmp_path: Path) -> None:
+    """Other edges give other codes, and other rows may fit by another rule of the site's."""
+    table, folder = write_table(tmp_path / "table.parquet"), tmp_path / "codes"
+    other = bare_plan(LABELS["binary"], numbers(3, high=2.0))
+    for plan, more in ((number_plan(), ""), (other, ""), (other, "strict")):
+        assert [read(folder, table, plan, more)[1] for _ in range(2)] == [False, True]
+
+
+def cut(folder: Path) -> None:
+    with open(folder / "codes.npy", "rb+") as file:
+        file.truncate(140)
+
+
+def lose(folder: Path) -> None:
+    (folder / "report.json").unlink()
+
+
+@pytest.mark.parametrize("damage", [cut, lose])
+def test_what_is_not_whole_is_made_again(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """A file that a full disk or a crash has cut off would be read as zeros: its rows are read again."""
+    table, plan = write_table(tmp_path / "table.parquet"), number_plan()
+    read(tmp_path / "codes", table, plan)
+    damage(next((tmp_path / "codes").iterdir()))
+    data, was_kept = read(tmp_path / "codes", table, plan)
+    assert (was_kept, digest_rows(data)) == (False, digest_rows(read_site_data(table, plan)[0]))
+
+
+def test_a_table_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
+    """Its codes are of no table that there ever was, and no name says so."""
+    table, plan = write_table(tmp_path / "table.parquet"), number_plan()
+    memory = ExternalMemory.of(tmp_path / "codes", plan, {"rows": table})
+    touch(table)
+    assert read_bounded({"rows": table}, plan, memory=memory)["rows"][0].n_records == ALL_ROWS
+    assert not list((tmp_path / "codes").iterdir())
+
+
+def test_only_the_owner_can_read_codes(tmp_path: Path) -> None:
+    """They are the rows as the plan has them; scores and codes by other edges have no name at all."""
+    table, plan, folder = write_table(tmp_path / "table.parquet"), number_plan(), tmp_path / "codes"
+    before = os.umask(0)
+    try:
+        data, _ = read(folder, table, plan)
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode & 0o777 for path in [folder, *folder.rglob("*")]}
+    assert modes == {path: 0o700 if path.is_dir() else 0o600 for path in modes}
+    files = set(folder.rglob("*"))
+    node = Node("north", data, plan, resolve(plan))
+    assert is_mapped(node.held.records.scores) and set(folder.rglob("*")) == files
+
+
+@pytest.mark.parametrize("name", ["part-02.csv", "2024"])
+def test_a_folder_has_nothing_but_its_tables(tmp_path: Path, name: str) -> None:
+    """A file that would be passed over, or a folder within, is rows that their owner believes to take part."""
+    table = write_table(tmp_path / "table", n_files=2)
+    (table / name).touch()
+    with pytest.raises(DataError, check=coded("data-unknown-format")):
+        read_site_data(table, number_plan())
