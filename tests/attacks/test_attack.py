@@ -13,19 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
-from hedgerow.local import attacks
 from hedgerow.local.attacks import AttackReport, Target, run_attacks
 from hedgerow.local.simulation import simulate_records
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
 from tests.builders import FEATURES, LABELS, bare_plan, make_data, plans
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few other rows."""
-    for name, value in (("N_CORNERS", 6), ("N_ALTERED", 4), ("N_CHANCES", 5)):
-        monkeypatch.setattr(attacks, name, value)
 
 
 def plan_of(label: str = "binary", **fields: Any) -> Plan:
@@ -37,7 +29,7 @@ def made(plan: Plan) -> SiteRows:
 
 
 def found_in(target: Target) -> AttackReport:
-    return run_attacks(target, np.random.default_rng(1), n_models=(6, 3, 3))
+    return run_attacks(target, np.random.default_rng(1), n_models=(6, 3, 3), n_corners=6, n_altered=4)
 
 
 class HalfNoise(SystemNoise):

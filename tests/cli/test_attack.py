@@ -12,23 +12,31 @@ import pytest
 
 from hedgerow.app import attack
 from hedgerow.app.output import PRIVATE
-from hedgerow.local import attacks
+from hedgerow.cli.main import main
+
+Run = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few models and few rows."""
-    monkeypatch.setattr(attack, "run_attacks", partial(attack.run_attacks, n_models=(4, 2, 2)))
-    for name, value in (("MOST_UNITS", 40), ("MOST_SIGNALS", 40), ("N_CORNERS", 3), ("N_ALTERED", 3)):
-        monkeypatch.setattr(attacks, name, value)
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path) -> Run:
+    """Attack the model with few models and few rows; gives the JSON. How far it is stands on stderr all the while."""
+    sizes = {"n_models": (4, 2, 2), "n_units": 40, "n_signals": 40, "n_corners": 3, "n_altered": 3}
+    monkeypatch.setattr(attack, "run_attacks", partial(attack.run_attacks, **sizes))
+
+    def call(*arguments: str | Path) -> Any:
+        capsys.readouterr()
+        assert main(["attack", str(model), *map(str, arguments), "--json"]) == 0
+        printed = capsys.readouterr()
+        assert "a minute or two" in printed.err and "40 units" in printed.err
+        return json.loads(printed.out)
+
+    return call
 
 
-def test_figures_of_private_rows_are_marked(
-    hedgerow: Callable[..., Any], model: Path, sites: list[str], tmp_path: Path
-) -> None:
+def test_figures_of_private_rows_are_marked(run: Run, sites: list[str], tmp_path: Path) -> None:
     """Who is handed the page, the text or the JSON sees at once that no guarantee covers it."""
-    table, page = sites[1], tmp_path / "attack.html"
-    content = hedgerow("attack", model, table, "--out", page, "--json")
+    page = tmp_path / "attack.html"
+    content = run(sites[1], "--out", page)
     assert content["private"] is True
     assert content["note"] == PRIVATE
     assert {"membership", "reconstruction", "signal", "attributes", "bound", "findings"} <= set(content)
@@ -38,8 +46,6 @@ def test_figures_of_private_rows_are_marked(
     assert "http" not in text.replace("http-equiv", "")
 
 
-def test_figures_of_made_rows_are_not(hedgerow: Callable[..., Any], model: Path) -> None:
+def test_figures_of_made_rows_are_not(run: Run) -> None:
     """Without a table nobody's rows are attacked, and a pack for reviewers may hold the figures."""
-    content = hedgerow("attack", model, "--json")
-    assert content["private"] is False
-    assert json.dumps(content)
+    assert run()["private"] is False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hedgerow.app.evaluation import conclude_evaluation
 from hedgerow.app.inputs import check_can_write, join_names, signing_key, signing_roster
 from hedgerow.app.output import begin_log, note, tell
-from hedgerow.app.progress import list_contributors, note_if_slow
+from hedgerow.app.progress import SECONDS_BETWEEN_LINES, list_contributors, note_if_slow
 from hedgerow.app.watch import EVENT_WORDS
 from hedgerow.errors import UsageError
 from hedgerow.local.training import FederatedEvaluation
@@ -86,7 +86,6 @@ def publish(
         yield
 
 
-_SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_WAITS = 60.0
 _SECONDS_UNTIL_LATE = 2.0
 _WHY_ABSENT = (
@@ -136,7 +135,7 @@ class RunLines:
         now = time.monotonic()
         self._phase_ends = now + seconds
         missing = sorted(awaited) or (self._missing() if self._is_waiting else [])
-        pause = _SECONDS_BETWEEN_LINES if awaited and missing != self._last_awaited else _SECONDS_BETWEEN_WAITS
+        pause = SECONDS_BETWEEN_LINES if awaited and missing != self._last_awaited else _SECONDS_BETWEEN_WAITS
         is_early = bool(awaited) and now - self._phase_began < _SECONDS_UNTIL_LATE
         text = "" if is_early else self._text(missing)
         self._shows(text)
@@ -167,7 +166,7 @@ class RunLines:
                 tell(f"round {event.round + 1}: begun again ({event.code}){times(count)}", level="WARNING")
         elif event.kind is RunEventKind.RELEASED:
             now = time.monotonic()
-            if now - self._last_release_line >= _SECONDS_BETWEEN_LINES or event.round >= self._n_rounds:
+            if now - self._last_release_line >= SECONDS_BETWEEN_LINES or event.round >= self._n_rounds:
                 self._last_release_line = now
                 tell(f"round {event.round} of {self._n_rounds} released")
 

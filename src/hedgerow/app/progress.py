@@ -5,8 +5,10 @@ Who only watches a run needs neither numba nor scipy, so what does is imported w
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from hedgerow.survey.bounds import Findings
 
 _SECONDS_UNTIL_SLOW = 1.0
+SECONDS_BETWEEN_LINES = 5.0
+"""Of what goes on, where it cannot be shown in place."""
 
 
 @contextmanager
@@ -48,6 +52,25 @@ def status(text: str, *, quiet: bool = False) -> Iterator[None]:
         return
     with console.status(Text(text)):
         yield
+
+
+@contextmanager
+def follow_steps() -> Iterator[Callable[[str], None]]:
+    """Give what takes the name of each step, and shows it on stderr: in place in a terminal, else now and then."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status("Getting ready") as shown:
+            yield lambda text: shown.update(Text(text))
+        return
+    last = -math.inf
+
+    def say(text: str) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= SECONDS_BETWEEN_LINES:
+            last = now
+            note(text)
+
+    yield say
 
 
 def survey_facts(findings: Findings, names: tuple[str, ...]) -> list[tuple[str, str]]:

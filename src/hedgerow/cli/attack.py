@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     own = {} if arguments.data is None else {arguments.data: arguments.data}
     table = next(iter(adapt_sites(own, arguments.adapters).values()), None)
     model = Model.load(arguments.model)
-    found = attack_model(model, table, allowed=arguments.allow_loss, quiet=arguments.json)
+    found = attack_model(model, table, allowed=arguments.allow_loss)
     if page is not None:
         subject = f"{model.plan.name}: {Path(arguments.model).name}, {today()}"
         write_atomically(page, render_attack(found, subject, is_private=bool(own)).encode())

@@ -48,15 +48,10 @@ Unit = NDArray[np.intp]
 """The rows that the plan protects together, by their numbers."""
 Progress = Callable[[str], object]
 
-MOST_UNITS = 1_000
-"""Of the table that are told members from others, drawn by chance: a product of every two is needed."""
-MOST_SIGNALS = 5_000
 N_SHADOWS, N_TARGETS, N_RUNS = 64, 16, 8
 OUTLIERS = 0.05
-N_CORNERS, N_ALTERED, MOST_ALTERED = 40, 60, 12
 EXACT = 1e-3
 """What a sum without noise is known to, per unit of its sensitivity."""
-N_CHANCES = 100
 N_ERRORS = 5
 """Standard errors by which a figure may differ from the ledger's: many are looked at, and few are chance's."""
 
@@ -347,6 +342,10 @@ def run_attacks(
     progress: Progress = lambda text: None,
     outliers: Sequence[int] | None = None,
     n_models: tuple[int, int, int] = (N_SHADOWS, N_TARGETS, N_RUNS),
+    n_units: int = 1_000,
+    n_signals: int = 5_000,
+    n_corners: int = 40,
+    n_altered: int = 60,
 ) -> AttackReport:
     """All attacks on runs of a target's plan over its table.
 
@@ -355,15 +354,17 @@ def run_attacks(
         progress: is told what is being done.
         outliers: which units are, by their numbers; None takes the twentieth that releases tell best.
         n_models: shadow models, >= 3; targets, >= 2; and of how many of these the releases are looked at, >= 2.
+        n_units: of the table that are told members from others, drawn by chance: a product of every two is needed.
+        n_signals: of the table whose signal is measured.
+        n_corners: planted units.
+        n_altered: cells of a column.
     """
-    units = target.units
-    progress(f"Training on {min(len(units), MOST_SIGNALS):,} units")
-    signal, attributes, outcome = _measure_signal(target, random, progress)
+    signal, attributes, outcome = _measure_signal(target, random, progress, n_signals, n_corners, n_altered)
     bound = Bound.of_ledger(outcome.ledger.events(), outcome.report.epsilon, target.plan.privacy.delta)
     attributes = tuple(replace(one, right=replace(one.right, bound=bound.accuracy)) for one in attributes)
-    membership, reconstruction = _tell_members(target, bound, random, progress, outliers, n_models)
+    membership, reconstruction = _tell_members(target, bound, random, progress, outliers, n_models, n_units)
     return AttackReport(
-        target.digest, len(units), target.plan.privacy.rows_per_unit, bound, membership, reconstruction, signal,
+        target.digest, len(target.units), target.plan.privacy.rows_per_unit, bound, membership, reconstruction, signal,
         attributes, tuple(_contradictions(membership, signal, attributes)),
     )  # fmt: skip
 
@@ -375,29 +376,38 @@ def _tell_members(
     progress: Progress,
     given: Sequence[int] | None,
     n_models: tuple[int, int, int],
+    n_units: int,
 ) -> tuple[tuple[MembershipFigures, ...], tuple[Reconstruction, ...]]:
     """Train on halves of the table, drawn by a coin for each unit, and tell who was in which.
 
     By coins: were exactly half drawn, who is out would say who is in, and the test would be of two units at once.
     """
-    drawn = np.sort(random.permutation(len(target.units))[:MOST_UNITS])
+    drawn = np.sort(random.permutation(len(target.units))[:n_units])
     if given is not None:
         drawn = np.union1d(given, drawn)
     pool = [target.units[each] for each in drawn]
     n, of_row = len(pool), np.repeat(np.arange(len(pool)), [len(unit) for unit in pool])
     candidates, rows = target.rows_of(pool), np.concatenate(pool)
-    kinds = _number_kinds(candidates)
+    # Candidates that are alike in every cell are of one kind.
+    every = [own.codes.tobytes() + own.labels.tobytes() for own in candidates]
+    if candidates[0].places is not None:
+        every = [key + np.asarray(own.all_places()).tobytes() for key, own in zip(every, candidates, strict=True)]
+    kinds = np.unique(np.array(every, dtype=object), return_inverse=True)[1]
     n_shadows, n_targets, n_runs = n_models
     present = random.random((n_targets + n_shadows, n)) < 0.5
-    signals, told, powers, found = [], [], [], defaultdict(list)
+    signals, told, powers = [], [], []
+    found = defaultdict(list)
     for model, inside in enumerate(present):
-        progress(f"Membership: model {model + 1} of {len(present)}")
+        text = f"Membership: model {model + 1} of {len(present)}"
+        progress(text)
         steps, outcome = target.run([unit for unit, is_in in zip(pool, inside, strict=True) if is_in])
         signals.append(target.signals(outcome.ensemble)[rows])
         if model >= n_runs:
             continue
-        progress(f"Releases: run {model + 1} of {n_runs}")
-        sources = collect_products(target, steps, candidates, has_weights=outcome.ensemble.leaf_weights is not None)
+        has_weights = outcome.ensemble.leaf_weights is not None
+        sources = collect_products(
+            target, steps, candidates, has_weights=has_weights, progress=lambda at, text=text: progress(text + at)
+        )
         ratios, power = infer_from_sums(sources["releases"])
         told.append(ratios)
         powers.append(power)
@@ -418,17 +428,28 @@ def _tell_members(
         for targets, which in (("all", np.ones(n, dtype=np.bool_)), ("outliers", is_outlier))
     )
     n_records = float(present[:n_runs].sum(axis=1).mean())
-    return tuple(membership), tuple(_summarize(source, own, n_records, n) for source, own in found.items())
+    rebuilt = []
+    for source, shares in found.items():
+        means, errors = np.nanmean(shares, axis=0), np.nanstd(shares, axis=0, ddof=1) / math.sqrt(n_runs)
+        of_all, of_unique = (means[0], errors[0]), (means[1], errors[1])
+        rebuilt.append(Reconstruction(source, n_runs, n_records, n, *of_all, *of_unique, means[2], means[3]))
+    return tuple(membership), tuple(rebuilt)
 
 
 def collect_products(
-    target: Target, steps: Sequence[ObservedRelease], candidates: Sequence[SiteData], *, has_weights: bool
+    target: Target,
+    steps: Sequence[ObservedRelease],
+    candidates: Sequence[SiteData],
+    *,
+    has_weights: bool,
+    progress: Progress = lambda text: None,
 ) -> dict[str, Products]:
     """The products of what candidates add to all releases, and to the weights of leaves that a model file has."""
     sources = {"releases": Products(len(candidates))}
     if has_weights:
         sources["model file"] = Products(len(candidates))
-    for step, vectors in target.replay(steps, candidates):
+    for at, (step, vectors) in enumerate(target.replay(steps, candidates), 1):
+        progress(f", release {at} of {len(steps)}")
         # Where half of all candidates are drawn with a chance, who was drawn is noise as well.
         drawn = step.rate * (1 - step.rate) / 2
         least = (step.sigma or EXACT * step.unit) ** 2
@@ -445,19 +466,10 @@ def collect_products(
     return sources
 
 
-def _number_kinds(candidates: Sequence[SiteData]) -> NDArray[np.intp]:
-    """A number of each candidate; those that are alike in every cell have the same."""
-    keys = []
-    for own in candidates:
-        places = own.all_places()
-        keys.append(own.codes.tobytes() + own.labels.tobytes() + (b"" if places is None else places.tobytes()))
-    return np.unique(np.array(keys, dtype=object), return_inverse=True)[1]
-
-
 def _rebuild(
-    products: Products, kinds: NDArray[np.intp], inside: Bools, random: np.random.Generator
+    products: Products, kinds: NDArray[np.intp], inside: Bools, random: np.random.Generator, n_chances: int = 100
 ) -> tuple[float, float, float, float]:
-    """Shares of a table's records and of its unique ones that are found, and what chance finds."""
+    """Shares of a table's records and of its unique ones that are found, and what chance finds in so many guesses."""
     first = np.unique(kinds, return_index=True)[1]
     truth, all_kinds = np.bincount(kinds[inside], minlength=len(first)), np.bincount(kinds)
     distinct = Products(len(first))
@@ -467,33 +479,38 @@ def _rebuild(
     every = np.repeat(np.arange(len(first)), all_kinds)
     guesses = [
         np.bincount(random.permutation(every)[:n_records], minlength=len(first)).astype(np.int64)
-        for _ in range(N_CHANCES)
+        for _ in range(n_chances)
     ]
     chance, unique_chance = np.nanmean([share_found(guess, truth) for guess in guesses], axis=0)
     return share, unique, float(chance), float(unique_chance)
 
 
-def _summarize(source: str, found: Sequence[Sequence[float]], n_records: float, n_candidates: int) -> Reconstruction:
-    """Means of what each table gave (shares found, of all and of unique rows, and both by chance), with errors."""
-    means, errors = np.nanmean(found, axis=0), np.nanstd(found, axis=0, ddof=1) / math.sqrt(len(found))
-    return Reconstruction(
-        source, len(found), n_records, n_candidates, means[0], errors[0], means[1], errors[1], means[2], means[3]
-    )
+@dataclass
+class _KindTotals:
+    """Of the releases of one kind: how many, what they are charged, what each unit spends, and the noise's squares."""
+
+    spent: Floats
+    n_releases: int = 0
+    charged: float = 0.0
+    squares: float = 0.0
+    n_noised: int = 0
 
 
 def _measure_signal(
-    target: Target, random: np.random.Generator, progress: Progress
+    target: Target, random: np.random.Generator, progress: Progress, n_signals: int, n_corners: int, n_altered: int
 ) -> tuple[Signal, tuple[Attribute, ...], Outcome]:
     """One run over the whole table: what its units add, its noise, and which of two values a cell has."""
-    units = [target.units[each] for each in np.sort(random.permutation(len(target.units))[:MOST_SIGNALS])]
+    units = [target.units[each] for each in np.sort(random.permutation(len(target.units))[:n_signals])]
+    progress(f"Training on {len(units):,} units")
     steps, outcome = target.run(units)
     own = target.rows_of(units)
-    altered = _alter(target.plan, own, random)
+    altered = _alter(target.plan, own, random, n_altered)
     first = np.array([unit for _, unit, _ in altered], dtype=np.intp)
-    candidates = [*own, *_build_corners(target.plan, random), *(data for _, _, data in altered)]
-    n, end = len(own), len(own) + N_CORNERS
+    corners = _build_corners(target.plan, random, n_corners)
+    candidates = [*own, *corners, *(data for _, _, data in altered)]
+    n, end = len(own), len(own) + n_corners
     is_local = target.plan.privacy.noise == "local"
-    totals: dict[str, list[Any]] = defaultdict(lambda: [0, 0.0, np.zeros(end), 0.0, 0])
+    totals: dict[str, _KindTotals] = defaultdict(lambda: _KindTotals(np.zeros(end)))
     excess, is_additive = 0.0, True
     gaps, leans = np.zeros(len(altered)), np.zeros(len(altered))
     for at, (step, vectors) in enumerate(target.replay(steps, candidates)):
@@ -504,26 +521,29 @@ def _measure_signal(
             is_additive &= bool((added == step.exact).all())
         noise = step.released - added * step.rate
         kind = totals[step.query.purpose.kind]
-        kind[0], kind[1], kind[2] = kind[0] + 1, kind[1] + step.claimed, kind[2] + spent
+        kind.n_releases += 1
+        kind.charged += step.claimed
+        kind.spent += spent
         if step.is_sum and step.sigma:
-            kind[3], kind[4] = kind[3] + float((noise**2).sum()) / step.sigma**2, kind[4] + len(noise)
+            kind.squares += float((noise**2).sum()) / step.sigma**2
+            kind.n_noised += len(noise)
         sigma = step.sigma or EXACT * step.unit
         apart = (vectors[first] - vectors[end:]) * step.rate / sigma
         gaps += (apart**2).sum(axis=1)
         leans += apart @ (noise / sigma)
-    claimed = sum(kind[1] for kind in totals.values())
-    shares = sum(kind[2] for kind in totals.values()) / claimed
-    kinds = tuple(
-        KindSignal(
-            name, count, charged / claimed, float(spent[:n].mean()) / charged, float(spent[:n].max()) / charged,
-            float(spent[n:].max()) / charged, square / size if size else math.nan,
-            # The mean square of Gaussian noise has the variance 2 / n, of Laplace noise 5 / n.
-            math.sqrt((5 if "Pure" in name else 2) / size) if size else math.nan,
-        )
-        for name, (count, charged, spent, square, size) in totals.items()
-    )  # fmt: skip
+    claimed = sum(kind.charged for kind in totals.values())
+    shares = np.sum([kind.spent for kind in totals.values()], axis=0) / claimed
+    kinds = []
+    for name, kind in totals.items():
+        spent, size = kind.spent / kind.charged, kind.n_noised
+        # The mean square of Gaussian noise has the variance 2 / n, of Laplace noise 5 / n.
+        error = math.sqrt((5 if "Pure" in name else 2) / size) if size else math.nan
+        noise = kind.squares / size if size else math.nan
+        told = float(spent[:n].mean()), float(spent[:n].max()), float(spent[n:].max())
+        kinds.append(KindSignal(name, kind.n_releases, kind.charged / claimed, *told, noise, error))
     known = None if is_local or not all(step.is_sum for step in steps) else is_additive
-    signal = Signal(n, float(shares[:n].mean()), float(shares[:n].max()), float(shares[n:].max()), excess, known, kinds)
+    spent = float(shares[:n].mean()), float(shares[:n].max()), float(shares[n:].max())
+    signal = Signal(n, *spent, excess, known, tuple(kinds))
     return signal, _judge_columns(altered, gaps, leans), outcome
 
 
@@ -543,12 +563,12 @@ def _judge_columns(altered: Sequence[tuple[str, int, SiteData]], gaps: Floats, l
     return tuple(found)
 
 
-def _build_corners(plan: Plan, random: np.random.Generator) -> list[SiteData]:
+def _build_corners(plan: Plan, random: np.random.Generator, n_corners: int) -> list[SiteData]:
     """Units of as many rows as the plan allows, all of them at one corner of the plan's space or beyond it."""
     grid, n_rows = build_grid(plan), plan.privacy.rows_per_unit
     low, high = plan.label.kind.encoded_range(plan.label)
     found = []
-    for corner in range(N_CORNERS):
+    for corner in range(n_corners):
         cells = [random.choice([0, own.n_codes - 2, own.n_codes - 1]) for own in grid.features]
         codes = np.repeat(np.array(cells, dtype=grid.dtype)[:, None], n_rows, axis=1)
         labels = np.full(n_rows, (low, high, (low + high) // 2)[corner % 3], dtype=np.int32)
@@ -557,13 +577,15 @@ def _build_corners(plan: Plan, random: np.random.Generator) -> list[SiteData]:
     return found
 
 
-def _alter(plan: Plan, own: Sequence[SiteData], random: np.random.Generator) -> list[tuple[str, int, SiteData]]:
+def _alter(
+    plan: Plan, own: Sequence[SiteData], random: np.random.Generator, n_altered: int, n_columns: int = 12
+) -> list[tuple[str, int, SiteData]]:
     """Units with another unit's value in one cell: the column, which unit, and its rows with that value."""
     divisible, found = build_grid(plan).divisible, []
-    columns = [*random.permutation(len(plan.features))[:MOST_ALTERED].tolist(), len(plan.features)]
+    columns = [*random.permutation(len(plan.features))[:n_columns].tolist(), len(plan.features)]
     for column in sorted(columns):
         name = plan.label.name if column == len(plan.features) else plan.feature_names[column]
-        for unit in random.permutation(len(own))[:N_ALTERED].tolist():
+        for unit in random.permutation(len(own))[:n_altered].tolist():
             given, other = own[unit], own[int(random.integers(len(own)))]
             codes, labels, places = given.codes.copy(), given.labels.copy(), given.all_places()
             theirs = other.all_places()
