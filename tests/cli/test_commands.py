@@ -179,7 +179,7 @@ def test_regression(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run
     out = tmp_path / "model.json"
     hedgerow("train", tmp_path / "plan.toml", *sites, "--out", out, "--json")
     scores = hedgerow("evaluate", out, study / "test.csv", "--json")
-    assert set(scores) == {"model", "data", *PRIVATE_MARK, "n_records", "rmse", "r2"}
+    assert set(scores) == {"model", "data", *PRIVATE_MARK, "n_records", "rmse", "r2", "predicted", "seen"}
     assert 20 < scores["rmse"] < 35
     values = hedgerow("predict", out, study / "test.csv", "--json")["predictions"]
     assert all(0 <= value <= 100 for value in values)

@@ -67,7 +67,9 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
 
 
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
-    """The number of records and the scores of a model's predictions for them; a column without any value is told of.
+    """The number of records, scores of a model's predictions for them, and what was predicted and seen in the mean.
+
+    A column without any value is told of.
 
     They are exact, so no guarantee covers them: `evaluate_federated` measures with noise.
     """
@@ -80,7 +82,11 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     truth, output = np.concatenate([label for label in labels if label is not None]), np.concatenate(outputs)
     if empty and len(truth) >= FEWEST_TO_WARN:
         warn(no_values_text(empty))
-    return {"n_records": len(truth), **loss_kind(model.plan).scores(truth, output, model.plan.label)}
+    scores, kind = loss_kind(model.plan).scores(truth, output, model.plan.label), model.plan.label.kind
+    if kind.predicts == "values" or output.shape[1:] == (2,):
+        means = (output, truth) if kind.predicts == "values" else (output[:, 1], truth == 1)
+        scores |= dict(zip(("predicted", "seen"), (float(own.mean()) for own in means), strict=True))
+    return {"n_records": len(truth), **scores}
 
 
 def format_title(name: str) -> str:

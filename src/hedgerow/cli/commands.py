@@ -22,6 +22,7 @@ from hedgerow.cli import (
     parties,
     plan,
     privacy,
+    recalibrate,
     study,
     survey,
     train,
@@ -30,7 +31,7 @@ from hedgerow.cli.options import add_command
 from hedgerow.errors import UsageError, missing_extra
 
 GROUPS = (
-    train, plan, privacy, check_method, survey, evaluate, attack, model, evidence, study, join, owner,
+    train, plan, privacy, check_method, survey, evaluate, recalibrate, attack, model, evidence, study, join, owner,
     ledger, coordinator, node, carry, monitor, parties,
 )  # fmt: skip
 _EXIT_CODES = """\

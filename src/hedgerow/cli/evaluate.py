@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 _EVALUATE_EXAMPLE = """\
 examples:
-  hedgerow evaluate model.json test.csv
+  hedgerow evaluate model.json test.csv                     # exact: for the eyes of the rows' owner
+  hedgerow evaluate model.json test.csv --epsilon 0.3       # with noise: for others too
   hedgerow evaluate model.json --federated --site north=north-test.csv --site south=south-test.csv --epsilon 0.1
   hedgerow evaluate model.json --federated --roster roster.toml --identity hub.private.json \\
       --listen 0.0.0.0:7443 --epsilon 0.1          # as for `hedgerow node --held-out`, see there
 
-The last two add noise to sums over the sites, and write what that costs into the model's ledger and report.
+All but the first add noise to sums, and write what that costs into the model's ledger and report.
 """
 
 
@@ -39,10 +40,10 @@ def add_commands(commands: Any) -> None:
     add("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file with labels")
     add("--adapter", **ADAPTERS)
     add_shared(add, "--allow-loss")
-    add = command.add_argument_group("over sites that may not show their rows").add_argument
-    add("--federated", action="store_true", help="add noise, and charge it to the model's account")
-    add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
+    add = command.add_argument_group("with noise, charged to the model's account").add_argument
     add("--epsilon", type=above_zero, metavar="E", help="what this evaluation may cost")
+    add("--federated", action="store_true", help="over sites that may not show their rows to each other")
+    add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
     text = "measure each public group of this feature as well, or with 'site' each site that allows it: another noisy "
     text += "sum, within the same epsilon; repeat"
     add("--by", action="append", default=[], metavar="COLUMN", help=text)
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
     from hedgerow.app.progress import status
     from hedgerow.models.model import Model
 
-    if arguments.federated:
+    if arguments.federated or arguments.epsilon is not None:
         _run_federated(arguments)
         return
     _check_plain(arguments)
@@ -76,7 +77,12 @@ def run(arguments: argparse.Namespace) -> None:
         print_json({"model": arguments.model, "data": arguments.data, **PRIVATE_MARK, **scores})
         return
     print(f"{wrap_text(PRIVATE, hanging=0)}\n")
+    means = [scores.pop(name) for name in ("predicted", "seen") if name in scores]
     facts = [(format_title(name), number(value)) for name, value in scores.items() if name != "n_records"]
+    if means:
+        said = f"{number(means[0], 3)} predicted, {number(means[1], 3)} seen"
+        is_off = not 0.9 <= means[0] / means[1] <= 1.1 if means[1] else False
+        facts.append(("mean", said + (": `hedgerow recalibrate` brings them together" if is_off else "")))
     if "auc" in scores:
         is_binary, title = len(model.plan.label.classes) == 2, format_title("auc")
         remark = "chance 0.5" if is_binary else "mean of each class against the rest"
@@ -86,13 +92,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _check_plain(arguments: argparse.Namespace) -> None:
-    options = ("sites", "epsilon", "delta", "out", "plot", "seed", "roster", "identity", "journal")
-    only_federated = [name for name in options if getattr(arguments, name) is not None] + ["by"] * bool(arguments.by)
-    if only_federated:
-        option = "site" if only_federated[0] == "sites" else only_federated[0]
-        raise UsageError("usage-needs", option=f"--{option}", other="--federated")
+    _refuse_without(arguments, "--federated", "sites", "roster", "identity", "journal")
+    _refuse_without(arguments, "--epsilon", "delta", "out", "plot", "seed", "by")
     if arguments.data is None:
         raise UsageError("usage-missing", missing="DATA")
+
+
+def _refuse_without(arguments: argparse.Namespace, other: str, *names: str) -> None:
+    """Raise UsageError for an option that means nothing without the other one."""
+    for name in names:
+        if getattr(arguments, name) not in (None, []):
+            raise UsageError("usage-needs", option="--site" if name == "sites" else f"--{name}", other=other)
 
 
 def _run_federated(arguments: argparse.Namespace) -> None:
@@ -110,7 +120,8 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     picture = _picture(arguments.plot, model)
     if arguments.roster is None:
         require_room(out, model)
-        tables = adapt_sites(parse_sites(arguments.sites), arguments.adapters)
+        named = parse_sites(arguments.sites) if arguments.federated else {"site": arguments.data}
+        tables = adapt_sites(named, arguments.adapters)
         allowed = arguments.allow_loss
         rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
         for name, own in rows.items():
@@ -120,7 +131,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
                 model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads,
-                by=arguments.by,
+                by=arguments.by, is_one_site=not arguments.federated,
             )  # fmt: skip
         # The account goes first: numbers that were seen but not charged would be a leak.
         # Another evaluation of the file may have gone on beside this one.
@@ -162,6 +173,11 @@ def show(
 
 
 def _check_federated(arguments: argparse.Namespace) -> None:
+    if not arguments.federated:
+        _refuse_without(arguments, "--federated", "sites", "roster", "identity", "journal")
+        if arguments.data is None:
+            raise UsageError("usage-missing", missing="DATA")
+        return
     over_network = arguments.roster is not None
     if over_network and arguments.sites:
         raise UsageError("usage-beside", option="--site", other="--roster")

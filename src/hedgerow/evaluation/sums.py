@@ -486,7 +486,7 @@ def outline_scale(ensemble: Ensemble, position: str) -> Scale:
         steps = np.arange(1 - N_OUTLINE // 2, N_OUTLINE // 2) * (2 * LOGIT_REACH / N_OUTLINE)
         edges = np.rint(PROBABILITY_UNIT / (1 + np.exp(-steps))).astype(np.int64)
         return Scale("probability", np.tile(edges, (ensemble.n_outputs, 1)), ensemble.link)
-    middle, spread = _centre_and_spread(ensemble)
+    middle, spread = centre_and_spread(ensemble)
     # A bin is at least one unit wide, whatever the model.
     width = max(1.0, 2 * REACH * spread * SCORE_UNIT / N_OUTLINE)
     edges = np.rint(middle * SCORE_UNIT + np.arange(1 - N_OUTLINE // 2, N_OUTLINE // 2) * width).astype(np.int64)
@@ -497,7 +497,7 @@ def outline_scale(ensemble: Ensemble, position: str) -> Scale:
     return scale
 
 
-def _centre_and_spread(ensemble: Ensemble) -> tuple[float, float]:
+def centre_and_spread(ensemble: Ensemble) -> tuple[float, float]:
     """The mean of a model's scores over its released leaf weights, and their deviation if features were independent."""
     if ensemble.fitted is None:
         return 0.0, 0.0

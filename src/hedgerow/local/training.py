@@ -18,11 +18,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hedgerow.client.node import EvaluationNode, Node, SamplingSource
+from hedgerow.client.node import EvaluationNode, Node, SamplingSource, check_data
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import CalibrationCurve, Evaluation
 from hedgerow.evaluation.program import evaluate_ensemble, schedule_of_evaluation
+from hedgerow.methods.recalibration import Recalibration, recalibrate_ensemble
 from hedgerow.methods.registry import find_method, program_for
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
@@ -47,12 +48,16 @@ from hedgerow.server.release import (
     GroupedAggregation,
     PlainAggregation,
     Progress,
+    Releaser,
     ask_node,
+    check_cost,
     evaluation_context,
     run_evaluation,
     run_program,
 )
 from hedgerow.survey.statistics import BAND
+from hedgerow.trees.binning import build_grid
+from hedgerow.trees.leaf_sums import Site, SiteRecords
 
 ALL_HERE = NodePolicy(min_cohort=1, min_honest_survivors=1, min_honest_group=1)
 """Owners of sites that are all in one process have nothing to insist on."""
@@ -290,6 +295,7 @@ def evaluate_federated(
     delta: float | None = None,
     n_threads: int = 1,
     by: Sequence[str] = (),
+    is_one_site: bool = False,
 ) -> FederatedEvaluation:
     """Measure how well a model predicts the sites' held-out rows, with noise; deterministic but for `noise`.
 
@@ -303,13 +309,14 @@ def evaluate_federated(
         n_threads: threads each node predicts with, >= 1.
         by: features of the plan by whose public groups the same is measured, each with a release of its own; "site" for
             each site, with noise of its own.
+        is_one_site: whether this is one site by itself, which adds the noise whatever the plan says of a federation.
 
     Raises:
         UsageError: fewer sites than the plan asks for.
         PrivacyError: for a feature without public groups, for epsilon or delta out of range, or when the promise cannot
             be kept.
     """
-    plan = model.plan.with_one_sum()
+    plan = _plan_alone(model.plan) if is_one_site else model.plan.with_one_sum()
     delta = plan.privacy.delta if delta is None else delta
     if epsilon != math.inf:
         check_epsilon(epsilon)
@@ -329,9 +336,57 @@ def evaluate_federated(
     )
 
 
+def _plan_alone(plan: Plan) -> Plan:
+    """A plan for questions to one site alone, which adds the noise to its own sums."""
+    alone, is_local = plan.with_one_sum(), plan.privacy.noise == "local"
+    privacy = plan.privacy if is_local else replace(plan.privacy, noise="server")
+    return replace(alone, privacy=privacy, federation=replace(alone.federation, min_sites=1))
+
+
 def add_evaluation(model: Model, evaluation: Evaluation, ledger: Ledger, report: PrivacyReport) -> Model:
     """The model with an evaluation on its account, and what that found of its errors."""
     return replace(model, ledger=ledger, report=report, errors=evaluation.errors or model.errors)
+
+
+def recalibrate_model(
+    model: Model, data: SiteData, *, epsilon: float, noise: NoiseSource, delta: float | None = None, n_threads: int = 1
+) -> tuple[Model, Recalibration, PrivacyReport]:
+    """Give a model the level and slope of one site's rows, with noise that the site adds; deterministic but for it.
+
+    Args:
+        data: the site's rows; at most `max_rows_per_unit` of each unit.
+        epsilon, noise, delta, n_threads: as for `evaluate_federated`.
+
+    Returns:
+        The model, with what this costs on its account: the rows may be of the same units that it was trained on. Then
+        what was found, and the report on this alone.
+
+    Raises:
+        ModelError: code "no-recalibration".
+        PrivacyError: for epsilon or delta out of range, or when the promise cannot be kept.
+    """
+    plan, ensemble = _plan_alone(model.plan), model.ensemble
+    delta = plan.privacy.delta if delta is None else delta
+    check_epsilon(epsilon)
+    check_delta(delta)
+    check_data("the site", data, plan)
+    program = recalibrate_ensemble(plan, ensemble, epsilon, delta, model.next_round)
+    codes = data.codes_in(build_grid(plan), ensemble.grid.new_edges)
+    scores = np.zeros((plan.label.n_outputs, data.n_records), dtype=np.int32)
+    site = Site(plan, SiteRecords(codes, data.labels, scores), n_threads)
+    releaser = Releaser(noise, ledger=model.ledger)
+    try:
+        query = next(program)
+        while True:
+            query = program.send(releaser.release(query, query.answer(site)))
+    except StopIteration as finished:
+        found: Recalibration = finished.value
+    context = replace(evaluation_context(plan, epsilon, delta, noise), noise_mode="server")
+    cost = check_cost(Ledger(releaser.ledger.releases[len(model.ledger) :]), context)
+    report = build_report(releaser.ledger, model.report.with_evaluation(cost))
+    # How large its errors were was measured at the old level.
+    changed = replace(model, ensemble=found.ensemble, ledger=releaser.ledger, report=report, errors=None)
+    return changed, found, cost
 
 
 MAX_CURVES = 8

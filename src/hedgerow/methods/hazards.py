@@ -63,7 +63,7 @@ from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import Carried, Run
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.leaf_sums import TrainingSite
+from hedgerow.trees.leaf_sums import Site, TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
 
 _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
@@ -73,7 +73,7 @@ _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
 class FateCounts(Query):
     """How many records have each code of a time to an event: int64 [2K + 1], with 2**14 to a record."""
 
-    def answer(self, site: TrainingSite) -> IntVector:
+    def answer(self, site: Site) -> IntVector:
         """See `Query.answer`: one record is in one entry."""
         site.take_in(self.update)
         return np.bincount(site.records.labels, minlength=self.length).astype(np.int64) * RECORD_NORM
@@ -160,28 +160,37 @@ class _HazardLine:
     information: tuple[float, ...]
 
 
-def fit_hazards(table: LifeTable, known: KnownBins) -> tuple[Baseline, float]:
-    """The baseline and the slope of a finished model's scores; where noise covers all, the table's own and `SLOPE`.
+def fit_hazards(table: LifeTable, known: KnownBins, usual_slope: float = SLOPE) -> tuple[Baseline, float]:
+    """The baseline and the slope of a finished model's scores; where noise covers all, the table's own and the usual.
 
     Args:
         table: of the same records.
         known: of an answer to `ScoreBins` of classes: events and others.
+        usual_slope: before anything is known.
 
     Returns:
         K integers within `BASELINE_LIMIT`, and the slope, from `LEAST_SLOPE` to `MOST_SLOPE`.
     """
     noise, bins = known.noise_of_labels, known.bins
     if len(bins) < 2:
-        return table.baseline, SLOPE
+        return table.baseline, usual_slope
     low, high = LEAST_SLOPE, MOST_SLOPE
     for _ in range(_HALVINGS):
         slope = (low + high) / 2
-        low, high = (slope, high) if _pull(_line(table, bins, slope), bins, slope, noise) > 0 else (low, slope)
+        pull = _pull(_line(table, bins, slope), bins, slope - usual_slope, noise)
+        low, high = (slope, high) if pull > 0 else (low, slope)
     return _line(table, bins, low).baseline, low
 
 
-def _pull(line: _HazardLine, bins: Sequence[Bin], slope: float, noise: float) -> float:
+def count_expected(table: LifeTable, bins: Sequence[Bin], baseline: Baseline, slope: float) -> float:
+    """How many events a model expects among records with this life table."""
+    return math.fsum(_line(table, bins, slope, baseline).expected)
+
+
+def _pull(line: _HazardLine, bins: Sequence[Bin], beyond: float, noise: float) -> float:
     """Above 0 where a larger slope is likelier: the score equation, and a prior as in `fit_score_line`.
+
+    `beyond` is by how much the slope exceeds the usual.
 
     How many events there are in all is the baseline's, so only how middles differ from their mean counts.
     """
@@ -196,17 +205,17 @@ def _pull(line: _HazardLine, bins: Sequence[Bin], slope: float, noise: float) ->
         for each, term in zip(sums, terms, strict=True):
             each.append(term)
     score, known, covered = map(math.fsum, sums)
-    return score - (1 + covered / max(known, 1e-9)) * (slope - SLOPE) / SLOPE_DOUBT**2
+    return score - (1 + covered / max(known, 1e-9)) * beyond / SLOPE_DOUBT**2
 
 
-def _line(table: LifeTable, bins: Sequence[Bin], slope: float) -> _HazardLine:
-    """See the module's text."""
+def _line(table: LifeTable, bins: Sequence[Bin], slope: float, known: Baseline = ()) -> _HazardLine:
+    """See the module's text; the baseline is fitted unless it is `known`."""
     without, baseline = [1.0] * len(bins), []
     events: list[list[float]] = [[] for _ in bins]
     information: list[list[float]] = [[] for _ in bins]
-    for chance, followed in zip(table.chances, table.followed, strict=True):
+    for interval, (chance, followed) in enumerate(zip(table.chances, table.followed, strict=True)):
         weights = [own.n_records * share for own, share in zip(bins, without, strict=True)]
-        place = _fit_baseline(bins, weights, slope, chance)
+        place = known[interval] if known else _fit_baseline(bins, weights, slope, chance)
         baseline.append(place)
         for number, own in enumerate(bins):
             hazard = _chance(place + slope * own.place * _STEPS_PER_UNIT)

@@ -65,13 +65,15 @@ class ShapeBands:
         return self.scores - reach, self.scores + reach
 
 
-def why_unknown(plan: Plan, ensemble: Ensemble) -> str:
+def why_unknown(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> str:
     """Why a model's noise cannot be carried over to its shapes; empty where it can."""
     model = plan.model
     if model.algorithm != DEFAULT_ALGORITHM:
         return f"it was trained by {model.algorithm}"
     if isinstance(plan.loss, AbsentLoss):
         return f"its loss, {plan.loss.name}, is not installed"
+    if any(release.is_recalibration for release in ledger):
+        return "its level and slope are those of another site's rows"
     if model.weight_update == "averaging":
         return "its trees are averaged"
     settings = resolve_boosting(plan)
@@ -92,7 +94,7 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
     Raises:
         ModelError: code "bands-unknown".
     """
-    reason = why_unknown(plan, ensemble)
+    reason = why_unknown(plan, ensemble, ledger)
     if reason:
         raise ModelError("bands-unknown", reason=reason)
     settings, first = resolve_boosting(plan), 0

@@ -519,7 +519,7 @@ class Model:
         from hedgerow.models.bands import shape_bands, why_unknown
         from hedgerow.models.exports import to_ebm
 
-        is_unknown = bool(why_unknown(self.plan, self.ensemble))
+        is_unknown = bool(why_unknown(self.plan, self.ensemble, self.ledger))
         bands = () if is_unknown else shape_bands(self.plan, self.ensemble, self.ledger)
         return to_ebm(self.plan, self.ensemble, [band.deviations for band in bands] or None)
 
@@ -674,7 +674,7 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
         raise _invalid(what) from fault
     ensemble = ensemble_from_dict(content.get("ensemble", {}), plan)
     trained = ledger.releases[len(plan.prepared) :]
-    if ensemble.n_trees and all(release.kind in EVALUATION_KINDS for release in trained):
+    if ensemble.n_trees and all(release.is_later for release in trained):
         raise _invalid("it has trees, and its ledger no release that they could be made from")
     salvaged = _read_salvage(content.get("salvaged"), ledger)
     errors = _read_errors(content.get("errors"), plan, ledger)

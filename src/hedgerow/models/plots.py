@@ -59,7 +59,7 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
     scale = model.ensemble.link.axis_scale(model.plan.label)
     scores = [shape.centre_scores() * scale for shape in shapes]
     deviations = [np.zeros_like(own) for own in scores]
-    if not why_unknown(model.plan, model.ensemble):
+    if not why_unknown(model.plan, model.ensemble, model.ledger):
         bands = shape_bands(model.plan, model.ensemble, model.ledger)
         deviations = [bands[int(index)].deviations * scale for index in order]
     # All shapes, and of the bands what does not make them half as high.
@@ -104,7 +104,7 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
 
 
 def _caption(model: Model, found: Importances) -> str:
-    reason = why_unknown(model.plan, model.ensemble)
+    reason = why_unknown(model.plan, model.ensemble, model.ledger)
     parts = ["Pale bars: where the records are, estimated from released sums."] if found.is_weighted else []
     parts.append("Ring at the right edge: missing values. Percentages: shares of the importances.")
     if any(feature.monotone for feature in model.plan.features):

@@ -38,6 +38,8 @@ SITE_KIND = "SiteSums"
 """The kind of releases to whose parts single sites have added the noise."""
 EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "GroupedSums", SITE_KIND)
 """Kinds of releases that an evaluation makes and a training does not."""
+RECALIBRATION = "recalibration"
+"""The subject of releases by which a finished model was given another level and slope."""
 _SINCE_2 = ("cohort", "seeded", "approximate")
 
 # An event may claim no more noise than sigma / sensitivity; the tolerance covers the rounding of a square root.
@@ -120,6 +122,16 @@ class Release:
                 f"The release {self.purpose!r} claims the noise multiplier {self.event.noise_multiplier!r}, "
                 f"but sigma / sensitivity is {self.sigma / self.sensitivity!r}."
             )
+
+    @property
+    def is_recalibration(self) -> bool:
+        """Whether it is of rows of one site, about a finished model."""
+        return self.purpose.partition("/")[2].partition("/")[2] == RECALIBRATION
+
+    @property
+    def is_later(self) -> bool:
+        """Whether it came after the training."""
+        return self.kind in EVALUATION_KINDS or self.is_recalibration
 
     def to_dict(self) -> dict[str, Any]:
         """The release as a dictionary of JSON values."""
@@ -255,10 +267,10 @@ def _releases(prepared: tuple[Prepared, ...]) -> tuple[Release, ...]:
 
 
 def _read_release(number: int, prepared: Prepared) -> Release:
-    if prepared.kind in EVALUATION_KINDS:
-        # A report would take it for an evaluation's, whose noise may be another's, and which no plan asks for.
+    if prepared.kind in EVALUATION_KINDS or prepared.subject == RECALIBRATION:
+        # A report would take it for one after the training, whose noise may be another's, and which no plan asks for.
         raise PrivacyError(
-            "malformed", code="malformed-ledger", what=f"No {prepared.kind} of an evaluation comes before a training."
+            "malformed", code="malformed-ledger", what=f"No {prepared.kind} about a model comes before its training."
         )
     cohort = NoiseCohort(prepared.sites, prepared.colluders, prepared.shares) if prepared.shares else None
     return Release(

@@ -251,6 +251,11 @@ class PrivacyReport(PrivacyContext):
         return tuple(mode for mode in NOISE_MODES if mode in own - {self.noise_mode})
 
     @property
+    def n_recalibrations(self) -> int:
+        """Releases by which the finished model was given another level and slope, for one site's rows."""
+        return sum(release.is_recalibration for release in self.ledger)
+
+    @property
     def trust(self) -> str:
         """Whom the guarantee asks one to trust, in sentences."""
         sentences = [self._trust(self.noise_mode)]
@@ -262,6 +267,9 @@ class PrivacyReport(PrivacyContext):
                 f"In {count} release(s) of an evaluation by site: each site that allows it adds the whole noise to its "
                 "own figures before they leave it: there is no trust in anyone but one's own site."
             )
+        if self.n_recalibrations:
+            said = "the site whose rows they are of added the noise, to sums that nobody else has seen"
+            sentences.append(f"In {self.n_recalibrations} release(s) of a recalibration {said}.")
         return " ".join(sentences)
 
     def _trust(self, mode: str) -> str:
@@ -416,6 +424,9 @@ class PrivacyReport(PrivacyContext):
         if self.n_prepared:
             said = "of them were made earlier; the plan states them, and this run could not check it"
             facts.append(("", f"{self.n_prepared} {said}"))
+        if self.n_recalibrations:
+            said = "of them gave the finished model the level and slope of one site's rows, for rows like those"
+            facts.append(("recalibrated", f"{self.n_recalibrations} {said}"))
         modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
         facts.append(("noise", f"{modes}: {self.trust}"))
         if self.n_groups:
@@ -479,7 +490,7 @@ class PrivacyReport(PrivacyContext):
     def _describe_request(self) -> str:
         if self.epsilon_requested is None:
             return ""
-        is_evaluated = any(release.kind in EVALUATION_KINDS for release in self.ledger)
+        is_evaluated = any(release.is_later for release in self.ledger)
         return f" (requested{' for the training' if is_evaluated else ''}: {_number(self.epsilon_requested)})"
 
     def _unit(self) -> str:
@@ -625,6 +636,8 @@ def _may_have_mode(release: Release, mode: str) -> bool:
         return True
     if release.kind in EVALUATION_KINDS and mode != "local" and own in ("server", "distributed"):
         mode = own
+    if release.is_recalibration:
+        mode = "server"
     if own in ("", "local") or mode in ("local", "distributed"):
         return own in ("", mode)
     # A sample's noise of the coordinator counts as one share.

@@ -1,0 +1,224 @@
+"""A finished model at a site that it was not made at: its level and slope, by the answer of that site's rows.
+
+Sites differ in how often an event happens more than in who is at risk. So the trees stay as they are, and of scores f
+the line a + (1 + b) f is fitted: log-odds of two classes, logarithms of mean counts, numbers, and of times to an event
+log-odds of hazards, whose level is a baseline of its own in each interval. What is asked is what a training asks after
+its last tree, `ScoreBins`; of times to an event also `FateCounts`, within the same epsilon.
+
+Source of the line: Steyerberg, Clinical Prediction Models (2nd ed., 2019), chapter 20, "recalibration" of the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from hedgerow.errors import ModelError
+from hedgerow.evaluation.sums import centre_and_spread
+from hedgerow.losses.registry import loss_kind
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
+from hedgerow.methods.boosting.calibration import BINS_PER_UNIT, MOST_VARIANCE
+from hedgerow.methods.hazards import FateCounts, LifeTable, count_expected, fit_hazards
+from hedgerow.methods.score_bins import (
+    BINS_LENGTH,
+    BINS_SENSITIVITY_SQUARED,
+    Floats,
+    KnownBins,
+    LinePrior,
+    ScoreBins,
+    expect_class,
+    fit_score_line,
+)
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
+from hedgerow.privacy.ledger import RECALIBRATION
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query
+from hedgerow.trees.constraints import Directions, OrderedSum
+from hedgerow.trees.ensemble import MAX_STORED_STRETCH, Ensemble
+
+LINE_PRIOR, NUMBERS_PRIOR = LinePrior(2.0, 0.0, 0.35), LinePrior(0.5, 0.0, 0.35)
+"""Another site's rate may be far from the model's; its slope seldom is. Of numbers a score is half the range."""
+STEP = SCORE_UNIT
+"""Bins twice as wide as in a training: there are fewer rows, and fewer bins hold less noise."""
+_WITHIN = np.array([-3, -1, 1, 3]) / 8
+"""Where records of a bin are taken to be, in widths from its middle."""
+FATES_SHARE = 0.4
+"""Of mu squared, what tells the hazards of intervals; the rest tells the slope."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recalibration:
+    """A model's trees with another level and slope, and what the release says of the rows there; all is public.
+
+    Attributes:
+        ensemble: the trees.
+        shift: a, in units of score; of times to an event 0, for each interval has a level of its own.
+        slope: 1 + b.
+        n_records, noise: about how many rows there are, and the standard deviation of that by the noise.
+        before, after, seen: the mean that was predicted there, that is predicted now, and that was seen: the chance and
+            the rate of the last class, in units of the label, or events for each record.
+        here, usual: mean and spread of scores there, and by the model's own releases.
+    """
+
+    ensemble: Ensemble
+    shift: float
+    slope: float
+    n_records: float
+    noise: float
+    before: float
+    after: float
+    seen: float
+    here: tuple[float, float]
+    usual: tuple[float, float]
+
+
+def require_line(plan: Plan, ensemble: Ensemble) -> None:
+    """Raise ModelError, code "no-recalibration", where scores have no level and slope to be fitted."""
+    reason = "" if ensemble.fitted is not None else "it has no trees"
+    if plan.label.kind.position == "probability":
+        reason = "it has three classes or more"
+    elif plan.loss is not None:
+        reason = f"its predictions are no means, by the loss {plan.loss.name}"
+    elif plan.model.weight_update == "averaging":
+        reason = "its trees are averaged"
+    if reason:
+        raise ModelError("no-recalibration", reason=reason)
+
+
+def recalibrate_ensemble(
+    plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int
+) -> Generator[Query, IntVector, Recalibration]:
+    """The program that asks one site: yields a query or two, and receives their noisy answers.
+
+    Args:
+        plan, ensemble: of the model.
+        epsilon, delta: what all answers together may cost.
+        first_round: releases on the model's account so far.
+
+    Raises:
+        ModelError: see `require_line`.
+        PrivacyError: no noise keeps the promise.
+    """
+    require_line(plan, ensemble)
+    label, rows = plan.label, plan.privacy.rows_per_unit
+    kinds: dict[type[Query], NoiseDemand] = {ScoreBins: NoiseDemand(BINS_SENSITIVITY_SQUARED * rows**2, BINS_LENGTH)}
+    if label.kind.position == "risk":
+        fates = NoiseDemand(RECORD_NORM**2 * rows**2, label.n_codes, weight=FATES_SHARE / (1 - FATES_SHARE))
+        kinds = {FateCounts: fates} | kinds
+    accountant = "gdp" if plan.privacy.accountant == "pure" else plan.privacy.accountant
+    sigmas = dict(zip(kinds, calibrate_sigmas(epsilon, delta, list(kinds.values()), accountant), strict=True))
+
+    def ask(kind: type[Query], **details: Any) -> Any:
+        place, own = list(kinds).index(kind), kinds[kind]
+        # The first one brings the whole model.
+        model = {"ensemble_size": ensemble.n_trees} if place else {"update": ensemble.fitted}
+        return kind(
+            purpose=kind.purpose_of(first_round + place, RECALIBRATION),
+            length=own.length,
+            bound=RECORD_NORM,
+            sensitivity_squared=own.sensitivity_squared,
+            noise_multiplier=sigmas[kind] / math.sqrt(own.sensitivity_squared),
+            **model,
+            **details,
+        )
+
+    place, spread = centre_and_spread(ensemble)
+    if FateCounts in kinds:
+        table = LifeTable.of((yield ask(FateCounts)), sigmas[FateCounts])
+        query = ask(ScoreBins)
+        known = KnownBins.of(query, (yield query), sigmas[ScoreBins])
+        baseline, slope = fit_hazards(table, known, usual_slope=1.0)
+        ensemble, old = replace(move_scores(plan, ensemble, 0.0, slope), baseline=baseline), ensemble
+        sums = [count_expected(table, known.bins, *own) for own in ((old.baseline, 1.0), (baseline, slope))]
+        sums.append(math.fsum(own.label + own.n_records / 2 for own in known.bins))
+        return _describe(ensemble, (0.0, slope), known, sums, 0.0, (place, spread))
+
+    link, is_number, is_count = loss_kind(plan).link, label.kind.is_number, label.type == "count"
+    low, high = label.bounds if is_number else (0.0, 1.0)
+    # Scores of classes that are weighed stay above their log-odds; records are counted as they are.
+    logs = [float(Decimal(weight).ln()) for weight in plan.model.class_weights or (1, 1)]
+    centre = round((place if is_number else logs[1] - logs[0]) * SCORE_UNIT)
+    origin, doublings = centre / SCORE_UNIT, 0
+    step = STEP if is_count or not is_number else SCORE_UNIT // BINS_PER_UNIT
+
+    def share(places: Floats) -> Floats:
+        """What is expected of a label at scores less the centre, as a share of its range; of classes its chance."""
+        if not is_number:
+            return np.asarray(expect_class(places)[0] + 0.5)
+        units = link.units(np.rint(places * SCORE_UNIT).astype(np.int64) + centre, label)
+        return np.asarray((units + SCORE_UNIT) / (2 * SCORE_UNIT))
+
+    def share_of_bins(places: Floats) -> Floats:
+        """The same in the mean of each bin, in which records get more or fewer as to the bins beside it."""
+        within = [share(places + offset) for offset in offsets]
+        return np.asarray((weights * np.array(within).T).sum(axis=1))
+
+    def expect_two(places: Floats) -> tuple[Floats, Floats, Floats]:
+        """`expect_class` of bins so wide."""
+        chances = share_of_bins(places)
+        return chances - 0.5, chances * (1 - chances), chances * (1 - chances)
+
+    if is_count:
+        # Cut off is what is so far above a prediction as hardly any count of the usual mean.
+        mean = float(share(np.zeros(1))[0]) * (high - low)
+        doublings = max(0, math.floor(math.log2((high - low) / max(3.0, mean + 3 * math.sqrt(mean)))) - 1)
+    query = ask(ScoreBins, step=step, centre=centre, doublings=doublings, is_number=is_number)
+    known = KnownBins.of(query, (yield query), sigmas[ScoreBins])
+    places, n_records, labels = np.array(known.bins).reshape(-1, 3).T
+    offsets = _WITHIN * (step / SCORE_UNIT)
+    width, beside = step / SCORE_UNIT, {own.place: own.n_records for own in known.bins}
+    leans = [(beside.get(own + width, 0.0) - beside.get(own - width, 0.0)) / (2 * n) for own, n in beside.items()]
+    weights = (1 + np.clip(leans, -2, 2)[:, None] * _WITHIN) / len(_WITHIN)
+    before, unit = share_of_bins(places), 2.0**doublings
+
+    def expect(at: Floats) -> tuple[Floats, Floats, Floats]:
+        """How far labels are above the predictions so far, see `MeansCalibration`."""
+        found = share_of_bins(at)
+        rises = found * unit if is_count else np.full(len(at), unit / 2)
+        return (found - before) * unit, rises, rises if is_count else np.full(len(at), MOST_VARIANCE)
+
+    prior = NUMBERS_PRIOR if is_number and not is_count else LINE_PRIOR
+    shift, stretch = fit_score_line(known, expect if is_number else expect_two, prior)
+    ensemble = move_scores(plan, ensemble, shift - stretch * origin, 1 + stretch)
+    seen = labels / unit + n_records * (before if is_number else 0.5)
+    parts = (n_records * before, n_records * share_of_bins(shift + (1 + stretch) * places), seen)
+    sums = [low * math.fsum(n_records.tolist()) + (high - low) * math.fsum(own.tolist()) for own in parts]
+    return _describe(ensemble, (shift, 1 + stretch), known, sums, origin, (place, spread))
+
+
+def move_scores(plan: Plan, ensemble: Ensemble, shift: float, stretch: float) -> Ensemble:
+    """The model whose every score is `shift` + `stretch` times what it was, but for rounding."""
+    fitted = ensemble.fitted
+    if fitted is None:
+        raise ValueError("a model without trees has no scores")
+    moved, largest = fitted.values * stretch, (2**31 - 1) // fitted.trees.n_trees
+    # Each record is in one leaf of the first tree.
+    moved[0] += shift * SCORE_UNIT
+    values = np.rint(np.clip(moved, -largest, largest)).astype(np.int32)
+    # What is rounded once more may be out of order by a unit.
+    ordered = OrderedSum(Directions.from_plan(plan, ensemble.grid), ensemble.grid.n_codes).add(fitted.trees, values)
+    whole = min(ensemble.stretch * stretch, MAX_STORED_STRETCH)
+    return replace(ensemble, fitted=FittedTrees(fitted.trees, ordered), stretch=whole)
+
+
+def _describe(
+    ensemble: Ensemble,
+    line: tuple[float, float],
+    known: KnownBins,
+    sums: Sequence[float],
+    origin: float,
+    usual: tuple[float, float],
+) -> Recalibration:
+    """See `Recalibration`: `sums` are those of what was predicted, is predicted now, and was seen."""
+    places, n_records, _ = np.array(known.bins).reshape(-1, 3).T
+    n = max(1.0, float(n_records.sum()))
+    mean = float(places @ n_records) / n
+    spread = math.sqrt(max(0.0, float(places**2 @ n_records) / n - mean**2))
+    noise = known.noise_of_records * math.sqrt(len(known.bins))
+    before, after, seen = (own / n for own in sums)
+    return Recalibration(ensemble, *line, n, noise, before, after, seen, (mean + origin, spread), usual)
