@@ -30,6 +30,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
-from experiments.harness import arguments, carried_out
-from hedgerow.client.node import Node, SamplingSource, SeededSampling, draw_site_noise
+from experiments.harness import arguments, carried_out, run_plainly
+from hedgerow.client.node import EvaluationNode, Node, SamplingSource, SeededSampling, draw_site_noise
 from hedgerow.data.arrow import to_arrow
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import records_from_columns
+from hedgerow.evaluation.program import evaluate_ensemble
+from hedgerow.evaluation.sums import GroupedSums
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix
+from hedgerow.methods.boosting.schedule import BoostingSettings, weight_of_trees
 from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
@@ -60,8 +64,9 @@ from hedgerow.server.release import Releaser
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.requests import OpenPlan
 from hedgerow.training.presets import PRESETS, apply_preset
-from hedgerow.training.settings import Settings
+from hedgerow.training.settings import Settings, calibrate_noise
 from hedgerow.trees.binning import build_grid
+from hedgerow.trees.ensemble import Ensemble
 
 CONFIDENCE = 0.999
 
@@ -90,9 +95,11 @@ class Found:
         return self.epsilon_lower_bound <= self.epsilon_accounted and self.mu_lower_bound <= self.mu_accounted
 
 
-def audit(attack: Attack | OpenAttack, n_runs: int, confidence: float = CONFIDENCE) -> Found:
+def audit(attack: AnyAttack, n_runs: int, confidence: float = CONFIDENCE) -> Found:
     """Train `n_runs` times, in half of the runs with the canary, and bound epsilon and mu from below."""
     plan, settings = attack.plan, resolve(attack.plan)
+    if isinstance(attack, Attack) and attack.last_share:
+        settings = _with_last_share(plan, settings, attack.last_share)
     ratios, epsilon, mu = np.empty(n_runs), math.inf, 0.0
     for run in range(n_runs):
         ratios[run], releaser = attack.run(settings, run)
@@ -191,6 +198,7 @@ class Attack:
         noise: a source of noise for each run, from its number; another than that of runs plants a fault.
         kind: of the canary's node; another than `Node` plants a fault.
         takes_all: a fault: the canary is always drawn, and the adversary knows it.
+        last_share: of mu^2, for the last release; 0 for the rule's, in which the trees' noise would hide a fault of it.
     """
 
     plan: Plan
@@ -199,6 +207,7 @@ class Attack:
     noise: Callable[[int], NoiseSource]
     kind: type[Node] = Node
     takes_all: bool = False
+    last_share: float = 0.0
 
     def run(self, settings: Settings, run: int, releaser: Releaser | None = None) -> tuple[float, Releaser]:
         """One training: the adversary's statistic, and the releases' ledger; odd runs hold the canary.
@@ -282,6 +291,55 @@ class OpenAttack:
         attack = Attack(plan, data[0], data[1], self.noise)
         more, _ = attack.run(resolve(plan), run, releaser)
         return total + more, releaser
+
+
+@dataclass(frozen=True)
+class EvaluationAttack:
+    """An attack on an evaluation of a public model, by the groups of every feature as well.
+
+    Attributes:
+        plan: of the model; its promise is the evaluation's.
+        noise: see `Attack`.
+        kind: of the canary's node; another than `EvaluationNode` plants a fault.
+    """
+
+    plan: Plan
+    noise: Callable[[int], NoiseSource]
+    kind: type[EvaluationNode] = EvaluationNode
+
+    @cached_property
+    def ensemble(self) -> Ensemble:
+        return run_plainly(self.plan, attack_on(self.plan).records, SeededNoise(0, exact=False)).ensemble
+
+    def run(self, settings: Settings, run: int) -> tuple[float, Releaser]:
+        """See `Attack.run`."""
+        plan, releaser, total = self.plan, Releaser(self.noise(run)), 0.0
+        rows = attack_on(plan)
+        site, twin = EvaluationNode("records", rows.records, plan), EvaluationNode("twin", rows.canary, plan)
+        own = self.kind("canary", rows.canary, plan)
+
+        def release(query: Query) -> IntVector:
+            nonlocal total
+            known, added = site.answer(query), own.answer(query)
+            released = releaser.release(query, known + added if run % 2 else known)
+            total += gain_of(query, known, twin.answer(query), released, is_local=False)[0]
+            return released
+
+        columns = [feature.name for feature in plan.features]
+        promise = plan.privacy.epsilon, plan.privacy.delta
+        carried_out(evaluate_ensemble(plan, self.ensemble, *promise, by=columns), release)
+        return total, releaser
+
+
+AnyAttack = Attack | OpenAttack | EvaluationAttack
+
+
+def _with_last_share(plan: Plan, settings: Settings, share: float) -> BoostingSettings:
+    """The settings with another share for the last release, under the same promise."""
+    assert isinstance(settings, BoostingSettings) and settings.calibration != "none"
+    changed = replace(settings, start_share=settings.start_share * (1 - share), calibration_share=share)
+    left = 1 - changed.start_share - share
+    return replace(changed, noise_multiplier=calibrate_noise(plan, changed, weight_of_trees(plan, changed) / left))
 
 
 def _raw(table: Mapping[str, Any]) -> RawSite:
@@ -408,6 +466,13 @@ class _LongRows(Node):
         return super().answer(query)
 
 
+class _InTwoGroups(EvaluationNode):
+    """A record counts in its group twice."""
+
+    def answer(self, query: Query) -> IntVector:
+        return super().answer(query) * (2 if isinstance(query, GroupedSums) else 1)
+
+
 FAULTS: Mapping[str, Mapping[str, Any]] = {
     "": {},
     "half the noise": {"noise": seeded_noise(0.5)},
@@ -479,6 +544,18 @@ OPEN: Mapping[str, tuple[OpenAttack, str]] = {
 """Surveys take a small share of a promise: alone, with a large one, they show a fault in few runs."""
 
 
+_LAST = {label: small_plan(label, model={"interaction": "adaptive"}) for label in ("binary", "regression", "count")}
+ALONE: Mapping[str, tuple[Attack | EvaluationAttack, str]] = {
+    **{f"{label}, most for the last release": (attack_on(plan, last_share=0.9), "") for label, plan in _LAST.items()},
+    "fault: half the noise of a last release": (
+        attack_on(_LAST["binary"], last_share=0.9, **FAULTS["half the noise"]), "half the noise"
+    ),
+    "evaluation by groups": (EvaluationAttack(small_plan(), seeded_noise()), ""),
+    "fault: a record twice in its group": (EvaluationAttack(small_plan(), seeded_noise(), _InTwoGroups), "twice"),
+}  # fmt: skip
+"""Questions that a training asks once with little of its promise, or that follow it."""
+
+
 Rows = dict[str, tuple[Plan, str]]
 """Plans by what they show, each with the name of its fault, or ""."""
 
@@ -547,13 +624,13 @@ def _run(command: str, about: str | None, argv: list[str], n_runs: int) -> int:
         plans = preset_plans()
         rows = {**{name: (plan, "") for name, plan in plans.items()},
                 **{f"{name}, {halved}": (plan, halved) for name, plan in plans.items()}, **rows}  # fmt: skip
-    attacks: dict[str, tuple[Attack | OpenAttack, str]] = {
+    attacks: dict[str, tuple[AnyAttack, str]] = {
         name: (attack_on(plan, **FAULTS[fault]), fault) for name, (plan, fault) in rows.items()
     }
     if command == "audit" and not options.presets:
-        attacks |= OPEN
+        attacks |= {**ALONE, **OPEN}
     print(f"{options.runs} trainings each, {CONFIDENCE:.1%} confidence\n")
-    width = max(map(len, rows)) + 1 if command == "audit" else 38
+    width = max(map(len, attacks)) + 1 if command == "audit" else 38
     print(f"{'plan':{width}}{_HEADS[command]}  verdict")
     as_expected = True
     for name, (attack, fault) in attacks.items():
