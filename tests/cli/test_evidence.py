@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "tests" / "vectors" / "opendp_deployments_schema.json").read_text(encoding="utf-8"))[
     "schema"
 ]
-NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def evaluated(
     with pytest.MonkeyPatch.context() as patch:
         lines: list[str] = []
         patch.setattr("hedgerow.cli.evaluate.print_json", lambda content: lines.append(json_text(content)))
-        arguments = ["--federated", *sites, "--epsilon", "3", "--by", "ward", "--out", str(out), "--json"]
+        arguments = ["--federated", *sites, "--epsilon", "3", "--by", "ward", "--by", "site", "--out", str(out), "--json"]
         assert main(["evaluate", str(model), *arguments]) == 0
     printed.write_text(lines[0])
     return out, printed

@@ -175,8 +175,13 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
         curve_heads = ("class", "predicted", "observed", "from", "to", "share of records")
         parts.append(render_table(title, curve_heads, _list_calibration(curves)))
     for column, groups in evaluation.get("groups", {}).items():
-        said = [(group, *line) for group, own in groups.items() for line in list_scores(own)]
-        parts.append(render_table(f"By {column}", (column, *heads), said))
+        lines = [(group, list_scores(own)) for group, own in groups.items()]
+        rows = [
+            (group, *(f"{value} [{low}, {high}]" if low else value for _, value, low, high in scores))
+            for group, scores in lines
+        ]
+        names = [name for name, *_ in lines[0][1]] if lines else []
+        parts.append(render_table(f"By {column}", (f"by {column}", *names), rows))
     left_out = evaluation.get("sites_left_out")
     note = notes["no_site_figures"] if left_out is None else notes["site_figures"]
     return [*parts, render_text(f"{note} {describe_left_out(left_out) if left_out else ''}", "muted")]
@@ -194,7 +199,8 @@ def _interval(estimate: Mapping[str, Any], ends: tuple[float, float]) -> tuple[s
     if value is None or not isinstance(noise, int | float):
         return "not measurable", "", ""
     reach = BAND * math.hypot(noise, sampling or 0.0)
-    return number(value), number(max(value - reach, ends[0])), number(min(value + reach, ends[1]))
+    low, high = (min(max(end, ends[0]), ends[1]) for end in (value - reach, value + reach))
+    return number(min(max(value, ends[0]), ends[1])), number(low), number(high)
 
 
 def _list_calibration(curves: Iterable[CalibrationCurve]) -> list[tuple[str, ...]]:

@@ -370,7 +370,7 @@ def count_groups(plan: Plan, column: str, sites: Sequence[str] = ()) -> int:
         return len(sites)
     counts = {feature.name: 1 + _count_values(feature) for feature in plan.features if not feature.is_hashed}
     if counts.get(column, MOST_GROUPS + 1) > MOST_GROUPS:
-        known = [name for name, count in counts.items() if count <= MOST_GROUPS]
+        known = [name for name, count in counts.items() if count <= MOST_GROUPS] + [BY_SITE] * bool(sites)
         raise PrivacyError("unknown-name", kind="column of public groups", name=column, known=", ".join(known))
     return counts[column]
 
