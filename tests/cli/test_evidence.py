@@ -18,10 +18,13 @@ from typing import Any
 import pytest
 
 from hedgerow.app import recount
+from hedgerow.app.attack import describe_attack
 from hedgerow.app.evidence import FILL_IN, gather_evidence, render_evidence
 from hedgerow.app.output import json_text, number
+from hedgerow.attacks.measures import Bound, Figure, Separation
 from hedgerow.cli.main import main
 from hedgerow.client.budget import FINISHED, BudgetBook
+from hedgerow.local.attacks import AttackReport, Attribute, KindSignal, MembershipFigures, Reconstruction, Signal
 from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import (
@@ -43,6 +46,19 @@ SCHEMA = json.loads((ROOT / "tests" / "vectors" / "opendp_deployments_schema.jso
 ]
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
+_AREA, _TOO_FEW = Figure(0.5125, 0.0213, 0.5661), Figure(math.nan, math.nan, 0.0198)
+ATTACK = describe_attack(
+    AttackReport(
+        "0" * 64, 40, 2, Bound(0.268, 1.0, 1e-5),
+        (MembershipFigures("scores", "all", 3, 40, Separation(_AREA, {0.01: _TOO_FEW, 0.001: _TOO_FEW})),),
+        (Reconstruction("model file", 3, 20.0, 40, 0.51, 0.02, math.nan, math.nan, 0.49, math.nan),),
+        Signal(40, 0.53, 0.981, 0.997, 0.998, True, (KindSignal("LeafSums", 8, 1, 0.53, 0.98, 0.997, 1.02, 0.03),)),
+        (Attribute("<age>", 30, Figure(0.533, 0.09, 0.605), 0.52, 0.57),), ("<one> of them",),
+    ),
+    is_private=True,
+)  # fmt: skip
+"""What `hedgerow attack --json` prints, of private rows."""
+
 
 @pytest.fixture(scope="module")
 def evaluated(
@@ -54,7 +70,8 @@ def evaluated(
     with pytest.MonkeyPatch.context() as patch:
         lines: list[str] = []
         patch.setattr("hedgerow.cli.evaluate.print_json", lambda content: lines.append(json_text(content)))
-        arguments = ["--federated", *sites, "--epsilon", "3", "--by", "ward", "--by", "site", "--out", str(out), "--json"]
+        by = "--by", "ward", "--by", "site"
+        arguments = ["--federated", *sites, "--epsilon", "3", *by, "--out", str(out), "--json"]
         assert main(["evaluate", str(model), *arguments]) == 0
     printed.write_text(lines[0])
     return out, printed
@@ -70,7 +87,7 @@ def pack(evaluated: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     book.reserve(b"\1" * 16, "wards", plan, [DiscreteGaussianEvent(50.0, 100, 3)], (9.0, 1e-6))
     book.settle(b"\1" * 16, ([DiscreteGaussianEvent(50.0, 100, 3)], {}), FINISHED)
     book.close()
-    (folder / "attack.json").write_text('{"private": true, "membership": {"auc": 0.5125, "bound": 0.5661}}')
+    (folder / "attack.json").write_text(json.dumps(ATTACK))
     options = ["--evaluation", str(evaluation), "--book", str(folder / "north-budget.db")]
     options += ["--attack", str(folder / "attack.json"), "--out", str(folder / "out")]
     assert main(["evidence", str(model), *options]) == 0
@@ -97,7 +114,7 @@ def forms(value: Any) -> set[str]:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return set()
     written = {number(value), number(value, 6), f"{value:.10g}", f"{value:g}", f"{value:.3g}", f"{value:.6g}"}
-    written |= {f"{value:.3f}", f"{100 * value:.1f}"}
+    written |= {f"{value:.3f}", f"{100 * value:.1f}", f"{100 * value:.2f}"}
     return written | ({f"{value:,}"} if isinstance(value, int) else set())
 
 
@@ -342,7 +359,8 @@ def test_figures_of_private_rows_are_never_covered(
     """Only a file that says so is of rows that are not private, and only one that names the plan is of this model."""
     model, content = gather(read_ledger(DiscreteGaussianEvent(30.0, 3000, 4)))
     own = {"plan_digest": model.plan.digest} if "plan_digest" in about else {}
-    page = read_text(render_evidence(model, content | {"attack": {"membership": 0.51, **about, **own}}))
+    unmarked = {} if "private" in about else {"private": None}
+    page = read_text(render_evidence(model, content | {"attack": {**ATTACK, **unmarked, **about, **own}}))
     notes = tomllib.loads((ROOT / "src/hedgerow/app/evidence.toml").read_text())["notes"]
     assert (notes["attack"] in page, notes["attack_other"] in page) == (is_warned, is_other)
 
@@ -361,3 +379,6 @@ def test_only_a_noisy_evaluation_is_taken(text: str, model: Path, tmp_path: Path
     ]
     assert main(arguments) == 2
     assert not (tmp_path / "r.html").exists()
+    # Nor does anything else pass for figures of attacks.
+    assert main(["evidence", str(model), "--out", str(tmp_path / "e"), "--attack", str(tmp_path / "scores.json")]) == 2
+    assert not (tmp_path / "e").exists()

@@ -1,8 +1,9 @@
-"""``hedgerow attack`` on a model: whose rows are attacked, and what was found as tables, a page, JSON and text."""
+"""``hedgerow attack`` on a model: whose rows are attacked; what was found as JSON, and of that tables, page, text."""
 
 from __future__ import annotations
 
-import math
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from hedgerow.app.document import render_document, render_figures, render_section, render_text
-from hedgerow.app.output import PRIVATE, PRIVATE_MARK, alarm, note, number, print_facts, width, wrap_text
+from hedgerow.app.output import PRIVATE, PRIVATE_MARK, alarm, json_text, note, number, print_facts, width, wrap_text
 from hedgerow.app.progress import follow_steps
 from hedgerow.app.statistics import Sheet, print_sheet, render_sheet
-from hedgerow.attacks.measures import Figure
 from hedgerow.data.site_data import read_site_rows, site_rows_from_records
 from hedgerow.data.sources import Location
 from hedgerow.data.units import MOST_LEFT_OUT, RowCount
@@ -50,58 +50,62 @@ def attack_model(model: Model, table: Location | None, *, allowed: float | None)
 
 
 def describe_attack(found: AttackReport, *, is_private: bool) -> dict[str, Any]:
-    """For a program; whoever passes it on is told whether it is of private rows."""
-    return {**(PRIVATE_MARK if is_private else {"private": False, "note": MADE}), **found.to_dict()}
+    """What is printed with --json, which says whether it is of private rows; text and pages are made of this alone."""
+    mark = PRIVATE_MARK if is_private else {"private": False, "note": MADE}
+    content: dict[str, Any] = json.loads(json_text({**mark, **found.to_dict()}))
+    return content
 
 
-def build_attack_sheets(found: AttackReport) -> list[Sheet]:
-    """The tables of what was found."""
+def build_attack_sheets(found: Mapping[str, Any]) -> list[Sheet]:
+    """The tables of what was found.
 
-    def of(figure: Figure, scale: float = 1.0, digits: int = 3) -> str:
-        if math.isnan(figure.value):
+    Raises:
+        KeyError, TypeError, ValueError, IndexError: it is not what `describe_attack` gives.
+    """
+
+    def show(value: float | None, error: float | None, scale: float = 1.0, digits: int = 3) -> str:
+        if value is None:
             return "too few"
-        return f"{figure.value * scale:.{digits}f} ± {figure.error * scale:.{digits}f}"
+        beside = "" if error is None else f" ± {error * scale:.{digits}f}"
+        return f"{value * scale:.{digits}f}{beside}"
 
-    bound = found.bound
-    allowed = ("what the ledger allows", f"{bound.auc:.3f}", *(f"{100 * bound.rate(at):.2f}" for at in (0.01, 0.001)))
+    def figure(one: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
+        return show(one["value"], one["error"], scale, digits)
+
+    bound, signal, told = found["bound"], found["signal"], found["membership"]
+    allowed = [f"{100 * rate['bound']:.2f}" for rate in told[0]["found"]["rates"].values()]
     names = {"scores": "the model's scores", "releases": "all releases"}
     members = tuple(
-        (
-            f"{names[one.attack]}, {one.targets}",
-            of(one.found.auc),
-            *(of(rate, 100, 2) for rate in one.found.rates.values()),
-        )
-        for one in found.membership
-    )
+        (f"{names[one['attack']]}, {one['targets']}", figure(one["found"]["auc"]),
+         *(figure(rate, 100, 2) for rate in one["found"]["rates"].values()))
+        for one in told
+    )  # fmt: skip
     rebuilt = tuple(
-        (f"from {'all releases' if one.source == 'releases' else 'the model file'}",
-         of(Figure(one.share, one.share_error, 1)), of(Figure(one.unique, one.unique_error, 1)),
-         f"{one.chance:.3f}", f"{one.unique_chance:.3f}")
-        for one in found.reconstruction
+        ("all releases" if one["source"] == "releases" else "the model file",
+         show(one["share"], one["share_error"]), show(one["unique"], one["unique_error"]),
+         show(one["chance"], None), show(one["unique_chance"], None))
+        for one in found["reconstruction"]
     )  # fmt: skip
-    signal = found.signal
+    spent = "mean", "largest", "planted"
     kinds = tuple(
-        (kind.kind, str(kind.n_releases), f"{kind.charged:.3f}", f"{kind.mean:.3f}", f"{kind.largest:.3f}",
-         f"{kind.planted:.3f}", of(Figure(kind.noise, kind.noise_error, 1)))
-        for kind in signal.kinds
+        (kind["kind"], str(kind["n_releases"]), f"{kind['charged']:.3f}", *(f"{kind[name]:.3f}" for name in spent),
+         show(kind["noise"], kind["noise_error"]))
+        for kind in signal["kinds"]
     )  # fmt: skip
-    every = ("all", "", "1", f"{signal.mean:.3f}", f"{signal.largest:.3f}", f"{signal.planted:.3f}", "")
+    every = ("all", "", "1", *(f"{signal[name]:.3f}" for name in spent), "")
     cells = tuple(
-        (one.column, str(one.n_cells), of(one.right), f"{one.mean:.3f}", f"{one.largest:.3f}")
-        for one in found.attributes
+        (one["column"], str(one["n_cells"]), figure(one["right"]), f"{one['mean']:.3f}", f"{one['largest']:.3f}")
+        for one in found["attributes"]
     )
+    may = "what the ledger allows"
     return [
-        Sheet("Who was in the data", ("attack", "AUC", "TPR, %, at FPR 1 %", "at 0.1 %"), (*members, allowed)),
-        Sheet("What of the table is found again", ("", "rows", "unique rows", "by chance", "unique"), rebuilt),
-        Sheet(
-            "What one unit adds, as a share of the ledger's mu²",
-            ("release", "number", "charged", "mean", "largest", "planted", "noise's variance"), (*kinds, every),
-        ),
-        Sheet(
-            "Which of two values a cell has",
-            ("column", "cells", "right", "expected", "easiest"),
-            (*cells, ("what the ledger allows", "", f"{bound.accuracy:.3f}", "", "")),
-        ),
+        Sheet("Who was in the data", ("attack", "AUC", "TPR, %, at FPR 1 %", "at 0.1 %"),
+              (*members, (may, f"{bound['auc']:.3f}", *allowed))),
+        Sheet("What of the table is found again", ("from", "rows", "unique rows", "by chance", "unique"), rebuilt),
+        Sheet("What one unit adds, as a share of the ledger's mu²",
+              ("release", "number", "charged", *spent, "noise's variance"), (*kinds, every)),
+        Sheet("Which of two values a cell has", ("column", "cells", "right", "expected", "easiest"),
+              (*cells, (may, "", f"{bound['accuracy']:.3f}", "", ""))),
     ]  # fmt: skip
 
 
@@ -113,34 +117,36 @@ EXPLANATION = (
 )
 
 
-def _list_facts(found: AttackReport) -> list[tuple[str, str]]:
-    bound = found.bound
-    unit = "rows" if found.rows_per_unit == 1 else f"units of up to {found.rows_per_unit} rows"
-    facts = [("table", f"{found.n_units:,} {unit}"), ("ledger", f"epsilon {number(bound.epsilon)} at {bound.delta:g}")]
-    return facts if math.isinf(bound.mu) else [*facts, ("mu", number(bound.mu))]
+def list_attack_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of which table, and what the ledger says."""
+    bound, n_rows = found["bound"], found["rows_per_unit"]
+    unit = "rows" if n_rows == 1 else f"units of up to {n_rows} rows"
+    epsilon, mu = (number(float("inf") if bound[name] == "infinite" else bound[name]) for name in ("epsilon", "mu"))
+    facts = [("table", f"{found['n_units']:,} {unit}"), ("ledger", f"epsilon {epsilon} at {bound['delta']:g}")]
+    return facts if bound["mu"] == "infinite" else [*facts, ("mu", mu)]
 
 
-def render_attack(found: AttackReport, subject: str, *, is_private: bool) -> str:
-    """The page of a report: figures, findings, a table for each attack; with a warning where rows are private."""
+def render_attack(found: Mapping[str, Any], subject: str) -> str:
+    """The page of what `describe_attack` gives: figures, findings, a table for each attack, a warning where private."""
     body = [
-        render_text(PRIVATE, "void") if is_private else render_text(MADE),
-        render_figures(_list_facts(found)),
-        *(render_text(f"Against the ledger: {finding}.", "void") for finding in found.findings),
+        render_text(PRIVATE, "void") if found["private"] else render_text(MADE),
+        render_figures(list_attack_facts(found)),
+        *(render_text(f"Against the ledger: {finding}.", "void") for finding in found["findings"]),
         *(render_section(sheet.title, [render_sheet(sheet)]) for sheet in build_attack_sheets(found)),
         render_text(EXPLANATION, "muted"),
     ]
     return render_document("Attacks on a model's own runs", subject, body)
 
 
-def print_attack(found: AttackReport, *, is_private: bool) -> None:
-    """Print a report on the terminal, with a warning where rows are private; findings come last."""
-    print(f"{wrap_text(PRIVATE if is_private else MADE, hanging=0)}\n")
-    print_facts(_list_facts(found))
+def print_attack(found: Mapping[str, Any]) -> None:
+    """Print what `describe_attack` gives on the terminal, with a warning of private rows; findings come last."""
+    print(f"{wrap_text(PRIVATE if found['private'] else MADE, hanging=0)}\n")
+    print_facts(list_attack_facts(found))
     console = Console(width=width())
     for sheet in build_attack_sheets(found):
         print_sheet(console, sheet, widest=40)
     console.print(Text(EXPLANATION, style="dim"))
-    for finding in found.findings:
+    for finding in found["findings"]:
         alarm(f"Against the ledger: {finding}.")
-    if not found.findings:
+    if not found["findings"]:
         print("\nNothing contradicts the ledger.")

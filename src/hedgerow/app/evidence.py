@@ -19,6 +19,7 @@ from string import Template
 from typing import Any
 
 from hedgerow import __version__
+from hedgerow.app.attack import EXPLANATION, build_attack_sheets, list_attack_facts, render_attack
 from hedgerow.app.document import (
     render_contents,
     render_document,
@@ -38,11 +39,12 @@ from hedgerow.app.report import (
     list_scores,
     pick_facts,
     read_evaluation,
-    read_object,
+    read_printed,
     read_words,
     render_performance,
     render_promise,
 )
+from hedgerow.app.statistics import render_sheet
 from hedgerow.client.budget import BudgetBook
 from hedgerow.evaluation.sums import BY_SITE
 from hedgerow.models.model import Model, write_atomically
@@ -96,7 +98,9 @@ def gather_evidence(
         ],
         "budget": None if book is None else _read_book(book, report.delta),
         "published": [_describe_file(file) for file in files],
-        "attack": None if attack is None else read_object(attack),
+        "attack": None
+        if attack is None
+        else read_printed(attack, "--attack", "hedgerow attack", lambda found: render_attack(found, "")),
         "evaluation": None if evaluation is None else read_evaluation(evaluation),
         "importances": list_importances(model),
         "software": _describe_software(),
@@ -398,22 +402,12 @@ def _render_attack(content: Content, notes: Mapping[str, str]) -> list[str]:
         return [render_text(notes["no_attack"])]
     # Only what says of itself that its rows are not private is taken to be so.
     is_private = attack.get("private", True) is not False
-    rows = [row for row in _list_figures(attack) if row[0] not in ("private", "note")]
     note = render_text(notes["attack"], "void") if is_private else render_text(notes["attack_public"])
     other = [] if attack.get("plan_digest") in own else [render_text(notes["attack_other"], "void")]
-    return [note, *other, render_table("Attacks", ("figure", "value", "at most"), rows)]
-
-
-def _list_figures(content: Any, name: str = "") -> list[tuple[str, str, str]]:
-    """What JSON holds, each by the path to it: a figure with its standard error and bound is one line, null is none."""
-    if isinstance(content, dict) and {"value", "error"} <= content.keys():
-        value, error = content["value"], content["error"]
-        found = "too few" if not isinstance(value, int | float) else f"{_text(value)} ± {_text(error)}"
-        return [(name, found, "" if content.get("bound") is None else _text(content["bound"]))]
-    if isinstance(content, dict | list):
-        pairs = content.items() if isinstance(content, dict) else enumerate(content, 1)
-        return [row for key, own in pairs for row in _list_figures(own, f"{name}, {key}" if name else str(key))]
-    return [] if content is None else [(name, _text(content), "")]
+    findings = [render_text(f"Against the ledger: {finding}.", "void") for finding in attack["findings"]]
+    sheets = [part for sheet in build_attack_sheets(attack) for part in (render_text(sheet.title), render_sheet(sheet))]
+    facts = render_facts(list_attack_facts(attack))
+    return [note, *other, facts, *findings, *sheets, render_text(EXPLANATION, "muted")]
 
 
 def _list_counts(content: Content) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ import io
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -44,35 +44,40 @@ def read_words() -> Content:
     return tomllib.loads(resources.files("hedgerow.app").joinpath("evidence.toml").read_text(encoding="utf-8"))
 
 
-def read_object(file: Path) -> Content:
-    """The JSON object in a file; UsageError for anything else."""
+def read_printed(file: Path, option: str, command: str, check: Callable[[Content], object]) -> Content:
+    """The JSON object that a command printed into a file.
+
+    Args:
+        option, command: for the message.
+        check: raises KeyError, TypeError, ValueError, AttributeError or IndexError for any other object.
+
+    Raises:
+        UsageError: it is no such file.
+    """
     data = file.read_bytes()
     try:
         found = read_json(data)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise UsageError(
-            "argument", code="usage", name="FILE", value=str(file), expected="what a command printed with --json"
-        )
+        if not isinstance(found, dict):
+            raise TypeError("it is no object")
+        check(found)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        expected = f"a file with what `{command} --json` printed"
+        raise UsageError("argument", code="usage", name=option, value=str(file), expected=expected) from None
     return found
 
 
 def read_evaluation(file: Path) -> Content:
     """What `hedgerow evaluate --federated --json` printed into a file; UsageError for anything else."""
-    found = read_object(file)
-    try:
+
+    def check(found: Content) -> None:
         _read_curves(found)
         measured = [found, *(own for groups in found.get("groups", {}).values() for own in groups.values())]
         estimates = [each for own in measured for each in (own["n_records"], *own["scores"].values())]
         is_one = all(each.keys() == {"value", "noise_error", "sampling_error"} for each in estimates)
-        is_one = is_one and isinstance(found["cost"]["epsilon"], int | float | str) and "private" not in found
-    except (KeyError, TypeError, ValueError, AttributeError):
-        is_one = False
-    if not is_one:
-        expected = "a file with what `hedgerow evaluate --federated --json` printed"
-        raise UsageError("argument", code="usage", name="--evaluation", value=str(file), expected=expected)
-    return found
+        if not (is_one and isinstance(found["cost"]["epsilon"], int | float | str) and "private" not in found):
+            raise ValueError("it is no evaluation with noise")
+
+    return read_printed(file, "--evaluation", "hedgerow evaluate --federated", check)
 
 
 def _read_curves(evaluation: Content) -> list[CalibrationCurve]:

@@ -36,11 +36,11 @@ def run(arguments: argparse.Namespace) -> None:
     own = {} if arguments.data is None else {arguments.data: arguments.data}
     table = next(iter(adapt_sites(own, arguments.adapters).values()), None)
     model = Model.load(arguments.model)
-    found = attack_model(model, table, allowed=arguments.allow_loss)
+    found = describe_attack(attack_model(model, table, allowed=arguments.allow_loss), is_private=bool(own))
     if page is not None:
         subject = f"{model.plan.name}: {Path(arguments.model).name}, {today()}"
-        write_atomically(page, render_attack(found, subject, is_private=bool(own)).encode())
+        write_atomically(page, render_attack(found, subject).encode())
     if arguments.json:
-        print_json({"model": arguments.model, "data": arguments.data, **describe_attack(found, is_private=bool(own))})
+        print_json({"model": arguments.model, "data": arguments.data, **found})
         return
-    print_attack(found, is_private=bool(own))
+    print_attack(found)
