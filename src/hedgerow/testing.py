@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,6 @@ import numpy.typing as npt
 from hedgerow.client.node import Node, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError
-from hedgerow.methods.registry import program_for
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
@@ -28,7 +28,7 @@ from hedgerow.privacy.ledger import read_prepared_ledger
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Choice, IntVector, PureQuery, Query
 from hedgerow.server.release import PlainAggregation, Releaser, run_program
-from hedgerow.training.settings import Settings
+from hedgerow.training.steps import play
 from hedgerow.trees.binning import N_PLACES, build_grid
 
 PLAYED = {"the plan's noise": 1, "no noise": 0, "64 times the noise": 64}
@@ -94,12 +94,15 @@ class _ScaledNoise(SeededNoise):
         return self._factor * super().laplace(scale, length, purpose)
 
 
+class _Unplayable(Exception):
+    """A fault that ends a play: its words, and the query that it is about."""
+
+
 class _Checked:
     """A plan under check, and what was found so far; attributes as of `MethodCheck`."""
 
     def __init__(self, task: TrainingTask, seed: int) -> None:
         self.task, self.plan, self.seed = task, task.plan, seed
-        self.settings: Settings = task.settings
         # By their words, so that a fault that shows in every play and every tree is told once.
         self.faults: dict[str, None] = {}
         self.n_rounds, self.epsilon = 0, 0.0
@@ -111,32 +114,36 @@ class _Checked:
         parts = [[number] for number in numbers] + [numbers, numbers[:0]]
         *alone, together, empty = self._nodes(rows, parts)
         releaser = Releaser(_ScaledNoise(self.seed, factor), ledger=read_prepared_ledger(self.plan))
-        program, replica = (program_for(self.plan, self.settings) for _ in range(2))
-        kinds: Counter[str] = Counter()
+        replica, kinds = self.task.program(), Counter[str]()
+        released: Any = None
+
+        def release(query: Query) -> IntVector:
+            nonlocal released
+            kinds[query.purpose.kind] += 1
+            if kinds.total() > self.task.schedule.n_rounds:
+                raise _Unplayable(f"more than the {self.task.schedule.n_rounds} rounds that its schedule says")
+            if _stated(query) != _stated(replica.send(released)):
+                raise _Unplayable("its program asks otherwise when it is given the same releases again", query)
+            answers = [node.answer(query) for node in (*alone, together, empty)]
+            if any(own.dtype != np.int64 or own.shape != (query.length,) for own in answers):
+                raise _Unplayable(f"an answer is no int64 vector of the {query.length} entries that are stated", query)
+            for fault in self._faults_of(query, answers[:-2], answers[-2], answers[-1]):
+                self._note(fault, query)
+            released = releaser.release(query, answers[-2])
+            return released.copy()
+
         try:
-            query, other = next(program), next(replica)
-            while True:
-                kinds[query.purpose.kind] += 1
-                if sum(kinds.values()) > self.task.schedule.n_rounds:
-                    self._note(f"more than the {self.task.schedule.n_rounds} rounds that its schedule says")
-                    return
-                if _stated(query) != _stated(other):
-                    self._note("its program asks otherwise when it is given the same releases again", query)
-                    return
-                answers = [node.answer(query) for node in (*alone, together, empty)]
-                if any(own.dtype != np.int64 or own.shape != (query.length,) for own in answers):
-                    self._note(f"an answer is no int64 vector of the {query.length} entries that are stated", query)
-                    return
-                for fault in self._faults_of(query, answers[:-2], answers[-2], answers[-1]):
-                    self._note(fault, query)
-                released = releaser.release(query, answers[-2])
-                other, query = replica.send(released.copy()), program.send(released)
+            play(self.task.program(), release)
+        except _Unplayable as fault:
+            self._note(*fault.args)
+            return
         except StopIteration:
-            pass
+            self._note("its program ends otherwise when it is given the same releases again")
+            return
         except HedgerowError as fault:
             self._note(f"with {said}: {fault.what}")
             return
-        self.n_rounds = max(self.n_rounds, sum(kinds.values()))
+        self.n_rounds = max(self.n_rounds, kinds.total())
         for kind, count in kinds.items():
             planned = self.task.schedule.kinds.get(kind, (0, 0))[0]
             if count > planned:
@@ -152,9 +159,9 @@ class _Checked:
         for n_sites in SITES:
             owner = random.integers(0, n_sites, N_DIVIDED)
             nodes = self._nodes(rows, [np.flatnonzero(owner == site) for site in range(n_sites)])
-            noise, program = SeededNoise(self.seed, exact=False), program_for(self.plan, self.settings)
+            noise = SeededNoise(self.seed, exact=False)
             try:
-                outcome = run_program(self.plan, program, PlainAggregation(nodes), noise)
+                outcome = run_program(self.plan, self.task.program(), PlainAggregation(nodes), noise)
             except HedgerowError as fault:
                 self._note(f"over {n_sites} sites: {fault.what}")
                 return
@@ -168,7 +175,7 @@ class _Checked:
         for number, part in enumerate(parts):
             own = np.asarray(part, dtype=np.intp)
             node = Node(
-                f"site {number}", rows.only(own), self.plan, self.settings, sampling=SeededSampling(self.seed, own)
+                f"site {number}", rows.only(own), self.plan, self.task.settings, sampling=SeededSampling(self.seed, own)
             )
             if nodes:
                 # One object, for kernels keep what they make of a loss for so many losses only.
@@ -187,8 +194,13 @@ class _Checked:
             yield "one row adds more to an entry than the stated bound"
         rows = self.plan.privacy.rows_per_unit
         if isinstance(query, Choice):
-            if max(_range_of(query, together, answer) for answer in alone) > query.pure.sensitivity:
-                yield "one row moves the scores of its choices further than the stated sensitivity"
+            after = query.candidates(together)
+            for answer in alone:
+                # How far a row moves the scores of all choices together, one candidate against another.
+                moved = zip(after, query.candidates(together - answer), strict=True)
+                ranges = [int(np.ptp(new - old)) for (_, new), (_, old) in moved if len(new)]
+                if sum(ranges) > query.pure.sensitivity:
+                    yield "one row moves the scores of its choices further than the stated sensitivity"
             return
         squared = max(sum(entry * entry for entry in answer.tolist()) for answer in alone) * rows * rows
         share = squared / query.sensitivity_squared if query.sensitivity_squared else math.inf
@@ -224,10 +236,3 @@ def _stated(query: Query) -> tuple[object, ...]:
     """What two replicas of a program must say alike."""
     numbers = query.length, query.bound, query.sensitivity_squared, query.noise_multiplier, query.ensemble_size
     return (query.purpose, *numbers, query.left_open())
-
-
-def _range_of(query: Choice, total: IntVector, own: IntVector) -> int:
-    """How far a row moves the scores of all choices together, one candidate against another."""
-    before, after = query.candidates(total - own), query.candidates(total)
-    moved = [new - old for (_, new), (_, old) in zip(after, before, strict=True)]
-    return sum(int(np.ptp(scores)) for scores in moved if len(scores))

@@ -33,7 +33,7 @@ from hedgerow.protocol.groups import LineUp, count_drawing_rounds, derive_drawin
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.guarantees import Wishes, dealt, default_colluders, derive
 from hedgerow.secagg.transitions import SumAbandoned
-from hedgerow.server.release import GroupedChecks, PlainAggregation, Releaser, Summed, require_plausible
+from hedgerow.server.release import PlainAggregation, Releaser, RunChecks, Summed
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.plausibility import PartitionSums
 
@@ -252,12 +252,7 @@ def carried_out(
     """
     n_sites, n_groups, task = case.n_sites, case.n_groups, TrainingTask(plan)
     noise = SharedNoise(seed, n_sites // n_groups) if case.is_drawn else SeededNoise(seed, exact=False)
-    releaser, run, checks, grouped = (
-        Releaser(noise),
-        Replica(task),
-        build_checks(task),
-        GroupedChecks(lambda: build_checks(task)),
-    )
+    releaser, run, checks = Releaser(noise), Replica(task), RunChecks(lambda: build_checks(task))
     n_rounds = count_drawing_rounds(task.schedule.n_rounds) if case.is_drawn else 0
     lineup, out_of_line, told_in = LineUp(n_sites, max(1, n_groups), n_rounds), set[int](), 0
     keys, declared, liar = (
@@ -278,13 +273,13 @@ def carried_out(
         faults: set[int] = set()
         try:
             if n_groups:
-                released, found = grouped.pack_sums(query, plan, releaser.release_groups(query, totals), summed)
+                released, found = checks.check(query, plan, releaser.release_groups(query, totals), summed)
                 faults = set(found)
                 named += of[liar] in faults
                 misnamed += bool(faults - {of[liar]})
             else:
                 released = releaser.release(query, totals[0])
-                require_plausible(checks, query, plan, released, summed[0])
+                checks.check(query, plan, {0: released}, summed)
         except SumAbandoned as fault:
             stopped = f"{fault.code}, round {query.purpose.round}"
             break

@@ -37,9 +37,9 @@ from hedgerow.server import coordinator
 from hedgerow.server.coordinator import RunEventKind
 from hedgerow.server.release import (
     GroupedAggregation,
-    GroupedChecks,
     PlainAggregation,
     Releaser,
+    RunChecks,
     Summed,
     run_program,
     weigh_groups,
@@ -646,13 +646,13 @@ def test_a_group_that_was_away_is_compared_with_nothing() -> None:
     held = [make_data(plan, 400, i) for i in range(N_GROUPS)]
     held = [dataclasses.replace(rows, labels=np.ones_like(rows.labels)) for rows in held]
     nodes = [Node(f"s{i}", rows, plan, settings) for i, rows in enumerate(held)]
-    checks = GroupedChecks(lambda: ReleaseChecks(lambda: settings.loss(plan)))
+    checks = RunChecks(lambda: ReleaseChecks(lambda: settings.loss(plan)))
     releaser, query = Releaser(SeededNoise(1)), next(program)
     for number in range(6):
         totals = {group: node.answer(query) for group, node in enumerate(nodes)}
         there = {group: total for group, total in totals.items() if group or number in (0, 5)}
         summed = {group: Summed(None, 1, (f"s{group}",), (400,)) for group in there}
-        release, faults = checks.pack_sums(query, plan, releaser.release_groups(query, there), summed)
+        release, faults = checks.check(query, plan, releaser.release_groups(query, there), summed)
         assert not faults
         with suppress(StopIteration):
             query = program.send(combine(release, N_GROUPS))

@@ -219,7 +219,7 @@ def site_data_from_records(
     Raises:
         DataError: when there are no records (without `left_out`), or they were read without labels or identifiers.
     """
-    return bound_sites({"": site_rows_from_records(chunks, plan, left_out)}, plan)[""]
+    return bound_sites({"": site_rows_from_records(chunks, plan, left_out, folder)}, plan)[""]
 
 
 def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]]:
@@ -296,7 +296,8 @@ def read_site_rows(
     """All rows of a table, for `bound_sites`; arguments and errors as in `read_site_data`, and the folder as above."""
     left_out: RowsLeftOut | None = None if strict else {}
     table = open_table(path, plan.privacy.line_breaks)
-    rows = site_rows_from_records(read_records(table, plan, left_out=left_out), plan, left_out, folder)
+    chunks = read_records(table, plan, left_out=left_out)
+    rows = site_rows_from_records(chunks, plan, left_out, folder)
     # Arrow would keep the room of the table for the next one.
     pa.default_memory_pool().release_unused()
     return replace(rows, lines=getattr(table, "lines", None))

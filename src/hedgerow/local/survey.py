@@ -35,6 +35,7 @@ from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.questions import AskedColumn, Questions
 from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declare_column
 from hedgerow.survey.statistics import ColumnStatistics, TableStatistics
+from hedgerow.training.steps import play
 
 MOST_ROWS = 2**33
 """Rows that all sites together may have at most: masked sums have words for so many."""
@@ -64,17 +65,12 @@ def survey_sites(questions: Questions, sites: Mapping[str, RawSite], noise: Nois
     Raises:
         PrivacyError: for an epsilon or delta out of range.
     """
-    program = survey(questions)
-    query = next(program)
     nodes: list[Answering] = [SurveyNode(name, sites[name], questions.rows_per_unit) for name in sorted(sites)]
     aggregation = build_aggregation(_carrier(questions, len(nodes)), nodes, questions.schedule.n_rounds, noise)
     releaser = Releaser(noise)
-    try:
-        while True:
-            query = program.send(releaser.release(query, aggregation.sum_answers(query)))
-    except StopIteration as finished:
-        is_clear = len(nodes) > 1 and isinstance(aggregation, PlainAggregation)
-        return Surveyed(finished.value, releaser.ledger, is_clear)
+    findings = play(survey(questions), lambda query: releaser.release(query, aggregation.sum_answers(query)))
+    is_clear = len(nodes) > 1 and isinstance(aggregation, PlainAggregation)
+    return Surveyed(findings, releaser.ledger, is_clear)
 
 
 def _carrier(questions: Questions, n_sites: int) -> Plan:

@@ -96,12 +96,11 @@ from hedgerow.secagg.view import Cohort, EpochView, is_enough, split_members
 from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
 from hedgerow.server.release import (
     EvaluatedModel,
-    GroupedChecks,
     Outcome,
     Releaser,
+    RunChecks,
     Summed,
     check_report,
-    require_plausible,
     weigh_groups,
 )
 from hedgerow.server.sites import (
@@ -118,7 +117,6 @@ from hedgerow.survey.program import Found
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import no_trees
-from hedgerow.trees.plausibility import ReleaseChecks
 
 # Before anyone is invited ---------------------------------------------------------------------------------------------
 
@@ -435,8 +433,7 @@ class CoordinatorRun:
         if isinstance(self.task, TrainingTask):
             self.ledger = read_prepared_ledger(self.plan)
         self.replica = Replica(self.task)
-        self.checks: ReleaseChecks = build_checks(self.task)
-        self.grouped = GroupedChecks(lambda: build_checks(self.task))
+        self.checks = RunChecks(lambda: build_checks(self.task))
         self.lineup = LineUp(len(self.setup.roster.sites), self.replica.n_groups, self.replica.n_rounds)
         self.sites = Sites(self.setup.roster, self.plan)
 
@@ -622,8 +619,12 @@ def choose_members(run: CoordinatorRun) -> set[str]:
     if not run.plan.federation.groups:
         return _choose_from(run, members, run.sites.least)
     parts = [{run.sites.name(node) for node in part} for part in run.parts(members)]
-    there = [found for part in parts if len(found := _choose_from(run, part, run.sites.least_in_sum)) == len(part)
-             and len(found) >= run.sites.least_in_sum]
+    there = [
+        found
+        for part in parts
+        if len(found := _choose_from(run, part, run.sites.least_in_sum)) == len(part)
+        and len(found) >= run.sites.least_in_sum
+    ]
     is_most = len(there) >= least_groups(run.plan.federation.groups)
     return set[str]().union(*there) if is_most else set()
 
@@ -1067,11 +1068,8 @@ def _judge(
     noisy: Mapping[int, IntVector],
     summed: Mapping[int, Summed],
 ) -> JournalledRelease:
-    """The release without the groups that no records add up to; raises as `require_plausible` where all are such."""
-    if not run.replica.n_groups:
-        require_plausible(run.checks, query, run.plan, noisy[0], summed[0])
-        return line
-    released, faults = run.grouped.pack_sums(query, run.plan, noisy, summed)
+    """The release without the groups that no records add up to; raises as `RunChecks.check` where all are such."""
+    released, faults = run.checks.check(query, run.plan, noisy, summed)
     for group in faults:
         for name in summed[group].sites or ():
             run.tell(RunEventKind.COMPLAINT, name, "group-out-of-line")

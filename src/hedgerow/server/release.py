@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -34,12 +34,11 @@ from hedgerow.secagg.guarantees import least_groups
 from hedgerow.secagg.masks import require_within
 from hedgerow.secagg.transitions import Code, SumAbandoned, refuse
 from hedgerow.survey.program import Found
-from hedgerow.training.steps import Program
+from hedgerow.training.steps import Program, Result, play
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 Progress = Callable[[Query, Ledger], None]
-Result = TypeVar("Result")
 
 # Sums ------------------------------------------------------------------------------------------------------------
 
@@ -241,20 +240,20 @@ def weigh_groups(summed: Mapping[int, Summed]) -> dict[int, int]:
     return {group: len(one.sites or ()) or one.n_nodes for group, one in summed.items()}
 
 
-class GroupedChecks:
-    """The checks of a run's releases over groups: each group's sums are compared with its own."""
+class RunChecks:
+    """The checks of a run's releases: each group's sums are compared with its own; a sum over all sites is group 0."""
 
     def __init__(self, checks: Callable[[], ReleaseChecks]) -> None:
         self._make = checks
         self._by_group: dict[int, ReleaseChecks] = {}
 
-    def pack_sums(
+    def check(
         self, query: Query, plan: Plan, sums: Mapping[int, IntVector], summed: Mapping[int, Summed]
     ) -> tuple[IntVector, dict[int, SumAbandoned]]:
         """The release of these noisy sums, and why some groups sit it out, whose sums no records can add up to.
 
         Raises:
-            SumAbandoned: as `require_plausible`, where too few groups are left.
+            SumAbandoned: as `require_plausible`, of a sum over all sites, or where too few groups are left.
         """
         faults: dict[int, SumAbandoned] = {}
         # Of a group that is not in this round it would not be known how far this round moves its totals.
@@ -267,6 +266,10 @@ class GroupedChecks:
                 faults[group] = fault
         good = {group: released for group, released in sums.items() if group not in faults}
         n_groups = plan.federation.groups
+        if not n_groups:
+            if faults:
+                raise faults[0]
+            return good[0], {}
         if len(good) < least_groups(n_groups):
             raise next(iter(faults.values()), refuse(Code.TOO_FEW_UPLOADS, f"{len(good)} groups of {n_groups}."))
         return pack(good, weigh_groups(summed), query.length, n_groups, faults), faults
@@ -391,28 +394,24 @@ def _carry_out(
     progress: Progress | None = None,
 ) -> Result:
     """Answer each of the program's queries with a release, and return its result."""
-    checks = ReleaseChecks(lambda: resolve(plan).loss(plan))
-    grouped = GroupedChecks(lambda: ReleaseChecks(lambda: resolve(plan).loss(plan)))
-    try:
-        query = next(program)
-        while True:
-            parts = aggregation.groups if isinstance(aggregation, GroupedAggregation) else ()
-            if parts:
-                totals = {group: part.sum_answers(query) for group, part in enumerate(parts)}
-                noisy = releaser.release_groups(query, totals, aggregation.cohort)
-                sums = {group: Summed(part.cohort, part.n_nodes, part.sites) for group, part in enumerate(parts)}
-                released = combine(grouped.pack_sums(query, plan, noisy, sums)[0], len(parts))
-            else:
-                total = aggregation.sum_answers(query)
-                released = releaser.release(query, total, aggregation.cohort)
-                summed = Summed(aggregation.cohort, aggregation.n_nodes, aggregation.sites)
-                require_plausible(checks, query, plan, released, summed)
-            if progress is not None:
-                progress(query, releaser.ledger)
-            query = program.send(released)
-    except StopIteration as finished:
-        result: Result = finished.value
-        return result
+    groups = aggregation.groups if isinstance(aggregation, GroupedAggregation) else ()
+    checks = RunChecks(lambda: ReleaseChecks(lambda: resolve(plan).loss(plan)))
+
+    def release(query: Query) -> IntVector:
+        totals = {number: part.sum_answers(query) for number, part in enumerate(groups or [aggregation])}
+        cohort = aggregation.cohort
+        if groups:
+            noisy = releaser.release_groups(query, totals, cohort)
+        else:
+            noisy = {0: releaser.release(query, totals[0], cohort)}
+        parts = enumerate(groups or [aggregation])
+        summed = {number: Summed(part.cohort, part.n_nodes, part.sites) for number, part in parts}
+        released, _ = checks.check(query, plan, noisy, summed)
+        if progress is not None:
+            progress(query, releaser.ledger)
+        return combine(released, len(groups)) if groups else released
+
+    return play(program, release)
 
 
 def _check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:

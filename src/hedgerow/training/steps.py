@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,21 @@ Where `EndedEarly` is thrown into it in place of a release, it returns the model
 
 class EndedEarly(Exception):
     """No further release will come."""
+
+
+Result = TypeVar("Result")
+
+
+def play(program: Generator[Query, IntVector, Result], answer: Callable[[Query], IntVector]) -> Result:
+    """Carry a program out: give it the answer to each of its queries, and return what it found."""
+    released: Any = None
+    while True:
+        try:
+            query = program.send(released)
+        except StopIteration as finished:
+            result: Result = finished.value
+            return result
+        released = answer(query)
 
 
 @dataclass(frozen=True, eq=False)
