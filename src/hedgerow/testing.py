@@ -130,7 +130,8 @@ class _Checked:
             for fault in self._faults_of(query, answers[:-2], answers[-2], answers[-1]):
                 self._note(fault, query)
             released = releaser.release(query, answers[-2])
-            return released.copy()
+            handed: IntVector = released.copy()
+            return handed
 
         try:
             play(self.task.program(), release)
