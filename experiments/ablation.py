@@ -32,7 +32,7 @@ from hedgerow.losses.censored import concordance, integrated_brier_score
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.losses.survival import survival_codes
 from hedgerow.methods.boosting import program, settings, start
-from hedgerow.methods.boosting.schedule import BoostingSettings, weight_of_trees
+from hedgerow.methods.boosting.schedule import BoostingSettings, weigh_trees
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -204,7 +204,7 @@ def _settings(plan: Plan, part: Part) -> BoostingSettings:
     if all(getattr(own, name) == value for name, value in changes.items()):
         return own
     changed = replace(own, **changes)
-    weight = weight_of_trees(plan, changed) / (1 - changed.start_share - changed.calibration_share)
+    weight = weigh_trees(plan, changed) / (1 - changed.start_share - changed.calibration_share)
     return replace(changed, noise_multiplier=calibrate_noise(plan, changed, weight))
 
 

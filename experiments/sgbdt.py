@@ -34,7 +34,7 @@ from hedgerow.local.training import ArrivingNode
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt import SGbdt
-from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt, start_rounds
+from hedgerow.methods.s_gbdt.settings import list_start_rounds, resolve_s_gbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import ORDERS, compute_sampled_divergence, epsilon_of_curve, paper_divergence
 from hedgerow.privacy.noise import SeededNoise
@@ -135,7 +135,7 @@ class Bench:
         plan, parts = plan_of(self.prepared.table, variant, epsilon, int(train.sum()), seed), {0: train}
         if late is not None:
             settings = resolve_s_gbdt(plan)
-            terms, n_starting = settings.s_gbdt, sum(own.count for own in start_rounds(plan, settings.s_gbdt))
+            terms, n_starting = settings.s_gbdt, sum(own.count for own in list_start_rounds(plan, settings.s_gbdt))
             # Without a filter all rounds are regular ones; the rows come after the same number of them.
             n_before = terms.n_regular_rounds // (1 if variant.section["individual_filter"] else 2)
             first = n_before + n_starting

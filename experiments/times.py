@@ -25,7 +25,7 @@ from experiments import datasets
 from experiments.datasets import category, number
 from experiments.harness import arguments, least_seconds, options_of, plan_for
 from hedgerow import DPGBDTClassifier
-from hedgerow.data.sources import open_table, table_place
+from hedgerow.data.sources import find_place, open_table
 from hedgerow.data.tables import Table
 from hedgerow.data.units import list_needed_columns, records_from_columns
 from hedgerow.plan.toml import plan_toml
@@ -310,6 +310,6 @@ def _cells(open_table: Callable[[], Table]) -> Iterator[Any]:
 
 
 def _codes(open_table: Callable[[], Table]) -> Iterator[Any]:
-    names, place = list_needed_columns(PLAN, with_label=True, with_unit=None), table_place(open_table())
+    names, place = list_needed_columns(PLAN, with_label=True, with_unit=None), find_place(open_table())
     for batch in _cells(open_table):
         yield records_from_columns(dict(zip(names, batch, strict=True)), PLAN, table=place)

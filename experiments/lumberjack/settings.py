@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from experiments.lumberjack import Lumberjack
 from experiments.lumberjack.forest import MOST_ASKED, UNIT, LeafCounts, NodeCounts, look, rounds_of
-from hedgerow.methods.line import asks_for_line, line_rounds, line_share, line_weights
+from hedgerow.methods.line import asks_for_line, choose_line_share, divide_line_share, list_line_rounds
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import calibrate_sigmas, multipliers_of
@@ -87,10 +87,10 @@ def resolve_lumberjack(plan: Plan) -> LumberjackSettings:
     if math.isinf(privacy.epsilon):
         return settings
     if asks_for_line(plan):
-        share = line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
+        share = choose_line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
         settings = replace(settings, line_share=share)
     left = 1 - settings.line_share
-    share, last = Lumberjack.of(plan).search_share * left, line_weights(settings.line_share)
+    share, last = Lumberjack.of(plan).search_share * left, divide_line_share(settings.line_share)
     weights = share / rounds_of(settings.height), left - share, *(last if settings.has_line else ())
     demands = [alike.demand(weight) for alike, weight in zip(_alike_rounds(plan, settings), weights, strict=True)]
     sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, read_prepared_events(plan))
@@ -120,5 +120,5 @@ def _alike_rounds(plan: Plan, settings: LumberjackSettings) -> list[AlikeRounds]
             sensitivity_squared=leaves,
             noise_multiplier=settings.noise_multiplier,
         ),
-        *(line_rounds(plan, settings.line_multipliers) if settings.has_line else []),
+        *(list_line_rounds(plan, settings.line_multipliers) if settings.has_line else []),
     ]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.app.cost import model_facts, trees_text
+from hedgerow.app.cost import describe_trees, model_facts
 from hedgerow.app.inputs import parse_sites, read_plan
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK
 from hedgerow.cli.main import main
@@ -48,9 +48,9 @@ def test_train_counts_trees_as_privacy_does() -> None:
     assert dict(model_facts(plan, resolve(plan)))["max_depth"] == "3"
     n_start = model.ensemble.n_trees - 7
     assert n_start > 0
-    assert trees_text(plan, model.ensemble) == f"7 trees of depth 3, and {n_start} for start and calibration"
+    assert describe_trees(plan, model.ensemble) == f"7 trees of depth 3, and {n_start} for start and calibration"
     # Of a run that ended early nobody knows which trees it lacks.
-    assert trees_text(plan, model.ensemble, is_whole=False).startswith(f"{7 + n_start} trees of depth ")
+    assert describe_trees(plan, model.ensemble, is_whole=False).startswith(f"{7 + n_start} trees of depth ")
 
 
 def test_train_as_json(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run) -> None:

@@ -18,7 +18,7 @@ from hedgerow.app import coordinator, study
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
 from hedgerow.app.inputs import prompt, read_policy
 from hedgerow.app.join import JoinOptions, _book, _compare, _DoorLine, _require_company
-from hedgerow.app.rows import _read_now, loader
+from hedgerow.app.rows import _read_now, make_loader
 from hedgerow.app.study import build_policy
 from hedgerow.app.survey import SurveyOptions
 from hedgerow.cli.main import main
@@ -131,7 +131,7 @@ def test_too_few_sites_are_told_before_anyone_is_called(
         raise UsageError("not-asked")
 
     monkeypatch.setattr("hedgerow.app.study.StudyServer", no_server)
-    policy = 'max_epsilon = 5\ndelta = 1e-5\nmin_sites = 2\n'
+    policy = "max_epsilon = 5\ndelta = 1e-5\nmin_sites = 2\n"
     Path("fewer.toml").write_text(policy, encoding="utf-8")
     for invited, is_told in (["south"], True), (["west"], False), (["north", "south", "--again"], False):
         assert main(["study", "invite", *invited, *(["--policy", "fewer.toml"] if "--again" in invited else [])]) == 0
@@ -263,7 +263,7 @@ def test_a_run_over_a_table_that_was_changed_meanwhile_is_told(tmp_path: Path) -
     """A node that stays takes the rows as it has read them; its owner, who has exported them anew, hears of it."""
     table, plan, told = tmp_path / "north.csv", parse_plan(PLAN), list[str]()
     table.write_text("sex,outcome\n" + "male,no\n" * 20, encoding="utf-8")
-    load = _read_now(loader(str(table), None), plan, [table], told.append)
+    load = _read_now(make_loader(str(table), None), plan, [table], told.append)
     assert load(plan).n_records == 20 and not told
     table.write_text("sex,outcome\n" + "male,no\n" * 30, encoding="utf-8")
     assert load(plan).n_records == 20 and "changed since it was read" in told[0]
@@ -456,9 +456,7 @@ def test_only_words_of_the_owner_grant_noise_of_others(
         assert read_policy(f"wards/wards-{name}/policy.toml").noise == ("server",)
 
 
-def test_the_owner_is_shown_all_that_the_policy_allows(
-    invitation: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_owner_is_shown_all_that_the_policy_allows(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What a proposal leaves unsaid is allowed as well, and the thirteenth name of a list as much as the first; what
     it allows beyond the usual is said by itself.
     """

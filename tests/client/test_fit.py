@@ -22,7 +22,7 @@ from hedgerow.data.adapters import Adapter, read_adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.fit import table_fit
 from hedgerow.data.site_data import read_site_data
-from hedgerow.data.sources import adapt, open_table, table_place
+from hedgerow.data.sources import adapt, find_place, open_table
 from hedgerow.errors import DataError, PolicyRefusal
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Plan
@@ -176,7 +176,7 @@ OTHERWISE = plan_with(
 )
 ODD_ROWS = [
     f"{'MF'[row % 2]},{'S' if row % 2 else 'Medicine'},{'.' if row % 7 == 0 else row % 5},"
-    f'{"<11.0" if row % 3 == 0 else row},{"Yes" if row % 2 else "No"}'
+    f"{'<11.0' if row % 3 == 0 else row},{'Yes' if row % 2 else 'No'}"
     for row in range(100)
 ]
 ODD_TABLE = "\n".join(["sex,ward,lactate,crp,ill", *ODD_ROWS]) + "\n"
@@ -236,7 +236,7 @@ def test_a_line_that_is_printed_reads_more_and_changes_nothing(
         table = open_table(adapt(str(folder / "a.csv"), adapter))
         found = []
         for name, column in zip(HEADERS, next(table.batches(HEADERS, 100, {})), strict=True):
-            place = replace(table_place(table), column=name)
+            place = replace(find_place(table), column=name)
             found.append([cell_of(plan, column[at : at + 1], place) for at in range(len(rows))])
         return found
 

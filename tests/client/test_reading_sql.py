@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hedgerow.app.rows import loader
+from hedgerow.app.rows import make_loader
 from hedgerow.data.site_data import read_site_data, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.errors import DataError, EnvironmentFault, UsageError
@@ -43,7 +43,7 @@ def test_a_query_gives_what_a_file_gives(database: str, tmp_path: Path) -> None:
         from_query, _ = site_data_from_records(records, plan)
         assert np.array_equal(from_query.codes, from_file.codes)
         assert np.array_equal(from_query.labels, from_file.labels)
-    assert np.array_equal(loader(database, "select * from patients order by rowid")(plan).codes, from_file.codes)
+    assert np.array_equal(make_loader(database, "select * from patients order by rowid")(plan).codes, from_file.codes)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_password_in_a_url_is_never_repeated() -> None:
 def test_a_url_and_a_query_belong_together(data: str, query: str | None) -> None:
     """Half of the two is a mistake of the command line, found before anything is dialled."""
     with pytest.raises(UsageError):
-        loader(data, query)
+        make_loader(data, query)
 
 
 def test_one_text_that_is_not_utf8_leaves_out_its_own_row(database: str) -> None:
@@ -95,7 +95,7 @@ def test_one_text_that_is_not_utf8_leaves_out_its_own_row(database: str) -> None
     assert np.array_equal(after.codes, before.codes) and np.array_equal(after.labels, before.labels)
     assert dict(report.unfit) == {"data-wrong-type": 1}
     told: list[str] = []
-    assert loader(database, query, tell=told.append)(plan).n_records == len(ROWS)
+    assert make_loader(database, query, tell=told.append)(plan).n_records == len(ROWS)
     assert len(told) == 1 and "50 of 51 rows used. Left out: 1 data-wrong-type" in told[0] and "private" in told[0]
     with pytest.raises(DataError, match="data row 51"):
-        loader(database, query, strict=True)(plan)
+        make_loader(database, query, strict=True)(plan)

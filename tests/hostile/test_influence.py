@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hedgerow.app.rows import loader, with_rows_read
+from hedgerow.app.rows import make_loader, read_rows_ahead
 from hedgerow.client.node import Node, is_worse_than_constant
 from hedgerow.client.node_session import NodeRun
 from hedgerow.client.setup import select_rows
@@ -254,9 +254,9 @@ def test_an_owner_hears_of_too_many_rows(federate: Builder) -> None:
     party.kill()
     party.setup = dataclasses.replace(party.setup, plan=federation.plan, tell=heard.append)
     party.start()
-    with_rows_read(party.setup)
+    read_rows_ahead(party.setup)
     assert len(heard) == 1 and "100" in heard[0] and "99" in heard[0] and "rows-beyond-declared" in heard[0]
-    with_rows_read(dataclasses.replace(party.setup, site="site-0", load=federation.parties["site-0"].setup.load))
+    read_rows_ahead(dataclasses.replace(party.setup, site="site-0", load=federation.parties["site-0"].setup.load))
     assert len(heard) == 1
     federation.run()
     assert len(heard) == 2 and not federation.codes("refused")
@@ -309,7 +309,7 @@ def test_a_coordinator_hears_what_is_wrong_with_a_tables_head_and_no_more(
     if content is not None:
         table.write_text(content, encoding="ascii")
     party.kill()
-    party.setup = dataclasses.replace(party.setup, load=loader(str(table), None))
+    party.setup = dataclasses.replace(party.setup, load=make_loader(str(table), None))
     party.start()
     federation.run()
     assert federation.codes("refused") == [code]

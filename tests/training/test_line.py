@@ -23,8 +23,8 @@ from hedgerow.methods.line import (
     N_OCTAVES,
     LineSums,
     SpreadSums,
+    ask_line,
     fit_line,
-    line_question,
 )
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
@@ -69,7 +69,7 @@ def test_sums_are_those_of_their_definition(data: st.DataObject, doublings: int,
     edges = st.sampled_from([-(2**16), 2**16, 0, 1, -1, 2**31 - 1, -(2**31), centre])
     labels = data.draw(st.lists(st.integers(-(2**16), 2**16), min_size=1, max_size=6))
     scores = data.draw(st.lists(st.integers(-(2**22), 2**22) | edges, min_size=len(labels), max_size=len(labels)))
-    query = line_question(plan, 0, 1.0, centre, doublings)
+    query = ask_line(plan, 0, 1.0, centre, doublings)
     parts = [record_sums(query, label, score) for label, score in zip(labels, scores, strict=True)]
     answer = node_with(plan, labels, scores).answer(query)
     assert answer.tolist() == [sum(column) for column in zip(*parts, strict=True)] and len(answer) == LINE_LENGTH

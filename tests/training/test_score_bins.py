@@ -20,7 +20,7 @@ from hedgerow.local.training import train
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.boosting.calibration import CUT_RESIDUALS, NUMBERS_PRIOR, ODDS_PRIOR, WHOLE_RESIDUALS
-from hedgerow.methods.boosting.schedule import BoostingSettings, weight_of_trees
+from hedgerow.methods.boosting.schedule import BoostingSettings, weigh_trees
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.score_bins import (
     BINS_LENGTH,
@@ -295,7 +295,7 @@ def test_who_has_it_and_what_it_costs() -> None:
     assert own.calibration_share == 0.03
     assert own.schedule(plan).n_rounds == own.n_trees + 1 and own.n_other_trees(plan) == 1
     last = own.schedule(plan).events[-1]
-    whole = weight_of_trees(plan, own) / (1 - own.calibration_share) / own.noise_multiplier**2
+    whole = weigh_trees(plan, own) / (1 - own.calibration_share) / own.noise_multiplier**2
     assert 1 / last.noise_multiplier**2 / whole == pytest.approx(0.03, rel=1e-6)  # type: ignore[union-attr]
     mended = {"calibration": "auto"}
     others = [make_plan("binary", {**mended, "interaction": "cyclical"}), make_plan("multiclass")]

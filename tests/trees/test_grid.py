@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.data.units import float_bounds
+from hedgerow.data.units import round_bounds
 from hedgerow.trees import binning
 from hedgerow.trees.binning import FeatureGrid, Grid, build_grid
 from tests.builders import make_plan
@@ -125,7 +125,7 @@ def test_values_beyond_bounds_are_counted_while_they_are_binned(order: str) -> N
     draws = random.normal(size=(45_000, len(features))) * 3
     matrix = np.asfortranarray(draws) if order == "F" else draws
     matrix[random.random(matrix.shape) < 0.1] = np.nan
-    bounds, single = float_bounds(plan), matrix.astype(np.float32)
+    bounds, single = round_bounds(plan), matrix.astype(np.float32)
     expected = ((single < bounds[0]) | (single > bounds[1])).sum(axis=0).tolist()
     for n_threads in (1, 2):
         codes, found = build_grid(plan).encode_and_count(matrix, bounds, n_threads)

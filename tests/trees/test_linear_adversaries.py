@@ -21,11 +21,11 @@ from hedgerow.methods.adassp.linear import (
     GramMatrix,
     LinearBasis,
     LinearRows,
+    ask_cross,
+    ask_gram,
     cholesky,
     cross_products,
-    cross_question,
     gram_matrix,
-    gram_question,
     lower_inverse,
     solve,
 )
@@ -76,11 +76,11 @@ def questions(plan: Plan) -> Questions:
     for integer in (np.iinfo(np.int64).min, np.iinfo(np.int64).max, 2**50):
         bases.append(replace(basis, rows=replace(basis.rows, transform=np.full((4, 4), integer, dtype=np.int64))))
     for one in bases:
-        found.append(gram_question(1, "test", one, 1.0, 1))
+        found.append(ask_gram(1, "test", one, 1.0, 1))
         for score_bound in (0, SCORE_LIMIT):
             purpose = Purpose(2, "CrossProducts", "test")
             carried = Carried(score_bound=score_bound)
-            found.append(cross_question(purpose, one, build_start(plan).loss, (1.0, 1), carried))
+            found.append(ask_cross(purpose, one, build_start(plan).loss, (1.0, 1), carried))
     return found
 
 

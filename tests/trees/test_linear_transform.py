@@ -16,11 +16,11 @@ from hedgerow.methods.adassp.linear import (
     CROSS_SHIFT,
     GRAM_SHIFT,
     LinearBasis,
+    ask_cross,
+    ask_gram,
     cholesky,
     cross_products,
-    cross_question,
     gram_matrix,
-    gram_question,
     linear_loss,
     lower_inverse,
 )
@@ -77,11 +77,11 @@ def test_the_kernels_sum_what_is_written_down(data: st.DataObject) -> None:
     shown = [slow_row(basis, rows.codes[:, record].tolist()) for record in range(rows.n_records)]
     p = basis.rows.n_columns
     upper = [(i, j) for i in range(p) for j in range(i, p)]
-    query = gram_question(1, "test", basis, 1.0, 1)
+    query = ask_gram(1, "test", basis, 1.0, 1)
     expected = [sum(towards_zero(row[i] * row[j], GRAM_SHIFT) for row in shown) for i, j in upper]
     assert gram_matrix(records_of(rows), query).tolist() == expected
     loss = linear_loss("logistic", plan.label.type == "regression", 0.3)
-    cross = cross_question(Purpose(2, "CrossProducts", "test"), basis, loss, (1.0, 1), Carried())
+    cross = ask_cross(Purpose(2, "CrossProducts", "test"), basis, loss, (1.0, 1), Carried())
     if plan.label.type == "regression":
         residuals = [(abs(int(label)) * RECORD_NORM) >> 16 for label in rows.labels]
         limit = math.floor(0.3 * RECORD_NORM)
@@ -104,8 +104,8 @@ def test_no_transform_makes_a_record_larger_than_stated(data: st.DataObject) -> 
     plan, basis, rows = data.draw(bases())
     one = take(rows, np.arange(1))
     loss = linear_loss("logistic", plan.label.type == "regression", 1.0)
-    gram = gram_question(1, "test", basis, 1.0, 1)
-    cross = cross_question(Purpose(2, "CrossProducts", "test"), basis, loss, (1.0, 1), Carried())
+    gram = ask_gram(1, "test", basis, 1.0, 1)
+    cross = ask_cross(Purpose(2, "CrossProducts", "test"), basis, loss, (1.0, 1), Carried())
     for query, answer in (
         (gram, gram_matrix(records_of(one), gram)),
         (cross, cross_products(records_of(one), cross, loss)),
@@ -121,7 +121,7 @@ def test_a_record_comes_near_the_bound() -> None:
     basis = LinearBasis.of(plan, build_grid(plan), 1.0, "grid", numeric_only=True)
     matrix = np.zeros((4, 4))
     matrix[0, 0] = 5.0
-    query = gram_question(1, "test", basis.transform(matrix), 1.0, 1)
+    query = ask_gram(1, "test", basis.transform(matrix), 1.0, 1)
     vector = gram_matrix(records_of(make_data(plan, 1, 1)), query).astype(np.float64)
     assert (vector**2).sum() > 0.999 * query.sensitivity_squared
 

@@ -107,7 +107,7 @@ def model_facts(plan: Plan, settings: Settings) -> list[tuple[str, str]]:
     return facts
 
 
-def trees_text(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> str:
+def describe_trees(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> str:
     """The trees that a run has made, as `model_facts` counts them.
 
     A model keeps a start and a calibration as trees too, and makes all of them as deep as the deepest.

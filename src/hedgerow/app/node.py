@@ -19,7 +19,7 @@ from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_ros
 from hedgerow.app.output import begin_log, note, today, warn
 from hedgerow.app.owner import AtTheNode, approval_command
 from hedgerow.app.progress import note_if_slow
-from hedgerow.app.rows import Load, check_table, loader, open_arrivals, raw_loader, with_rows_read
+from hedgerow.app.rows import Load, check_table, make_loader, make_raw_loader, open_arrivals, read_rows_ahead
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.joining import check_own_plan, leave
 from hedgerow.client.node import available_threads, use_threads, warm_up
@@ -331,7 +331,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
 
     def read(data: str, query: str | None, role: str) -> Load:
         kept = (options.state_folder(name), role) if options.external_memory else None
-        load = loader(data, query, strict=policy.is_strict, tell=note, own=policy.data, kept=kept)
+        load = make_loader(data, query, strict=policy.is_strict, tell=note, own=policy.data, kept=kept)
         check_table(data, policy.data)
         return load
 
@@ -343,9 +343,9 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
 
     with use_threads(options.threads or available_threads()) as n_threads:
         setup = make_setup(options, (identity, roster), policy, plan, n_threads, read, note)
-        setup = replace(setup, load_raw=raw_loader(options.data, options.query, policy.data), tell=warn)
+        setup = replace(setup, load_raw=make_raw_loader(options.data, options.query, policy.data), tell=warn)
         check_own_plan(setup)
-        setup = with_rows_read(setup, options.tables(policy), seen=show_fit)
+        setup = read_rows_ahead(setup, options.tables(policy), seen=show_fit)
         with note_if_slow(quiet=options.quiet):
             warm_up(plan, n_threads, None if plan is None or options.data is None else setup.load(plan).n_records)
         with open_node_files(options, name) as (store, book, place):

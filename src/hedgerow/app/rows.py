@@ -32,7 +32,7 @@ Load = Callable[[Plan], SiteData]
 """Reads a site's rows by a plan."""
 
 
-def loader(
+def make_loader(
     data: str,
     query: str | None,
     *,
@@ -77,7 +77,7 @@ def loader(
     return load
 
 
-def raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Callable[[Asked], RawSite]:
+def make_raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Callable[[Asked], RawSite]:
     """How the raw cells of the rows to train on are read, once a survey asks for them."""
     if data is None:
         return no_raw_rows
@@ -109,7 +109,7 @@ def check_table(data: str, own: Adapter = PLAIN) -> None:
         column_names(adapt(data, own))
 
 
-def with_rows_read(
+def read_rows_ahead(
     setup: NodeSetup, tables: Sequence[Location] = (), tell: Tell = note, seen: Seen | None = None
 ) -> NodeSetup:
     """The same, with the tables of its plan looked at and read already, before anyone is dialled.

@@ -25,7 +25,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _ARE_NAMED: Schema = {"type": "object", "additionalProperties": False}
 
 
-def plan_schema() -> Schema:
+def build_plan_schema() -> Schema:
     """The JSON Schema of a plan's file."""
     feature = describe_section(Feature)
     for bound in ("min", "max"):
@@ -35,38 +35,36 @@ def plan_schema() -> Schema:
             name: own[name] for name in ("minimum", "maximum", "description")
         }
     own = {"privacy": Privacy, "label": Label, "model": ModelSection, "federation": FederationSection, **sections()}
+    losses = [describe_section(section) for section in named_losses().values()]
+    for name, loss in zip(named_losses(), losses, strict=True):
+        loss["properties"] = {"name": {"const": name}, **loss["properties"]}
+        loss["required"] = ["name", *loss["required"]]
     properties = {
         "version": {"const": PLAN_VERSION},
         "name": allowed_by(text),
         **{name: describe_section(section) for name, section in own.items()},
-        "loss": {"anyOf": [_describe_loss(name, section) for name, section in named_losses().items()]},
+        "loss": {"anyOf": losses},
         "features": {"type": "array", "minItems": 1, "items": feature},
         "prepared": {"type": "array", "items": describe_section(Prepared)},
     }
     return _ARE_NAMED | {"properties": properties, "required": ["version", "privacy", "label", "features"]}
 
 
-def _describe_loss(name: str, section: type) -> Schema:
-    own = describe_section(section)
-    properties = {"name": {"const": name}, **own["properties"]}
-    return own | {"properties": properties, "required": ["name", *own["required"]]}
-
-
-def policy_schema() -> Schema:
+def build_policy_schema() -> Schema:
     """The JSON Schema of a site's policy."""
     from hedgerow.client.policy import Policy
 
     return describe_section(Policy)
 
 
-def adapter_schema() -> Schema:
+def build_adapter_schema() -> Schema:
     """Of a file that says how a site writes its table; a policy is such a file too."""
     from hedgerow.data.adapters import Adapter
 
     return {"type": "object", "properties": {"data": describe_section(Adapter)}, "required": ["data"]}
 
 
-def roster_schema() -> Schema:
+def build_roster_schema() -> Schema:
     """Of a roster, which `hedgerow roster build` writes."""
     from hedgerow.protocol.stream import MAX_ROWS
     from hedgerow.transport.identities import FORMAT_VERSION, PARTY_FIELDS, ROWS_VERSION, Role
@@ -90,8 +88,11 @@ def roster_schema() -> Schema:
 
 
 SCHEMAS: dict[str, Callable[[], Schema]] = {
-    "plan": plan_schema, "policy": policy_schema, "roster": roster_schema, "adapter": adapter_schema,
-}  # fmt: skip
+    "plan": build_plan_schema,
+    "policy": build_policy_schema,
+    "roster": build_roster_schema,
+    "adapter": build_adapter_schema,
+}
 
 
 def build_schema(kind: str) -> Schema:

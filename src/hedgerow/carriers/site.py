@@ -25,7 +25,7 @@ from hedgerow.app.inputs import is_terminal, read_plan, read_policy
 from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book, note_leaving, open_node_files
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.owner import approval_command, list_facts
-from hedgerow.app.rows import Load, check_table, loader, with_rows_read
+from hedgerow.app.rows import Load, check_table, make_loader, read_rows_ahead
 from hedgerow.carriers import SiteFile, read_site_file, require_version
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.joining import check_own_plan
@@ -286,7 +286,7 @@ def check(path: Path) -> None:
         keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
         setup = build_setup(options, keys, policy, n_threads, is_check=True)
         check_own_plan(setup)
-        with_rows_read(setup, options.tables(policy), show, ask_about_left_out_rows if is_terminal() else None)
+        read_rows_ahead(setup, options.tables(policy), show, ask_about_left_out_rows if is_terminal() else None)
 
 
 def build_setup(
@@ -340,7 +340,7 @@ def _make_loader(
             what = changes if is_url(data) else "The table as it is now was not read by this plan."
             raise PolicyRefusal("rows-unchecked", why=why, what=what)
 
-    return loader(
+    return make_loader(
         data, query, strict=policy.is_strict, tell=_teller(folder), own=policy.data, kept=(folder, name), more=limits,
         before=require_checked,
     )  # fmt: skip

@@ -83,7 +83,7 @@ def print_end(run_id: bytes, reached: list[str], n_sites: int, *, as_json: bool)
 
 def print_model(model: Model, session: RunSession, out: Path, *, as_json: bool) -> None:
     """What a run has made, and what it promises."""
-    from hedgerow.app.cost import trees_text
+    from hedgerow.app.cost import describe_trees
     from hedgerow.app.progress import list_contributors
 
     together = list_contributors(session)
@@ -110,7 +110,10 @@ def print_model(model: Model, session: RunSession, out: Path, *, as_json: bool) 
         [
             ("sites", f"{len(together)} of {len(session.run.sites)}: {join_names(together)}"),
             ("rounds", f"{len(session.run.survivors)}, the smallest of {smallest} sites"),
-            ("model", f"{trees_text(model.plan, model.ensemble, is_whole=model.salvaged is None)}, written to {out}"),
+            (
+                "model",
+                f"{describe_trees(model.plan, model.ensemble, is_whole=model.salvaged is None)}, written to {out}",
+            ),
             *([("bounds", model.bounds_text)] if model.bounds_text else []),
         ]
     )

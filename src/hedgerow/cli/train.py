@@ -64,7 +64,7 @@ def add_commands(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train, write the model, print what it promises."""
-    from hedgerow.app.cost import trees_text
+    from hedgerow.app.cost import describe_trees
     from hedgerow.app.environments import train_with_progress
     from hedgerow.app.evaluation import read_sites
     from hedgerow.local.training import check_sites, without_secure_aggregation
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> None:
     if noise.seeded:
         warn_seeded()
     bounds = [("bounds", model.bounds_text)] if model.bounds_text else []
-    trees = f"{trees_text(model.plan, model.ensemble)}, written to {out}"
+    trees = f"{describe_trees(model.plan, model.ensemble)}, written to {out}"
     print_facts([("sites", f"{len(sites)}: {join_names(sites)}"), ("model", trees), *bounds])
     print("\n" + wrap_text(model.report_text(today())))
 

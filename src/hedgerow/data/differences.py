@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import PLAIN, UNITS, Adapter
 from hedgerow.data.fit import find_item, guess_meaning, read_cells
-from hedgerow.data.sources import AdaptedLocation, Location, adapt, open_table, table_place
+from hedgerow.data.sources import AdaptedLocation, Location, adapt, find_place, open_table
 from hedgerow.plan.fields import format_day
 from hedgerow.plan.names import split_words
 from hedgerow.plan.plan import Feature, Plan
@@ -129,7 +129,7 @@ class _Comparison:
     def _read(self, own: Adapter) -> tuple[int, int, NDArray[np.float64], Counter[str]]:
         """Rows, missing cells, numbers in order, texts and how often each is there, as an adapter has them."""
         table = open_table(adapt(os.fspath(self.place), own), self.plan.privacy.line_breaks)
-        place, n_rows, n_missing = replace(table_place(table), column=self.item.name), 0, 0
+        place, n_rows, n_missing = replace(find_place(table), column=self.item.name), 0, 0
         values, texts = [np.empty(0)], Counter[str]()
         for (column,) in table.batches([self.item.name], _CHUNK_ROWS, {}):
             cells = read_cells(column, self.item, place)

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.columns import Place, quote_names
 from hedgerow.data.lines import parse_declaration, read_header, without_declaration
-from hedgerow.data.sources import column_names, open_table, read_columns, table_place
+from hedgerow.data.sources import column_names, find_place, open_table, read_columns
 from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
@@ -112,7 +112,7 @@ class Summary:
 
 def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
     """Read the named columns once, in bounded memory; raises DataError where the file cannot be read or has no rows."""
-    table, summaries = table_place(open_table(path)), {name: Summary() for name in names}
+    table, summaries = find_place(open_table(path)), {name: Summary() for name in names}
     for batch in read_columns(path, names):
         for name, column in zip(names, batch, strict=True):
             _add(summaries[name], column, replace(table, column=name))

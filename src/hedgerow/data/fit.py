@@ -25,7 +25,7 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import SEPARATORS
-from hedgerow.data.sources import AdaptedLocation, Location, adapt, column_names, open_table, table_place
+from hedgerow.data.sources import AdaptedLocation, Location, adapt, column_names, find_place, open_table
 from hedgerow.data.units import (
     MANY,
     RowCount,
@@ -158,7 +158,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     names, left_out, n_used = list_needed_columns(plan), RowsLeftOut(), 0
     counts_of_codes = np.zeros(plan.label.n_codes, dtype=np.intp)
     table = open_table(location, plan.privacy.line_breaks)
-    counts, place = [_Counted(name, plan) for name in names], table_place(table)
+    counts, place = [_Counted(name, plan) for name in names], find_place(table)
     for batch in table.batches(names, chunk_rows, left_out):
         for count, column in zip(counts, batch, strict=True):
             count.add(column, place)
@@ -514,7 +514,7 @@ def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
     """How many more cells are read; 0 where one that was read becomes anything else."""
     names, gain = list_needed_columns(plan), 0
     tables = [open_table(adapt(place, own), plan.privacy.line_breaks) for own in (before, after)]
-    places = [table_place(table) for table in tables]
+    places = [find_place(table) for table in tables]
     for pair in zip_longest(*(table.batches(names, _CHUNK_ROWS, {}) for table in tables)):
         if None in pair or len(pair[0][0]) != len(pair[1][0]):
             # The rows themselves are others.

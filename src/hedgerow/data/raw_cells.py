@@ -23,7 +23,7 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import classify_type
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import LineCounts
-from hedgerow.data.sources import Location, open_table, table_place
+from hedgerow.data.sources import Location, find_place, open_table
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, rows_within_bounds
 from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT
@@ -149,7 +149,7 @@ def read_raw(
     names = own if unit == "record" else [*own, unit]
     require_columns(table.source, names, table.names())
     left_out: RowsLeftOut = {}
-    batches, place = list(table.batches(names, 65536, left_out)), table_place(table)
+    batches, place = list(table.batches(names, 65536, left_out)), find_place(table)
     raw = [
         RawColumn([batch[index] for batch in batches], replace(place, column=name), name in dates, layouts.get(name))
         for index, name in enumerate(names)

@@ -146,7 +146,7 @@ def read_records(
     batches = table.batches(names, chunk_rows, left_out)
 
     def encode() -> Iterator[Records]:
-        place = table_place(table)
+        place = find_place(table)
         for batch in batches:
             yield records_from_columns(
                 dict(zip(names, batch, strict=True)),
@@ -166,7 +166,7 @@ def read_columns(location: Location, names: Sequence[str], *, chunk_rows: int = 
     return open_table(location).batches(names, chunk_rows, None)
 
 
-def table_place(table: Table) -> Place:
+def find_place(table: Table) -> Place:
     """Where a table's columns come from, none of them in particular."""
     return Place(table.source, "", table.first_row, getattr(table, "has_decimal_commas", False))
 

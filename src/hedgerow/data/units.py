@@ -156,7 +156,7 @@ class Records:
         )
 
 
-def float_bounds(plan: Plan) -> NDArray[np.float32]:
+def round_bounds(plan: Plan) -> NDArray[np.float32]:
     """The bounds of the features in single precision, which is how values are binned: [2, n_features], 0 for none."""
     return np.array([[own.min or 0, own.max or 0] for own in plan.features], dtype=np.float32).T
 
@@ -167,7 +167,7 @@ def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple
     Args:
         features: as in `Records`.
     """
-    for feature, column, (low, high) in zip(plan.features, features, float_bounds(plan).T, strict=True):
+    for feature, column, (low, high) in zip(plan.features, features, round_bounds(plan).T, strict=True):
         outside = column == UNKNOWN_CATEGORY if feature.is_categorical else (column < low) | (column > high)
         yield feature.name, int(np.count_nonzero(outside))
 

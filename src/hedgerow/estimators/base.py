@@ -39,8 +39,8 @@ from hedgerow.data.units import (
     ContributionReport,
     RowCount,
     count_beyond,
-    float_bounds,
     read_feature,
+    round_bounds,
     rows_within_bound,
 )
 from hedgerow.errors import DataError, PlanError, UsageError, warn_caller
@@ -294,7 +294,7 @@ def encode_rows(
         return table[:, index]
 
     if isinstance(table, np.ndarray):
-        codes, counts = grid.encode_and_count(table, float_bounds(plan), n_threads)
+        codes, counts = grid.encode_and_count(table, round_bounds(plan), n_threads)
         n_beyond = dict(zip(plan.feature_names, counts.tolist(), strict=True))
     else:
         columns = tuple(map(values, range(grid.n_features)))
@@ -554,7 +554,7 @@ class PrivateTrees(BaseEstimator):
 
     def __new__(cls, **parameters: Any) -> Self:
         """Refuse what no signature has, but other boosted trees have."""
-        refuse_looks(parameters)
+        refuse_validation_parameters(parameters)
         made: Self = super().__new__(cls)
         return made
 
@@ -945,7 +945,7 @@ def refuse_weights(others: Mapping[str, Any]) -> None:
 
     Weights are no parameter of `fit`, for scikit-learn would then take it that they work.
     """
-    refuse_looks(others)
+    refuse_validation_parameters(others)
     if others.get("sample_weight") is not None:
         raise UsageError("sample-weight")
     unknown = [name for name in others if name not in {"sample_weight", *_LOOKS}]
@@ -957,7 +957,7 @@ _LOOKS = ("eval_set", "early_stopping_rounds", "early_stopping", "warm_start")
 """Parameters of other boosted trees that ask the rows again."""
 
 
-def refuse_looks(parameters: Mapping[str, Any]) -> None:
+def refuse_validation_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise UsageError for one of `_LOOKS` that asks for something."""
     for name in _LOOKS:
         if parameters.get(name):

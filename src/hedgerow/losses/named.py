@@ -43,7 +43,7 @@ _TAU = number(0.001, 0.999)
 
 
 @lru_cache(maxsize=8)
-def two_sided(above: tuple[float, float], below: tuple[float, float], c: float) -> Loss:
+def build_two_sided_loss(above: tuple[float, float], below: tuple[float, float], c: float) -> Loss:
     """A loss of residuals with a slope and a clip for predictions above the label, and others below it.
 
     Args:
@@ -116,7 +116,7 @@ class Huber(ResidualLoss):
     def kind(self, label: Label) -> LossKind:
         def build(_: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
             side = 1.0, min(self.delta, self.delta if joint_clip is None else joint_clip)
-            return two_sided(side, side, hessian_scale or side[1] / 2)
+            return build_two_sided_loss(side, side, hessian_scale or side[1] / 2)
 
         return replace(_kind(build, self.delta), doubles=False)
 
@@ -148,7 +148,9 @@ class Quantile(ResidualLoss):
     def kind(self, label: Label) -> LossKind:
         def build(_: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
             clip = QUANTILE_CLIP if joint_clip is None else joint_clip
-            return two_sided((1.0, 2 * (1 - self.tau) * clip), (1.0, 2 * self.tau * clip), hessian_scale or clip / 2)
+            return build_two_sided_loss(
+                (1.0, 2 * (1 - self.tau) * clip), (1.0, 2 * self.tau * clip), hessian_scale or clip / 2
+            )
 
         measure = Deviance("pinball_loss", self.pinball, per_error=max(self.tau, 1 - self.tau))
         return _kind(build, QUANTILE_CLIP, measure, lambda labels, predicted: float(np.mean(labels <= predicted)))
@@ -177,7 +179,7 @@ class Expectile(ResidualLoss):
         def build(_: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
             clip = RESIDUAL_LIMIT if joint_clip is None else joint_clip
             above, below = 2 * (1 - self.tau), 2 * self.tau
-            return two_sided((above, above * clip), (below, below * clip), hessian_scale or clip / 2)
+            return build_two_sided_loss((above, above * clip), (below, below * clip), hessian_scale or clip / 2)
 
         return _kind(build, 0.25)
 

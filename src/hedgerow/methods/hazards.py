@@ -47,15 +47,15 @@ from hedgerow.methods.adassp.linear import (
     LinearBasis,
     LinearRows,
     Matrix,
+    ask_cross,
+    ask_gram,
     cholesky,
     cross_products,
-    cross_question,
-    cross_rounds,
-    gram_question,
     least_eigenvalue,
+    list_cross_rounds,
     solve,
 )
-from hedgerow.methods.adassp.program import gram_sigma, real_cross, real_gram
+from hedgerow.methods.adassp.program import gram_sigma, read_cross, read_gram
 from hedgerow.methods.linear_start import WIDEST_LINEAR_START, AskedModel
 from hedgerow.methods.score_bins import Bin, KnownBins
 from hedgerow.plan.plan import Plan
@@ -372,8 +372,8 @@ class HazardStart:
         centred = self.basis.transform(np.eye(self.basis.rows.n_columns))
         return [
             AlikeRounds(self._moments_question(0, noises[0])),
-            AlikeRounds(gram_question(1, "any", centred, noises[1], rows)),
-            cross_rounds(HazardProducts, centred, self.loss, (noises[2], rows), HAZARD_ROUNDS),
+            AlikeRounds(ask_gram(1, "any", centred, noises[1], rows)),
+            list_cross_rounds(HazardProducts, centred, self.loss, (noises[2], rows), HAZARD_ROUNDS),
         ]
 
     def ask(self, run: Run, whole: float, largest: int, first: int, carried: Carried, baseline: Baseline) -> AskedModel:
@@ -396,8 +396,8 @@ class HazardStart:
         released = yield question
         centring, squares, n = self._centring(released / basis.unit, run.sigma(question) / basis.unit)
         basis = basis.transform(centring)
-        query = gram_question(first + 1, "linear start, Z^T Z", basis, noises[1], rows)
-        gram = real_gram((yield query), basis)
+        query = ask_gram(first + 1, "linear start, Z^T Z", basis, noises[1], rows)
+        gram = read_gram((yield query), basis)
         curvature = _curvature(gram / n, squares, gram_sigma(run.sigma(query), basis) / n) * (n * _CURVATURE)
         squared = _product(curvature)
         factor = None if run.directions is None else cholesky(curvature)
@@ -405,9 +405,9 @@ class HazardStart:
         weights, sums = np.zeros(p), np.zeros(p)
         for number in range(HAZARD_ROUNDS):
             purpose = HazardProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
-            asked = cross_question(purpose, basis, self.loss, (noises[2], rows), carried)
+            asked = ask_cross(purpose, basis, self.loss, (noises[2], rows), carried)
             ask = HazardProducts(**{own.name: getattr(asked, own.name) for own in fields(asked)}, baseline=baseline)
-            sums += real_cross((yield ask), basis) + _times(curvature, weights)
+            sums += read_cross((yield ask), basis) + _times(curvature, weights)
             noise = run.sigma(ask) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
             weights = _likeliest(curvature, squared, sums / (number + 1), noise / math.sqrt(number + 1))
             if run.directions is not None and factor is not None:

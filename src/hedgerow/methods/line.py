@@ -140,12 +140,12 @@ def asks_for_line(plan: Plan) -> bool:
     return plan.label.kind.is_number and plan.model.calibration != "none" and not math.isinf(plan.privacy.epsilon)
 
 
-def line_share(signal: float) -> float:
+def choose_line_share(signal: float) -> float:
     """Of mu^2, for this release: more where n mu is small, so that the mean and the slope are known at all."""
     return min(max(LEAST_SHARE, 60 / signal), MOST_SHARE)
 
 
-def spread_question(plan: Plan, round_number: int, noise_multiplier: float) -> SpreadSums:
+def ask_spread(plan: Plan, round_number: int, noise_multiplier: float) -> SpreadSums:
     """The question for the spread of labels about the scores that nodes have."""
     return SpreadSums(
         purpose=SpreadSums.purpose_of(round_number, "spread"),
@@ -156,7 +156,7 @@ def spread_question(plan: Plan, round_number: int, noise_multiplier: float) -> S
     )
 
 
-def line_question(plan: Plan, round_number: int, noise_multiplier: float, centre: int, doublings: int = 0) -> LineSums:
+def ask_line(plan: Plan, round_number: int, noise_multiplier: float, centre: int, doublings: int = 0) -> LineSums:
     """The last question of a run; what it says of the ensemble is to be added."""
     return LineSums(
         purpose=LineSums.purpose_of(round_number, "calibration"),
@@ -169,20 +169,20 @@ def line_question(plan: Plan, round_number: int, noise_multiplier: float, centre
     )
 
 
-def line_rounds(plan: Plan, multipliers: tuple[float, float]) -> list[AlikeRounds]:
+def list_line_rounds(plan: Plan, multipliers: tuple[float, float]) -> list[AlikeRounds]:
     """What `calibrate_by_spread` asks."""
     return [
-        AlikeRounds(spread_question(plan, 0, multipliers[0])),
-        AlikeRounds(line_question(plan, 1, multipliers[1], centre=0)),
+        AlikeRounds(ask_spread(plan, 0, multipliers[0])),
+        AlikeRounds(ask_line(plan, 1, multipliers[1], centre=0)),
     ]
 
 
-def line_weights(share: float) -> tuple[float, float]:
+def divide_line_share(share: float) -> tuple[float, float]:
     """The parts of these two in a share of mu^2."""
     return SPREAD_SHARE * share, (1 - SPREAD_SHARE) * share
 
 
-def line_multipliers(whole: float) -> tuple[float, float]:
+def divide_line_noise(whole: float) -> tuple[float, float]:
     """Noise multipliers of the two releases, when both together cost as much as one at `whole`."""
     return whole / math.sqrt(SPREAD_SHARE), whole / math.sqrt(1 - SPREAD_SHARE)
 
@@ -200,14 +200,14 @@ def calibrate_by_spread(
         grown: all of the model.
         round_number: number of the first of the two questions.
         centre: about the mean label, in units of 2**-16.
-        multipliers: see `line_multipliers`.
+        multipliers: see `divide_line_noise`.
         carried: what nodes know of the trees.
     """
     plan = grown.run.plan
-    question = replace(spread_question(plan, round_number, multipliers[0]), **carried.send(), centre=centre)
+    question = replace(ask_spread(plan, round_number, multipliers[0]), **carried.send(), centre=centre)
     spread = float((yield question)[0]) + grown.run.sigma(question)
     doublings = reduce_for_line(choose_doublings(spread / RECORD_NORM / plan.privacy.n_records))
-    query = line_question(plan, round_number + 1, multipliers[1], centre, doublings)
+    query = ask_line(plan, round_number + 1, multipliers[1], centre, doublings)
     yield from calibrate_by_line(grown, replace(query, **carried.send()))
 
 

@@ -30,14 +30,14 @@ from hedgerow.methods.adassp.linear import (
     CrossProducts,
     LinearBasis,
     Matrix,
-    cross_question,
-    cross_rounds,
-    gram_question,
+    ask_cross,
+    ask_gram,
     linear_loss,
+    list_cross_rounds,
     lower_inverse,
     solve,
 )
-from hedgerow.methods.adassp.program import factor_shifted, gram_sigma, real_cross, real_gram
+from hedgerow.methods.adassp.program import factor_shifted, gram_sigma, read_cross, read_gram
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
@@ -153,7 +153,7 @@ def label_statistics(largest: float) -> tuple[int, int, int]:
     return unit, math.floor(largest * unit), math.floor(largest / 2 * unit)
 
 
-def label_question(statistics: tuple[int, int, int], noise_multiplier: float, rows: int) -> LabelSums:
+def ask_labels(statistics: tuple[int, int, int], noise_multiplier: float, rows: int) -> LabelSums:
     """The question for the mean, by `label_statistics`; `rows` is the largest number of rows of one unit."""
     unit, clip, support = statistics
     return LabelSums(
@@ -169,20 +169,20 @@ def label_question(statistics: tuple[int, int, int], noise_multiplier: float, ro
 
 
 def read_mean(released: IntVector, statistics: tuple[int, int, int]) -> float:
-    """The mean that an answer to `label_question` tells."""
+    """The mean that an answer to `ask_labels` tells."""
     unit, _, support = statistics
     return float(released[0]) / unit / max(1.0, float(released[1]) / support)
 
 
-def constant_trees(grid: Grid, depth: int, value: float, largest: int) -> FittedTrees:
+def make_constant_trees(grid: Grid, depth: int, value: float, largest: int) -> FittedTrees:
     """One tree that adds `value` to every score, but at most `largest` units of 2**-16."""
-    trees = constant_tree(grid, depth)
+    trees = make_constant_tree(grid, depth)
     values = np.zeros((1, trees.n_leaves, 1), dtype=np.int32)
     values[0, 0, 0] = min(max(math.floor(value * SCORE_UNIT + 0.5), -largest), largest)
     return FittedTrees(trees, values)
 
 
-def constant_tree(grid: Grid, depth: int) -> TreeBatch:
+def make_constant_tree(grid: Grid, depth: int) -> TreeBatch:
     """A tree that sends every record to its first leaf: a batch of one, which carries an initial score."""
     shape = (1, 2**depth - 1)
     goes_left, threshold = np.ones((*shape, grid.n_codes), np.uint8), np.full(shape, grid.n_codes - 1, np.int32)
@@ -221,12 +221,12 @@ class LinearStart:
 
     def rounds(self, whole: float) -> list[AlikeRounds]:
         """What the start asks, with a noise multiplier as if it were one release."""
-        basis, rows, noises = self.basis, self.plan.privacy.rows_per_unit, start_multipliers(whole)
+        basis, rows, noises = self.basis, self.plan.privacy.rows_per_unit, divide_start_noise(whole)
         round_rows = basis.transform(np.eye(basis.rows.n_columns))
         return [
-            AlikeRounds(gram_question(0, "any", basis, noises[0], rows)),
-            AlikeRounds(gram_question(1, "any", round_rows, noises[1], rows)),
-            cross_rounds(CrossProducts, round_rows, self.loss, (noises[2], rows), START_ROUNDS),
+            AlikeRounds(ask_gram(0, "any", basis, noises[0], rows)),
+            AlikeRounds(ask_gram(1, "any", round_rows, noises[1], rows)),
+            list_cross_rounds(CrossProducts, round_rows, self.loss, (noises[2], rows), START_ROUNDS),
         ]
 
     def ask(
@@ -252,16 +252,16 @@ class LinearStart:
             All its trees in one batch, one per feature.
         """
         loss, rows = self.loss, self.plan.privacy.rows_per_unit
-        noises = start_multipliers(whole)
+        noises = divide_start_noise(whole)
         basis = self.basis
         p = basis.rows.n_columns
-        query = gram_question(first, "linear start, X^T X", basis, noises[0], rows, carried.n_held)
-        gram = real_gram((yield query), basis)
+        query = ask_gram(first, "linear start, X^T X", basis, noises[0], rows, carried.n_held)
+        gram = read_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
         factor = factor_shifted(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
         basis = basis.transform(_rounding_matrix(gram, factor))
-        query = gram_question(first + 1, "linear start, Z^T Z", basis, noises[1], rows, carried.n_held)
-        gram = real_gram((yield query), basis)
+        query = ask_gram(first + 1, "linear start, Z^T Z", basis, noises[1], rows, carried.n_held)
+        gram = read_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
         factor = factor_shifted(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
         step = 1.0 if self.plan.label.kind.is_number else CLASS_STEP
@@ -269,8 +269,8 @@ class LinearStart:
         reached = np.zeros(p)
         for number in range(START_ROUNDS):
             purpose = CrossProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
-            release = yield cross_question(purpose, basis, loss, (noises[2], rows), carried, doublings)
-            cross = real_cross(release, basis)
+            release = yield ask_cross(purpose, basis, loss, (noises[2], rows), carried, doublings)
+            cross = read_cross(release, basis)
             move = step * 2.0**-doublings * solve(factor, cross)
             values = basis.values(move, largest)
             if run.directions is not None:
@@ -283,7 +283,7 @@ class LinearStart:
         return FittedTrees(basis.trees, total.astype(np.int32))
 
 
-def start_multipliers(whole: float) -> tuple[float, float, float]:
+def divide_start_noise(whole: float) -> tuple[float, float, float]:
     """Noise multipliers of A, B and each round, when all together cost as much as one release at `whole`."""
     first, second, each = (whole / math.sqrt(share) for share in START_SHARES)
     return first, second, each

@@ -53,7 +53,7 @@ class ResidualCounts(Query):
             yield "the number of records of a residual is out of range"
 
 
-def residual_loss(plan: Plan) -> ResidualLoss:
+def require_residual_loss(plan: Plan) -> ResidualLoss:
     """The loss that a plan names; ValueError where it names none of residuals."""
     if not isinstance(plan.loss, ResidualLoss):
         raise ValueError("the plan names no loss of residuals")

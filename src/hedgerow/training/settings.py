@@ -117,7 +117,7 @@ def calibrate_noise(plan: Plan, settings: Settings, weight: float) -> float:
     return exact * (1 + margin)
 
 
-def most_bins(plan: Plan) -> list[int]:
+def bound_bins(plan: Plan) -> list[int]:
     """How many bins a histogram of each feature has at most, the fewest first."""
     # A round of halving leaves at most two bins for each one that is wanted.
     wanted = plan.model.n_candidates * (2 if plan.model.split_candidates == "iterative_hessian" else 1)

@@ -530,7 +530,7 @@ def cross_sensitivity_squared(basis: LinearBasis, gradient_squared: int, rows_pe
     return -(-basis.norm_squared * gradient_squared * rows_per_unit**2 // RECORD_NORM**2)
 
 
-def gram_question(
+def ask_gram(
     round_number: int, what: str, basis: LinearBasis, noise_multiplier: float, rows: int, known: int = 0
 ) -> GramMatrix:
     """The question for X^T X; `rows` is the largest number of rows of one unit, `known` the trees that nodes hold."""
@@ -547,7 +547,7 @@ def gram_question(
     )
 
 
-def cross_question(
+def ask_cross(
     purpose: Purpose,
     basis: LinearBasis,
     loss: Loss,
@@ -580,14 +580,12 @@ def cross_question(
     )
 
 
-def cross_rounds(
+def list_cross_rounds(
     kind: type[Query], basis: LinearBasis, loss: Loss, noise: tuple[float, int], count: int
 ) -> AlikeRounds:
-    """All rounds that ask for X^T g by queries of this kind; as `cross_question` for the rest."""
+    """All rounds that ask for X^T g by queries of this kind; as `ask_cross` for the rest."""
     purpose = kind.purpose_of(0, "any")
-    most, least = (
-        cross_question(purpose, basis, loss, noise, Carried(score_bound=bound)) for bound in (SCORE_LIMIT, 0)
-    )
+    most, least = (ask_cross(purpose, basis, loss, noise, Carried(score_bound=bound)) for bound in (SCORE_LIMIT, 0))
     return AlikeRounds(most, count, least.sensitivity_squared)
 
 

@@ -33,9 +33,9 @@ from hedgerow.methods.adassp.linear import (
     GramMatrix,
     LinearBasis,
     Matrix,
+    ask_cross,
+    ask_gram,
     cholesky,
-    cross_question,
-    gram_question,
     least_eigenvalue,
     lower_inverse,
     solve,
@@ -54,7 +54,7 @@ SEARCH_SPAN = 8.0
 """Eigenvalues are looked for within so many sigma sqrt(p): the norm of the noise is near 2 sigma sqrt(p) at most."""
 
 
-def real_gram(release: IntVector, basis: LinearBasis) -> Matrix:
+def read_gram(release: IntVector, basis: LinearBasis) -> Matrix:
     """X^T X in real units from its released triangle: float64 [p, p]."""
     p = basis.rows.n_columns
     gram: NDArray[np.float64] = np.zeros((p, p))
@@ -62,7 +62,7 @@ def real_gram(release: IntVector, basis: LinearBasis) -> Matrix:
     return gram + np.triu(gram, 1).T
 
 
-def real_cross(release: IntVector, basis: LinearBasis) -> NDArray[np.float64]:
+def read_cross(release: IntVector, basis: LinearBasis) -> NDArray[np.float64]:
     """X^T g in real units: float64 [p]."""
     return release.astype(np.float64) * (2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM))
 
@@ -120,7 +120,7 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
     mean = 0.0
     for number in range(own.rounds):
         query = cross_query(run, basis, number, carried)
-        cross = real_cross((yield query), basis)
+        cross = read_cross((yield query), basis)
         if number == 0:
             # Scores are 0 before the first round, so the constant's product is the sum of the labels.
             mean = min(max(float(cross[0]) / max(1.0, float(gram[0, 0])), -1.0), 1.0)
@@ -172,19 +172,19 @@ def solve_centred(
 
 def gram_query(run: Run, basis: LinearBasis, settings: AdasspSettings) -> GramMatrix:
     """The question for X^T X."""
-    return gram_question(0, "X^T X", basis, settings.gram_multiplier, run.plan.privacy.rows_per_unit)
+    return ask_gram(0, "X^T X", basis, settings.gram_multiplier, run.plan.privacy.rows_per_unit)
 
 
 def cross_query(run: Run, basis: LinearBasis, number: int, carried: Carried) -> CrossProducts:
     """The question for X^T g in a round; `number` counts rounds from 0."""
     purpose = CrossProducts.purpose_of(1 + number, f"X^T g, round {number}")
     noise = run.settings.noise_multiplier, run.plan.privacy.rows_per_unit
-    return cross_question(purpose, basis, run.loss, noise, carried)
+    return ask_cross(purpose, basis, run.loss, noise, carried)
 
 
 def correct_gram(release: IntVector, basis: LinearBasis) -> Matrix:
     """X^T X in real units from its released triangle, with what everybody knows of it put right: float64 [p, p]."""
-    gram = real_gram(release, basis)
+    gram = read_gram(release, basis)
     for first, size in basis.blocks:
         if size > 1:
             block = slice(first, first + size)

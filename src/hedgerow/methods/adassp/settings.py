@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.adassp import Adassp
-from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, cross_rounds, gram_question, linear_loss
-from hedgerow.methods.line import asks_for_line, line_rounds, line_share, line_weights
+from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, ask_gram, linear_loss, list_cross_rounds
+from hedgerow.methods.line import asks_for_line, choose_line_share, divide_line_share, list_line_rounds
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import calibrate_sigmas, multipliers_of
@@ -96,7 +96,7 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
     if unlimited:
         return settings
     if asks_for_line(plan):
-        share = line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
+        share = choose_line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
         settings = replace(settings, line_share=share)
     return _calibrate(plan, settings)
 
@@ -104,7 +104,11 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
 def _calibrate(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
     privacy, left = plan.privacy, 1 - settings.line_share
     share = Adassp.of(plan).gram_share * left
-    weights = share, (left - share) / settings.rounds, *(line_weights(settings.line_share) if settings.has_line else ())
+    weights = (
+        share,
+        (left - share) / settings.rounds,
+        *(divide_line_share(settings.line_share) if settings.has_line else ()),
+    )
     demands = [alike.demand(weight) for alike, weight in zip(_alike_rounds(plan, settings), weights, strict=True)]
     spent = read_prepared_events(plan)
     sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, spent)
@@ -119,7 +123,7 @@ def _alike_rounds(plan: Plan, settings: AdasspSettings) -> list[AlikeRounds]:
     rows = plan.privacy.rows_per_unit
     noise = settings.noise_multiplier, rows
     return [
-        AlikeRounds(gram_question(0, "any", basis, settings.gram_multiplier, rows)),
-        cross_rounds(CrossProducts, basis, settings.loss(plan), noise, settings.rounds),
-        *(line_rounds(plan, settings.line_multipliers) if settings.has_line else []),
+        AlikeRounds(ask_gram(0, "any", basis, settings.gram_multiplier, rows)),
+        list_cross_rounds(CrossProducts, basis, settings.loss(plan), noise, settings.rounds),
+        *(list_line_rounds(plan, settings.line_multipliers) if settings.has_line else []),
     ]

@@ -26,8 +26,8 @@ from hedgerow.methods.line import (
     calibrate_by_line,
     reduce_for_line,
 )
-from hedgerow.methods.linear_start import constant_trees
-from hedgerow.methods.residuals import N_CELLS, ResidualCounts, fit_shift, residual_loss
+from hedgerow.methods.linear_start import make_constant_trees
+from hedgerow.methods.residuals import N_CELLS, ResidualCounts, fit_shift, require_residual_loss
 from hedgerow.methods.score_bins import (
     BINS_LENGTH,
     BINS_SENSITIVITY_SQUARED,
@@ -166,7 +166,7 @@ class ResidualCalibration(Calibration):
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         run, query = grown.run, self.question(**asked)
-        shift = fit_shift((yield query), run.sigma(query), residual_loss(self.plan).gradient)
+        shift = fit_shift((yield query), run.sigma(query), require_residual_loss(self.plan).gradient)
         _add_constant(grown, grown.replace_values([batch.values.astype(float) for batch in grown.batches]), shift)
 
 
@@ -212,7 +212,7 @@ def _in_units(places: Sequence[float] | Floats) -> IntVector:
 
 def _add_constant(grown: Grown, ordered: OrderedSum, value: float) -> None:
     """Add a last tree of one value, in units of score, to a model whose trees are in `ordered`."""
-    last = constant_trees(grown.run.grid, 1, value, largest_value(grown.run))
+    last = make_constant_trees(grown.run.grid, 1, value, largest_value(grown.run))
     grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
 
 

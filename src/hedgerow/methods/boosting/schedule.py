@@ -24,7 +24,7 @@ from hedgerow.methods.linear_start import LinearStart
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import Query
-from hedgerow.training.settings import Settings, most_bins, pays_for_candidates
+from hedgerow.training.settings import Settings, bound_bins, pays_for_candidates
 from hedgerow.training.steps import Run, make_leaf_rule
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
@@ -100,7 +100,7 @@ class BoostingSettings(Settings):
         if not self.noise_multiplier or not share:
             return 0.0
         left = 1 - self.start_share - self.calibration_share
-        return self.noise_multiplier * math.sqrt(left / (share * weight_of_trees(plan, self)))
+        return self.noise_multiplier * math.sqrt(left / (share * weigh_trees(plan, self)))
 
     def loss(self, plan: Plan) -> Loss:
         return build_loss(plan, self.joint_clip, self.hessian_scale)
@@ -111,7 +111,7 @@ class BoostingSettings(Settings):
 
     def schedule(self, plan: Plan) -> Schedule:
         start, calibration = self.start_of(plan).rounds, self.calibration_of(plan).rounds
-        return Schedule((*start, *rounds_of_trees(plan, self), *calibration))
+        return Schedule((*start, *list_tree_rounds(plan, self), *calibration))
 
     def n_other_trees(self, plan: Plan) -> int:
         return self.start_of(plan).n_trees + self.calibration_of(plan).n_trees
@@ -160,13 +160,13 @@ def make_smoothing_rule(run: Run, settings: BoostingSettings, n_trees: int, doub
     )
 
 
-def rounds_of_trees(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds]:
+def list_tree_rounds(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds]:
     """The histograms that candidates are paid for by, and then all trees, batch by batch and level by level.
 
     The sensitivity of a batch depends on how far scores have come; it is smallest at the start, however often
     residuals are doubled.
     """
-    loss, bins, k = settings.loss(plan), most_bins(plan), settings.features_asked(plan)
+    loss, bins, k = settings.loss(plan), bound_bins(plan), settings.features_asked(plan)
     rows, paid_bins, n_levels = plan.privacy.rows_per_unit, _paid_bins(plan), settings.n_levels_asked(plan)
     found = _rounds_of_candidates(plan, settings)
     for n_trees, n_batches in _batches(settings).items():
@@ -200,7 +200,7 @@ def _bound_least_squared(loss: Loss) -> int:
     return min(double_residuals(loss, doublings).sensitivity_squared(0) for doublings in possible)
 
 
-def weight_of_trees(plan: Plan, settings: BoostingSettings) -> float:
+def weigh_trees(plan: Plan, settings: BoostingSettings) -> float:
     """The squared sensitivities of all these releases together, where one tree's noise multiplier is 1 for each."""
     of_trees = settings.n_trees * settings.n_levels_asked(plan) * settings.features_asked(plan)
     return float(of_trees + _paid_histograms(plan, settings) * len(plan.features))
@@ -223,7 +223,7 @@ def _rounds_of_candidates(plan: Plan, settings: BoostingSettings) -> list[AlikeR
     cells = sum(feature.n_codes for feature in build_grid(plan).features)
     alike = AlikeRounds.of(
         Histogram,
-        length=cells if plan.reads_quantiles else sum(most_bins(plan)),
+        length=cells if plan.reads_quantiles else sum(bound_bins(plan)),
         bound=largest,
         grid_length=0 if plan.reads_quantiles else sum(_paid_bins(plan)),
         sensitivity_squared=largest * largest * m * rows * rows,

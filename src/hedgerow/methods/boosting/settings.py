@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hedgerow.losses.registry import loss_kind
-from hedgerow.methods.boosting.schedule import INTERACTION_SHARE, BoostingSettings, weight_of_trees
+from hedgerow.methods.boosting.schedule import INTERACTION_SHARE, BoostingSettings, weigh_trees
 from hedgerow.methods.boosting.start import BASELINE_SHARE, LEAST_CLIP_OF_COUNTS
 from hedgerow.methods.hazards import HazardStart
-from hedgerow.methods.line import asks_for_line, line_share
+from hedgerow.methods.line import asks_for_line, choose_line_share
 from hedgerow.methods.linear_start import WIDEST_LINEAR_START
-from hedgerow.methods.residuals import residual_loss
+from hedgerow.methods.residuals import require_residual_loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.training.settings import calibrate_noise, value_or
@@ -43,7 +43,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     settings = _with_spread(plan, of_unit, replace(settings, central_subsets=is_random and is_enough))
     if not is_private:
         return replace(settings, start_share=0.0, calibration_share=0.0)
-    weight = weight_of_trees(plan, settings) / (1 - settings.start_share - settings.calibration_share)
+    weight = weigh_trees(plan, settings) / (1 - settings.start_share - settings.calibration_share)
     return replace(settings, noise_multiplier=calibrate_noise(plan, settings, weight))
 
 
@@ -227,7 +227,7 @@ def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSe
     is_doubled = usual.interaction == "adaptive" and model.weight_update == "newton"
     if not is_doubled or model.split_method != "totally_random" or model.calibration == "none":
         return rule
-    rule = replace(rule, calibration="means", calibration_share=line_share(signal))
+    rule = replace(rule, calibration="means", calibration_share=choose_line_share(signal))
     return replace(rule, learning_rate=RATE_OF_COUNTS, noise_ridge=RIDGE_OF_COUNTS)
 
 
@@ -309,7 +309,7 @@ def _with_line(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSet
     """The rule with the last release of numbers and counts whose scores may be of no use (`hedgerow.methods.line`)."""
     if not asks_for_line(plan):
         return rule
-    return replace(rule, calibration="line", calibration_share=line_share(signal))
+    return replace(rule, calibration="line", calibration_share=choose_line_share(signal))
 
 
 def _trees_of_numbers(signal: float, n_features: int) -> int:
@@ -335,7 +335,7 @@ def _of_residuals(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
         rule,
         joint_clip=kind.clip,
         hessian_scale=kind.clipped_hessian_scale,
-        learning_rate=rule.learning_rate * residual_loss(plan).pace,
+        learning_rate=rule.learning_rate * require_residual_loss(plan).pace,
         start=rule.start if kind.doubles or rule.start == "none" else "mean",
         calibration="residuals",
         calibration_share=RESIDUALS_SHARE,

@@ -22,14 +22,14 @@ from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable
-from hedgerow.methods.line import choose_doublings, spread_question
+from hedgerow.methods.line import ask_spread, choose_doublings
 from hedgerow.methods.linear_start import (
     CountOctaves,
     LinearStart,
-    constant_trees,
+    ask_labels,
     count_octaves,
-    label_question,
     label_statistics,
+    make_constant_trees,
     read_level,
     read_mean,
 )
@@ -142,14 +142,14 @@ class MeanStart(Start):
     n_constants = 1
 
     def questions(self) -> tuple[Query, ...]:
-        mean = label_question(MEAN_STATISTICS, self.multipliers[0], self.plan.privacy.rows_per_unit)
-        return mean, spread_question(self.plan, 1, self.multipliers[1])
+        mean = ask_labels(MEAN_STATISTICS, self.multipliers[0], self.plan.privacy.rows_per_unit)
+        return mean, ask_spread(self.plan, 1, self.multipliers[1])
 
     def begin(self, grown: Grown) -> Beginning:
         run, (about_mean, about_spread) = grown.run, self.questions()
         released = yield about_mean
         mean = min(max(read_mean(released, MEAN_STATISTICS), -1.0), 1.0)
-        first = constant_trees(run.grid, 1, mean, largest_value(run))
+        first = make_constant_trees(run.grid, 1, mean, largest_value(run))
         carried = Carried()
         carried.take(first)
         spread = yield replace(about_spread, **carried.send())
@@ -194,7 +194,7 @@ class LevelStart(Start):
             # From the middle of their range, by factors, to their mean.
             score = compute_score(found[0], label)
             doublings = _choose_count_doublings(*found, run) if self.is_calibrated else 0
-        first = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
+        first = make_constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
         weights = np.array([[self.plan.privacy.n_records, 0]])
         carried = Carried()
         carried.take(first)

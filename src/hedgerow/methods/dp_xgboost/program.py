@@ -49,7 +49,7 @@ from hedgerow.methods.dp_xgboost.trees import (
     SplitSelection,
 )
 from hedgerow.methods.line import choose_doublings
-from hedgerow.methods.linear_start import constant_tree, constant_trees
+from hedgerow.methods.linear_start import make_constant_tree, make_constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
@@ -79,7 +79,7 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
     candidates, ordered = CandidateSource(plan, run.grid), run.make_ordered_sum()
     if run.settings.n_other_trees(plan):
         mean, count = ((yield asking.mean())[:2] / run.loss.scales).tolist()
-        start = constant_trees(run.grid, run.settings.max_depth, -mean / max(1.0, count), largest_value(run))
+        start = make_constant_trees(run.grid, run.settings.max_depth, -mean / max(1.0, count), largest_value(run))
         grown.add(start, None)
         asking.carried.take(start)
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
@@ -124,7 +124,7 @@ class _Asking:
 
     def mean(self) -> PureLeafSums:
         """The sum of gradients at a score of 0, which are the labels with the other sign, and the count of records."""
-        trees = constant_tree(self.run.grid, self.run.settings.max_depth)
+        trees = make_constant_tree(self.run.grid, self.run.settings.max_depth)
         noise = self._leaf, self.settings.start_scale
         return PureLeafSums(**self._common(PureLeafSums, "mean", 2 * trees.n_leaves, *noise), trees=trees)
 

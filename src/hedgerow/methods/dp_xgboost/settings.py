@@ -26,7 +26,7 @@ from hedgerow.privacy.accountants import bisect, get_accountant
 from hedgerow.privacy.cost import amplify_epsilon
 from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import SAMPLING_STEPS, Choice, PureNoise, PureQuery
-from hedgerow.training.settings import Settings, most_bins, value_or
+from hedgerow.training.settings import Settings, bound_bins, value_or
 
 DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE = 20, 4, 0.3
 NOISE_RIDGE, NOISE_RIDGE_OF_NUMBERS = 1.0, 12.0
@@ -169,7 +169,7 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
 
 def _alike_rounds(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -> tuple[AlikeRounds, ...]:
     """The mean and the spread about it, sketches, every tree's levels of splits, and its leaves, with these scales."""
-    loss, bins, n_trees = settings.loss(plan), sum(most_bins(plan)), settings.n_trees
+    loss, bins, n_trees = settings.loss(plan), sum(bound_bins(plan)), settings.n_trees
     chooses, levels = DpXgboost.of(plan).splits == "exponential", range(settings.max_depth)
     of_start, of_spread, of_sketch, of_splits, of_leaves = zip(sensitivities(plan, loss), scales, strict=True)
     n_starts, n_sketches = settings.n_other_trees(plan), min(DpXgboost.of(plan).sketch_rounds, n_trees)

@@ -26,14 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, logistic
-from hedgerow.methods.line import calibrate_by_spread, line_multipliers
-from hedgerow.methods.linear_start import constant_trees, label_question, read_mean
+from hedgerow.methods.line import calibrate_by_spread, divide_line_noise
+from hedgerow.methods.linear_start import ask_labels, make_constant_trees, read_mean
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import (
     SGbdtSettings,
     build_start,
+    list_start_rounds,
     round_filter,
-    start_rounds,
     start_statistics,
 )
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
@@ -81,9 +81,9 @@ def _boost(grown: Grown, settings: SGbdtSettings) -> Generator[Query, IntVector,
     source, ordered = _Structures(run), run.make_ordered_sum()
     carried = Carried()
     mean_noise, linear_noise, line_noise = terms.multipliers
-    n_before = Schedule(tuple(start_rounds(plan, terms))).n_rounds
+    n_before = Schedule(tuple(list_start_rounds(plan, terms))).n_rounds
     if terms.has_mean:
-        released = yield label_question(start_statistics(plan), mean_noise, 1)
+        released = yield ask_labels(start_statistics(plan), mean_noise, 1)
         mean = _initial_score(run, released)
         support = np.zeros((1, mean.trees.n_leaves), dtype=np.int64)
         support[0, 0] = max(0, int(released[1]))
@@ -118,7 +118,7 @@ def _boost(grown: Grown, settings: SGbdtSettings) -> Generator[Query, IntVector,
         carried.take(fitted)
     if terms.has_line:
         round_number, centre = n_before + terms.n_rounds, int(grown.batches[0].values[0, 0, 0])
-        yield from calibrate_by_spread(grown, round_number, centre, line_multipliers(line_noise), carried)
+        yield from calibrate_by_spread(grown, round_number, centre, divide_line_noise(line_noise), carried)
 
 
 class _Structures:
@@ -172,4 +172,4 @@ def _initial_score(run: Run, released: IntVector) -> FittedTrees:
         upper = logistic(STEPS + 1, SCORE_UNIT >> STEP_BITS)[STEPS // 2 :]
         steps = int(np.searchsorted(upper, abs(mean) + 0.5))
         value = math.copysign(min(steps / (SCORE_UNIT >> STEP_BITS), INITIAL_REACH), mean)
-    return constant_trees(run.grid, run.settings.max_depth, value, largest_value(run))
+    return make_constant_trees(run.grid, run.settings.max_depth, value, largest_value(run))

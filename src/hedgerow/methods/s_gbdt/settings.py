@@ -21,8 +21,8 @@ import numpy as np
 
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import Loss
-from hedgerow.methods.line import asks_for_line, line_multipliers, line_rounds
-from hedgerow.methods.linear_start import LinearStart, label_question, label_statistics
+from hedgerow.methods.line import asks_for_line, divide_line_noise, list_line_rounds
+from hedgerow.methods.linear_start import LinearStart, ask_labels, label_statistics
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, filter_terms, s_gbdt_loss
 from hedgerow.plan.plan import Plan
@@ -181,7 +181,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
         judge, depth = get_accountant(privacy.accountant), _depth(plan)
 
         def keeps(final: float) -> bool:
-            events = s_gbdt_schedule(plan, terms_of_noise(final), final, depth).events
+            events = build_s_gbdt_schedule(plan, terms_of_noise(final), final, depth).events
             return judge.epsilon(events, privacy.delta) <= privacy.epsilon
 
         final = smallest(keeps, start=final, precision=MARGIN)
@@ -247,14 +247,14 @@ def start_statistics(plan: Plan) -> tuple[int, int, int]:
     return label_statistics(SGbdt.of(plan).label_clip if plan.label.kind.is_number else 0.5)
 
 
-def start_rounds(plan: Plan, terms: SGbdtTerms) -> list[AlikeRounds]:
+def list_start_rounds(plan: Plan, terms: SGbdtTerms) -> list[AlikeRounds]:
     """What is asked before the first round."""
     mean, linear, _ = terms.multipliers
-    first = [AlikeRounds(label_question(start_statistics(plan), mean, 1))] if terms.has_mean else []
+    first = [AlikeRounds(ask_labels(start_statistics(plan), mean, 1))] if terms.has_mean else []
     return first + (build_start(plan).rounds(linear) if terms.is_linear else [])
 
 
-def s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> Schedule:
+def build_s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> Schedule:
     """What a whole run asks for."""
     loss, n_leaves = s_gbdt_loss(plan), 2**depth
     # What a round charges each record follows from its number; what all of them may cost does not.
@@ -268,8 +268,8 @@ def s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, dept
         sampling_threshold=terms.sampling_threshold,
         filter=FilterTerms(terms.order, terms.budget, no_costs, 0) if terms.order else None,
     )
-    last = line_rounds(plan, line_multipliers(terms.multipliers[2])) if terms.has_line else []
-    return Schedule((*start_rounds(plan, terms), AlikeRounds(of_round, terms.n_rounds), *last))
+    last = list_line_rounds(plan, divide_line_noise(terms.multipliers[2])) if terms.has_line else []
+    return Schedule((*list_start_rounds(plan, terms), AlikeRounds(of_round, terms.n_rounds), *last))
 
 
 def build_start(plan: Plan) -> LinearStart:
@@ -309,7 +309,7 @@ class SGbdtSettings(Settings):
         return build_start(plan).loss
 
     def schedule(self, plan: Plan) -> Schedule:
-        return s_gbdt_schedule(plan, self.s_gbdt, self.noise_multiplier, self.max_depth)
+        return build_s_gbdt_schedule(plan, self.s_gbdt, self.noise_multiplier, self.max_depth)
 
 
 def resolve_s_gbdt(plan: Plan) -> SGbdtSettings:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import pack_loss, unpack, words_for_block, write_block_statistics
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
-from hedgerow.methods.linear_start import constant_tree
+from hedgerow.methods.linear_start import make_constant_tree
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, IntVector, SampledQuery, TreeBatch
@@ -182,7 +182,7 @@ def uniform_tree(
         depth: levels of splits, 1 to 8.
         groups: which features may meet on a path: bool [n_groups, n_features]; None for all.
     """
-    trees, codes = constant_tree(grid, depth), np.arange(grid.n_codes)
+    trees, codes = make_constant_tree(grid, depth), np.arange(grid.n_codes)
     numeric = max(1, round(SGbdt.of(plan).numeric_weight * _WEIGHT_UNIT))
     weights = [_WEIGHT_UNIT if feature.is_categorical else numeric for feature in plan.features]
     # Per node, the groups that hold all features above it.
