@@ -127,7 +127,8 @@ def describe_trees(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> 
 def _format_setting(plan: Plan, settings: Settings, name: str) -> str:
     """A setting as it is used, after "auto" where the rest of them would be others if the plan named it."""
     value = getattr(settings, name)
-    text = _format_value(settings.show(name))
+    shown = settings.show(name)
+    text = "the loss's own" if shown is None else f"{shown:g}" if isinstance(shown, float) else str(shown)
     if getattr(plan.model, name, None) != "auto" or value is None:
         return text
     named = resolve(replace(plan, model=replace(plan.model, **{name: value})))
@@ -229,7 +230,3 @@ def outlook(plan: Plan) -> list[tuple[str, str]]:
 def warnings(plan: Plan) -> tuple[str, ...]:
     """What is wrong with a plan's promise."""
     return list_warnings(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)
-
-
-def _format_value(value: object) -> str:
-    return "the loss's own" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -53,7 +53,10 @@ def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
         place: where the table is, and how its site writes it.
         table: as its owner calls it.
     """
-    _note_header(place, plan)
+    if not set(list_needed_columns(plan)) <= set(column_names(place)) and (lines := header_advice(place, plan)):
+        # The error that follows names the columns that are not there.
+        note("Columns that are missing may be there otherwise. If so, this mends it in the site's own file:")
+        print("\n".join(["  [data]", *(f"  {line}" for line in lines)]), file=sys.stderr)
     found = table_fit(place, plan)
     name = "The query's result" if is_url(table) else table
     about = f"{escape_for_terminal(name)} beside the plan {plan.name!r}. {PRIVATE}"
@@ -153,15 +156,6 @@ def _repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, in
         if again and (repeats_like_ids or looks_like_identifier(name)):
             found[name] = (counts.total(), len(counts))
     return found
-
-
-def _note_header(table: Location, plan: Plan) -> None:
-    """Say by which lines columns that are not there are found; the error that follows names them."""
-    if set(list_needed_columns(plan)) <= set(column_names(table)):
-        return
-    if lines := header_advice(table, plan):
-        note("Columns that are missing may be there otherwise. If so, this mends it in the site's own file:")
-        print("\n".join(["  [data]", *(f"  {line}" for line in lines)]), file=sys.stderr)
 
 
 def _print_columns(found: TableFit) -> None:

@@ -255,6 +255,7 @@ def _show_site(
     from hedgerow.app.fit import show_fit
     from hedgerow.app.schema import write_beside
     from hedgerow.data.adapters import PLAIN
+    from hedgerow.data.sources import file_path, is_url
     from hedgerow.local.forecast import forecast
     from hedgerow.models.model import write_atomically
 
@@ -266,8 +267,11 @@ def _show_site(
     own = options.policy or str(kept)
     # One that is there already may have been changed by its owner.
     if options.policy is None and not kept.exists():
-        data_set = options.data_set or _suggest_data_set(table)
+        # Unless its owner says so, the budget of a table is counted for the file's name.
+        data_set = options.data_set or Path(file_path(table)).name.partition(".")[0]
         if options.data_set is None:
+            if is_url(table):
+                raise UsageError("usage-data-set")
             _require_known(options, invitation, data_set)
         text = build_policy(invitation.policy, data_set, plan.privacy.noise)
         _require_trust(options, parse_proposal(text))
@@ -407,15 +411,6 @@ def _require_known(options: JoinOptions, invitation: StudyInvitation, data_set: 
     if known and data_set not in known:
         used = join_names(str(place) for place, names in books.items() if names)
         raise UsageError("data-set-new", data_set=data_set, book=used, known=join_names(sorted(known)))
-
-
-def _suggest_data_set(table: str) -> str:
-    """What the budget of a table is counted for, unless its owner says so."""
-    from hedgerow.data.sources import file_path, is_url
-
-    if is_url(table):
-        raise UsageError("usage-data-set")
-    return Path(file_path(table)).name.partition(".")[0]
 
 
 # Enrolment ----------------------------------------------------------------------------------------------------------

@@ -461,7 +461,11 @@ class SitePage(Page):
         self._context = copy_context()
         self._lines: deque[dict[str, str]] = deque(maxlen=_KEPT_LINES)
         self._connection = ""
-        actions = {"approve": self._approve, "deny": self._deny, "stop": self._stop}
+        actions: dict[str, Callable[[Mapping[str, Any]], str]] = {
+            "approve": lambda asked: self._answer_question(asked, approve=True),
+            "deny": lambda asked: self._answer_question(asked, approve=False),
+            "stop": self._stop,
+        }
         super().__init__(place, "site", "The page of this site", actions)
         self.say(title=site, study=study, phase="Starting", mood="waits", waiting="", events=[], tables=[])
 
@@ -588,12 +592,6 @@ class SitePage(Page):
             self.say(question=None, can_stop=False)
 
     # What the owner may do --------------------------------------------------------------------------------------------
-
-    def _approve(self, asked: Mapping[str, Any]) -> str:
-        return self._answer_question(asked, approve=True)
-
-    def _deny(self, asked: Mapping[str, Any]) -> str:
-        return self._answer_question(asked, approve=False)
 
     def _answer_question(self, asked: Mapping[str, Any], *, approve: bool) -> str:
         """Answer the question that was shown: the page names it, so no other can be slipped in between."""

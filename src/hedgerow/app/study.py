@@ -296,7 +296,13 @@ def withdraw(folder: Path, name: str) -> None:
     with closing(StudyBook(folder)) as book:
 
         def pin(made: PinnedRoster) -> None:
-            _require_idle(folder)
+            # Runs and evaluations that have begun keep their roster.
+            last, is_over = newest_run(folder)
+            if last and not is_over:
+                raise UsageError("study-run-open", number=last)
+            for journal in sorted(folder.glob("run-*/*.journal")):
+                if _is_carried_out(journal):
+                    raise UsageError("study-in-use", journal=journal)
             _require_own_roster(book, made)
             write_atomically(folder / ROSTER, made.to_toml().encode())
 
@@ -305,16 +311,6 @@ def withdraw(folder: Path, name: str) -> None:
     note(f"{name} is not expected any more.")
     if roster is not None:
         note(f"Its keys are trusted no longer. {_new_roster(roster)}")
-
-
-def _require_idle(folder: Path) -> None:
-    """Raise UsageError "study-run-open" or "study-in-use" where a run or an evaluation would keep its roster."""
-    last, is_over = newest_run(folder)
-    if last and not is_over:
-        raise UsageError("study-run-open", number=last)
-    for journal in sorted(folder.glob("run-*/*.journal")):
-        if _is_carried_out(journal):
-            raise UsageError("study-in-use", journal=journal)
 
 
 def _new_roster(roster: PinnedRoster) -> str:
@@ -759,5 +755,3 @@ def describe_state(guest: Guest) -> str:
     if guest.has_all:
         return "takes part"
     return "confirmed" if guest.is_confirmed else "to be confirmed" if guest.party is not None else "invited"
-
-

@@ -53,7 +53,12 @@ def run(arguments: argparse.Namespace) -> None:
     book = BudgetBook(file)
     try:
         closed = [] if arguments.close is None else _close(book, arguments.close, Path(arguments.state))
-        forgotten = {} if arguments.allow_draws is None else _allow_draws(book, arguments.allow_draws)
+        forgotten: dict[str, int] = {}
+        if (wanted := arguments.allow_draws) is not None:
+            # Set-ups of a plan are set back for all nodes with this book.
+            forgotten = book.forget_draws(wanted.lower()) if len(wanted) >= _LEAST_DIGITS else {}
+            if not forgotten:
+                raise UsageError("no-draws", wanted=wanted, least=_LEAST_DIGITS)
         if arguments.lost is not None:
             if policy is None:
                 raise UsageError("usage-needs", option="--lost", other="--policy")
@@ -118,14 +123,6 @@ def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
             is_known = close_reserved(store, book, bytes.fromhex(line.run_id))
             closed.append({"run_id": line.run_id, "site": line.site, "state": line.state, "is_known": is_known})
     return closed
-
-
-def _allow_draws(book: BudgetBook, wanted: str) -> dict[str, int]:
-    """Set a plan's set-ups back for all nodes with this book; UsageError (code "no-draws") where there are none."""
-    forgotten = book.forget_draws(wanted.lower()) if len(wanted) >= _LEAST_DIGITS else {}
-    if not forgotten:
-        raise UsageError("no-draws", wanted=wanted, least=_LEAST_DIGITS)
-    return forgotten
 
 
 def _find_folder(line: BudgetLine, given: Path) -> Path:

@@ -228,14 +228,17 @@ def init_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.app.coordinator import CoordinatorOptions, serve
     from hedgerow.app.survey import PlanFile, no_label, save_plan
     from hedgerow.local.forecast import propose_groups
-    from hedgerow.methods.tasks import SurveyTask
+    from hedgerow.methods.tasks import SurveyTask, TrainingTask
     from hedgerow.plan.toml import plan_toml, toml_without_label
     from hedgerow.survey.bounds import Findings, Range
 
     _check(arguments)
     asked = read_open_plan(arguments)
     # What can be refused without a survey is refused before it is paid for.
-    _require_trainable(asked)
+    table = asked.trial.to_dict()
+    table["privacy"]["n_records"] = min(table["privacy"]["n_records"], _N_TRIAL)
+    # Raises where no noise would keep the promise of the plan that comes of it.
+    _ = TrainingTask(Plan.from_dict(table)).settings
     task = SurveyTask(asked)
     out = check_can_write(arguments.out)
     journal = Path(arguments.journal or f"{out}.survey.journal")
@@ -318,15 +321,6 @@ def _check(arguments: argparse.Namespace) -> None:
         if given:
             option, other = f"--{given[0].replace('_', '-')}", f"{arguments.data}, which says it itself"
             raise UsageError("usage-beside", option=option, other=other)
-
-
-def _require_trainable(asked: OpenPlan) -> None:
-    """Raise PrivacyError or PlanError where no noise would keep the promise of the plan that comes of it."""
-    from hedgerow.methods.tasks import TrainingTask
-
-    table = asked.trial.to_dict()
-    table["privacy"]["n_records"] = min(table["privacy"]["n_records"], _N_TRIAL)
-    _ = TrainingTask(Plan.from_dict(table)).settings
 
 
 def _print_survey(

@@ -142,18 +142,15 @@ def _unwrap(column: Any) -> Any:
         return np.asarray(column)
     coded = getattr(column, "cat", column)
     if hasattr(kind, "categories") and hasattr(coded, "codes"):
-        return _decode_categories(_plain(kind.categories), np.asarray(coded.codes))
+        # By pandas' code of each cell, -1 for a missing one.
+        categories, codes = _plain(kind.categories), np.asarray(coded.codes)
+        if isinstance(categories, pa.Array):
+            return categories.take(pa.array(codes, pa.int64(), mask=codes < 0))
+        return [None if code < 0 else categories[code] for code in codes.tolist()]
     found = _by_arrow(column)
     if found is not None:
         return found
     return list(column) if hasattr(column, "__iter__") else np.asarray(column, dtype=object)
-
-
-def _decode_categories(categories: Any, codes: NDArray[Any]) -> Any:
-    """pandas' categories, by its code of each cell; -1 for a missing one."""
-    if isinstance(categories, pa.Array):
-        return categories.take(pa.array(codes, pa.int64(), mask=codes < 0))
-    return [None if code < 0 else categories[code] for code in codes.tolist()]
 
 
 def _by_arrow(column: Any) -> Any:

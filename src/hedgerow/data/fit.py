@@ -450,17 +450,13 @@ def _try_adapters(
         if found.kind in ("hashed", "identifier") or not odd:
             continue
         for said, pairs in _meanings(odd, count.listed):
-            if pairs and not _unites(count, pairs) and take(_recode(own, found.name, pairs)):
+            new = [word for word in pairs.values() if word is not None]
+            used = {count.listed[index] for index in count.used}
+            # A line that makes one class of several codes, while no cell is of another class, is no reading of a label.
+            unites = found.role == "label" and len(used | set(new)) < min(2, len(used) + len(new))
+            if pairs and not (unites and count.listed) and take(_recode(own, found.name, pairs)):
                 found.coding = "; ".join(filter(None, (found.coding, said)))
     return about, list_data_lines(own, before)
-
-
-def _unites(count: _Counted, pairs: Mapping[str, str | None]) -> bool:
-    """Whether a line makes one class of several codes of a label, while no cell is of another class."""
-    used = {count.listed[index] for index in count.used}
-    new = [own for own in pairs.values() if own is not None]
-    is_label = count.found.role == "label" and bool(count.listed)
-    return is_label and len(used | set(new)) < min(2, len(used) + len(new))
 
 
 def _meanings(odd: Mapping[str, int], listed: Sequence[str]) -> Iterator[tuple[str, dict[str, str | None]]]:

@@ -219,7 +219,7 @@ def site_data_from_records(
     Raises:
         DataError: when there are no records (without `left_out`), or they were read without labels or identifiers.
     """
-    return bound_sites({"": site_rows_from_records(chunks, plan, left_out, folder)}, plan)[""]
+    return bound_sites({"": site_rows_from_records(chunks, plan, left_out)}, plan)[""]
 
 
 def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]]:

@@ -335,14 +335,6 @@ def _parquet_errors(source: str) -> Iterator[None]:
         raise DataError("data-corrupt", source=source, kind="Parquet") from None
 
 
-def _require_short_cells(source: str, file: arrow_parquet.ParquetFile, names: Sequence[str]) -> None:
-    """Raise DataError where cells hold more than `MOST_BYTES` on average, as the file says before it is read."""
-    for group in map(file.metadata.row_group, range(file.num_row_groups)):
-        for part in map(group.column, range(group.num_columns)):
-            if part.path_in_schema in names and part.total_uncompressed_size > MOST_BYTES * max(1, part.num_values):
-                raise DataError("data-cell-too-long", source=source, column=part.path_in_schema, most=MOST_BYTES >> 20)
-
-
 def _is_long(column: pa.Array) -> bool:
     """Whether a cell holds more than `MOST_BYTES`."""
     cells = column.dictionary if pa.types.is_dictionary(column.type) else column
@@ -358,7 +350,12 @@ def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Itera
     with reader:
         stored = {name.strip(): name for name in reader.schema_arrow.names}
         wanted = [stored[name] for name in names]
-        _require_short_cells(source, reader, wanted)
+        # The file says before it is read where cells are longer on average.
+        for group in map(reader.metadata.row_group, range(reader.num_row_groups)):
+            for part in map(group.column, range(group.num_columns)):
+                name, n_bytes = part.path_in_schema, part.total_uncompressed_size
+                if name in wanted and n_bytes > MOST_BYTES * max(1, part.num_values):
+                    raise DataError("data-cell-too-long", source=source, column=name, most=MOST_BYTES >> 20)
         batches = reader.iter_batches(batch_size=chunk_rows, columns=wanted)
         while True:
             with _parquet_errors(source):

@@ -235,7 +235,7 @@ def plan_features(
     Args:
         found: by name of a feature that is not declared, its kind, and the range of numbers and dates.
     """
-    features: list[dict[str, Any]] = []
+    features, own = list[dict[str, Any]](), dict[str, Any]()
     for name in names:
         if name in declaration.categories:
             own = {"type": "categorical", "categories": _plain(declaration.categories[name])}
@@ -246,19 +246,17 @@ def plan_features(
         elif declaration.from_data:
             own = {**_find_bounds_in_data(column(table, names, name), table, name), "origin": READ_OFF}
         else:
-            own = {**_build_found_feature(*found[name]), "origin": FOUND}
+            kind, seen = found[name]
+            if seen is not None:
+                low, high = days_between(*seen.bounds) if kind == DATE else seen.bounds
+                own = {"type": "date" if kind == DATE else "numeric", "min": low, "max": high, "integer": seen.is_whole}
+            elif kind == TRUTH:
+                own = {"type": "categorical", "categories": list(BOOLEANS)}
+            else:
+                own = {"type": "hashed", "buckets": LEAST_BUCKETS}
+            own["origin"] = FOUND
         features.append({"name": name, **own})
     return features
-
-
-def _build_found_feature(kind: int, found: Range | None) -> dict[str, Any]:
-    """A feature of which nothing is declared, by what noisy counts say of it."""
-    if found is None:
-        if kind == TRUTH:
-            return {"type": "categorical", "categories": list(BOOLEANS)}
-        return {"type": "hashed", "buckets": LEAST_BUCKETS}
-    low, high = days_between(*found.bounds) if kind == DATE else found.bounds
-    return {"type": "date" if kind == DATE else "numeric", "min": low, "max": high, "integer": found.is_whole}
 
 
 def _find_bounds_in_data(cells: Any, table: Table, name: str) -> dict[str, Any]:
@@ -697,7 +695,12 @@ class PrivateTrees(BaseEstimator):
         if doubt := doubt_of(plan):
             warn_caller(f"{doubt}.", FewRecordsWarning)
         threads = use_threads(count_threads(self.n_jobs))
-        with _in_parameters(self), threads as n_threads, self._show_progress(plan, len(start.rows)) as progress:
+        shown: AbstractContextManager[Progress | None] = nullcontext()
+        if self.verbose:
+            from hedgerow.local.progress import TrainingProgress
+
+            shown = TrainingProgress(plan, len(start.rows), patience=SECONDS_BEFORE_PROGRESS)
+        with _in_parameters(self), threads as n_threads, shown as progress:
             site_data = self._site_data(plan, table, ready.y, start.rows, n_threads)
             note_first_fit()
             self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
@@ -715,14 +718,6 @@ class PrivateTrees(BaseEstimator):
         RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn()
         encoded = encode_rows(table, plan, build_grid(plan), is_training=True, n_threads=n_threads)
         return split_sites(encoded, labels, rows, kept)
-
-    def _show_progress(self, plan: Plan, n_sites: int) -> AbstractContextManager[Progress | None]:
-        """What shows how far a training is, where that is asked for."""
-        if not self.verbose:
-            return nullcontext()
-        from hedgerow.local.progress import TrainingProgress
-
-        return TrainingProgress(plan, n_sites, patience=SECONDS_BEFORE_PROGRESS)
 
     def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         """Which rows are trained on; None for all."""

@@ -180,7 +180,11 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             table = self._table(X, cells)
             labels = RawColumn([to_arrow(cells, "y", "y")], Place("y", "y", 0))
             start = self._begin(table, len(cells), holders, "classes", labels)
-            self.classes_ = self._read_found_classes(start)
+            # Their type follows from what was found as well, never from that of y.
+            if start.findings.label_kind == DATE:
+                raise UsageError("classes-missing", kind="date")
+            is_truth = start.findings.label_kind == TRUTH
+            self.classes_ = np.array([False, True]) if is_truth else np.array(start.findings.classes)
             own = labels.chunks[0]
             if self.classes_.dtype.kind == "i" and isinstance(own, pa.Array) and is_text(own.type):
                 warn_caller(_NUMBERS_AS_TEXT, DataConversionWarning)
@@ -229,13 +233,6 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     @property
     def _finds_classes(self) -> bool:
         return self.classes is None and not self._reads_data
-
-    def _read_found_classes(self, start: FitInputs) -> NDArray[Any]:
-        """The classes that were found, sorted; their type follows from what was found as well, never from that of y."""
-        found = start.findings
-        if found.label_kind == DATE:
-            raise UsageError("classes-missing", kind="date")
-        return np.array([False, True]) if found.label_kind == TRUTH else np.array(found.classes)
 
     def _read_declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
         if self.classes is None:

@@ -134,7 +134,9 @@ def tune(
         tried.append(own)
         measure = next(name for name in ("auc", "concordance", "rmse", "mae") if name in found.evaluation.scores)
         scores.append(TunedSetting(dict(setting), measure, found.evaluation.scores[measure]))
-    best = max(range(len(tried)), key=lambda number: _merit(scores[number]))
+    signs = [1 if own.measure in ("auc", "concordance") else -1 for own in scores]
+    merits = [sign * own.score.value for sign, own in zip(signs, scores, strict=True)]
+    best = int(np.nan_to_num(merits, nan=-math.inf).argmax())
     return _merge_accounts(tried, best, estimator, tuple(scores))
 
 
@@ -188,13 +190,6 @@ def _budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> _Budget
         return judge.epsilon([*earlier, GaussianEvent(1 / math.sqrt(left * share / n_settings))], delta)
 
     return _Budget(costs(1 - EVALUATION_SHARE, spent), costs(EVALUATION_SHARE))
-
-
-def _merit(tuned: TunedSetting) -> float:
-    value = tuned.score.value
-    if math.isnan(value):
-        return -math.inf
-    return value if tuned.measure in ("auc", "concordance") else -value
 
 
 def _merge_accounts(

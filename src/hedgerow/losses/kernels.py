@@ -55,12 +55,15 @@ class PackedLoss(NamedTuple):
 @lru_cache(maxsize=64)
 def pack_loss(loss: Loss) -> PackedLoss:
     """Made once for a loss, since every query asks for it; each site has its own."""
+    n_classes, n_steps, n_statistics = loss.table.shape
+    even = np.zeros((n_classes, n_steps, n_statistics + n_statistics % 2), dtype=np.int64)
+    even[:, :, :n_statistics] = loss.table
     exp_table = np.rint(2**EXP_BITS * exponentials(EXP_STEPS, SCORE_UNIT >> STEP_BITS)).astype(np.int64)
     one = int(loss.scales[0]), loss.clip
     (unit, clip), (unit_below, clip_below) = loss.sides or (one, one)
     return PackedLoss(
         kind=KIND_NUMBER[loss.kind],
-        table=_pack_table(loss),
+        table=np.ascontiguousarray(((even[:, :, 0::2] << 32) + even[:, :, 1::2]).transpose(2, 0, 1)),
         exp_table=exp_table,
         unit=unit,
         hessian_unit=int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0,
@@ -73,13 +76,6 @@ def pack_loss(loss: Loss) -> PackedLoss:
         unit_below=unit_below,
         clip_below=clip_below,
     )
-
-
-def _pack_table(loss: Loss) -> NDArray[np.int64]:
-    n_classes, n_steps, n_statistics = loss.table.shape
-    even = np.zeros((n_classes, n_steps, n_statistics + n_statistics % 2), dtype=np.int64)
-    even[:, :, :n_statistics] = loss.table
-    return np.ascontiguousarray(((even[:, :, 0::2] << 32) + even[:, :, 1::2]).transpose(2, 0, 1))
 
 
 def find_statistics(loss: PackedLoss, labels: NDArray[np.int32], scores: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -116,7 +112,11 @@ def find_statistics(loss: PackedLoss, labels: NDArray[np.int32], scores: NDArray
         others = (shares * (loss.unit - shares) // loss.unit) * loss.hessian_unit // loss.unit
     else:
         others = np.full((1, len(labels)), loss.constant)
-    shrunk = _shrink_all(np.concatenate([gradients, others]), loss.norm)
+    # Each record's statistics are scaled towards zero until their norm is within the bound: as `_shrink`.
+    shrunk, factor = np.concatenate([gradients, others]), np.ones(len(labels))
+    while (is_beyond := (squared := (shrunk**2).sum(axis=0)) > loss.norm**2).any():
+        factor[is_beyond] = np.minimum(factor, np.sqrt(loss.norm**2 / np.maximum(squared, 1)))[is_beyond] * (1.0 - 1e-9)
+        shrunk[:, is_beyond] = np.trunc(shrunk * factor)[:, is_beyond]
     if len(loss.class_weights):
         shrunk = np.sign(shrunk) * ((np.abs(shrunk) * loss.class_weights[labels]) >> CLASS_WEIGHT_BITS)
     return shrunk
@@ -129,15 +129,6 @@ def _clip_residual(
     scaled: NDArray[np.int64] = np.abs(residual) * np.asarray(unit)
     magnitude = np.minimum(scaled >> 16, largest)
     return np.asarray(np.where(residual >= 0, magnitude, -magnitude))
-
-
-def _shrink_all(statistics: NDArray[np.int64], norm: int) -> NDArray[np.int64]:
-    """Scale each column towards zero until its norm is at most `norm`: as `_shrink`, without a kernel."""
-    factor = np.ones(statistics.shape[1])
-    while (is_beyond := (squared := (statistics**2).sum(axis=0)) > norm**2).any():
-        factor[is_beyond] = np.minimum(factor, np.sqrt(norm**2 / np.maximum(squared, 1)))[is_beyond] * (1.0 - 1e-9)
-        statistics[:, is_beyond] = np.trunc(statistics * factor)[:, is_beyond]
-    return statistics
 
 
 @numba.njit(cache=True, nogil=True)

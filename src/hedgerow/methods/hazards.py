@@ -399,7 +399,10 @@ class HazardStart:
         query = ask_gram(first + 1, "linear start, Z^T Z", basis, noises[1], rows)
         gram = read_gram((yield query), basis)
         curvature = _curvature(gram / n, squares, gram_sigma(run.sigma(query), basis) / n) * (n * _CURVATURE)
-        squared = _product(curvature)
+        squared = np.zeros(curvature.shape)
+        # The matrix times itself, as `_times`.
+        for column in curvature:
+            squared += column[:, None] * column[None, :]
         factor = None if run.directions is None else cholesky(curvature)
         total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
         weights, sums = np.zeros(p), np.zeros(p)
@@ -487,14 +490,6 @@ def _times(matrix: Matrix, vector: NDArray[np.float64]) -> NDArray[np.float64]:
     total = np.zeros(len(vector))
     for column, factor in zip(matrix, vector, strict=True):
         total += factor * column
-    return total
-
-
-def _product(matrix: Matrix) -> Matrix:
-    """A symmetric matrix times itself, as `_times`."""
-    total = np.zeros(matrix.shape)
-    for column in matrix:
-        total += column[:, None] * column[None, :]
     return total
 
 

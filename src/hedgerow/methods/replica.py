@@ -249,14 +249,6 @@ def _digest_state(history: bytes, ensemble: Ensemble) -> bytes:
     return hasher.digest()
 
 
-def _zeros(replica: Replica) -> IntVector:
-    """A release of zeros."""
-    zeros, groups = np.zeros(replica.release_length, dtype=np.int64), replica.n_groups
-    if groups:
-        zeros.reshape(groups, -1)[:, 0] = 1
-    return zeros
-
-
 def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None) -> None:
     """Carry out the first rounds of a task with sums of zero, so that its code is loaded; nothing of it is kept.
 
@@ -275,7 +267,10 @@ def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None)
                 if replica.query is None:
                     return
                 answer(replica.query)
-                replica.feed(_zeros(replica))
+                zeros = np.zeros(replica.release_length, dtype=np.int64)
+                if replica.n_groups:
+                    zeros.reshape(replica.n_groups, -1)[:, 0] = 1
+                replica.feed(zeros)
         finally:
             replica.close()
     except HedgerowError:

@@ -34,7 +34,10 @@ _LONGEST = 500
 def log_report(model: Model) -> None:
     """Log the fields of a model's report in the run that is active: numbers as metrics, all else as parameters."""
     content = model.report.to_dict()
-    numbers = {name: float(value) for name, value in content.items() if _is_number(value)}
+    numbers = {
+        name: float(value) for name, value in content.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }  # fmt: skip
     mlflow.log_metrics(numbers)
     mlflow.log_params({name: str(own)[:_LONGEST] for name, own in content.items() if name not in numbers})
 
@@ -90,7 +93,3 @@ class _Predicting:
 
 def _load_pyfunc(path: str) -> _Predicting:
     return _Predicting(Model.load(path))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

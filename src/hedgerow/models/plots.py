@@ -186,12 +186,11 @@ def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scores: Reals, dev
     axis.set_xlim(low, high)
     if not is_log:
         axis.locator_params(axis="x", nbins=3 if feature.is_date else 4)
-    axis.xaxis.set_major_formatter(_date if feature.is_date else _short_number)
 
+    def format_days(days: float, _: object) -> str:
+        return format_day(round(min(max(days, FIRST_DAY), LAST_DAY)))
 
-def _date(days: float, _: object) -> str:
-    """A tick of days since 1970-01-01."""
-    return format_day(round(min(max(days, FIRST_DAY), LAST_DAY)))
+    axis.xaxis.set_major_formatter(format_days if feature.is_date else _short_number)
 
 
 def _bands(

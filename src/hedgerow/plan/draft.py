@@ -136,14 +136,11 @@ def _feature(name: str, entry: Entry) -> str:
             f"# book's order and up to {MAX_CATEGORIES:,}, or hashed."
         )
     lines = ["[[features]]", f"name = {toml_value(name)}"]
-    return "\n".join([*lines, *(_write_known_feature(entry) if entry.kind else _open_feature(entry))])
-
-
-def _open_feature(entry: Entry) -> list[str]:
-    """What is to be known of a column."""
+    if entry.kind:
+        return "\n".join([*lines, *_write_known_feature(entry)])
     kinds = '"numeric" or "date", with min and max, or "categorical", with categories'
     whole = "# integer = true   # if all its values are whole numbers"
-    return [f"# type =   # FILL IN: {kinds}", whole, *_bounds(entry), _OPEN_CATEGORIES]
+    return "\n".join([*lines, f"# type =   # FILL IN: {kinds}", whole, *_bounds(entry), _OPEN_CATEGORIES])
 
 
 _OPEN_CATEGORIES = '# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own'

@@ -15,7 +15,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 from hedgerow.errors import PlanError
 
@@ -87,8 +87,9 @@ def require_plain(value: object, most: float = math.inf) -> None:
             elif isinstance(item, int) and not -LARGEST_INTEGER <= item <= LARGEST_INTEGER:
                 raise ValueError(f"{path or 'it'}: an integer of {item.bit_length()} bits is too large")
             elif isinstance(item, Mapping):
-                for name in filter(_is_text, item):
-                    _require_showable(name, f"{path or 'it'}: the name of a field")
+                for name in item:
+                    if isinstance(name, str):
+                        _require_showable(name, f"{path or 'it'}: the name of a field")
                 inner += [(f"{path}.{name}" if path else str(name), each) for name, each in item.items()]
             elif isinstance(item, list | tuple):
                 inner += [(f"{path}[{place}]", each) for place, each in enumerate(item) if not isinstance(each, float)]
@@ -113,10 +114,6 @@ def _require_showable(text: str, path: str) -> None:
             # Python escapes in its literals what this refuses.
             said = f"{text[:40]!r} is not allowed, for U+{ord(each):04X} is not shown as what it is"
             raise ValueError(f"{path}: {said}" if path else said)
-
-
-def _is_text(value: object) -> TypeGuard[str]:
-    return isinstance(value, str)
 
 
 def _is_hidden(character: str) -> bool:

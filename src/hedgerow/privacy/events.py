@@ -37,7 +37,9 @@ class EventBase:
             if part.type == "int":
                 _check_positive_int(part.name, value)
             elif part.type == "float":
-                _check_positive_float(part.name, value)
+                if isinstance(value, bool) or not isinstance(value, int | float) or not 1 / LARGEST <= value <= LARGEST:
+                    range_text = f"a number from {1 / LARGEST:g} to {LARGEST:g}"
+                    raise _event_error(f"An event's {part.name} is {value!r}; it must be {range_text}.")
 
     def to_dict(self) -> dict[str, Any]:
         """The event as a dictionary of JSON values, with its type name under ``type``."""
@@ -293,11 +295,6 @@ def round_multiplier(sigma_squared: int, sensitivity_squared: int) -> float:
     shift = max(0, 60 + (sensitivity_squared.bit_length() - sigma_squared.bit_length()) // 2)
     root = math.isqrt((sigma_squared << 2 * shift) // sensitivity_squared)
     return math.nextafter(math.ldexp(float(root), -shift), 0.0)
-
-
-def _check_positive_float(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 / LARGEST <= value <= LARGEST:
-        raise _event_error(f"An event's {name} is {value!r}; it must be a number from {1 / LARGEST:g} to {LARGEST:g}.")
 
 
 def _check_rate(value: float) -> None:

@@ -448,11 +448,10 @@ class TextBins:
         """The bin of each cell of a column: intp [n], -1 for a missing cell, or one that no bin is for."""
         texts, codes = site.cells(index).texts
         place_of = {text: place for place, text in enumerate(self.categories)}
-        table = [place_of.get(text, self._other(text)) for text in texts]
+        n_listed, n_others = len(self.categories), self.n_others
+        others = [n_listed + hash_label(text) % n_others if n_others else -1 for text in texts]
+        table = [place_of.get(text, other) for text, other in zip(texts, others, strict=True)]
         return np.asarray(np.array([*table, -1], dtype=np.intp)[site.own(codes)])
-
-    def _other(self, text: str) -> int:
-        return len(self.categories) + hash_label(text) % self.n_others if self.n_others else -1
 
 
 Bins = NumberBins | TextBins

@@ -103,13 +103,11 @@ class FeatureOrder:
         """Of some random subsets, the one whose pairs of features have been together least often so far."""
         draws = self._draws(tree) if self._groups.all() else self._draws_in_groups(tree)
         # A subset may be smaller than others only where a group is.
-        subset = min(draws, key=self._mean_tried)
+        pairs = [list(combinations(draw, 2)) for draw in draws]
+        means = [sum([self._tried[pair] for pair in own]) / len(own) for own in pairs]
+        subset = draws[means.index(min(means))]
         self._tried.update(combinations(subset, 2))
         return subset
-
-    def _mean_tried(self, draw: Subset) -> float:
-        """How often the pairs of a subset were together."""
-        return sum([self._tried[pair] for pair in combinations(draw, 2)]) / math.comb(len(draw), 2)
 
     def _draws(self, tree: int) -> list[Subset]:
         """Random subsets of all features."""
@@ -199,17 +197,14 @@ class _AdaptiveOrder:
         total = math.fsum(roots.tolist())
         earned, self._latest = roots / total if total > 0 else None, []
         for tree, subset in enumerate(given, start=first):
-            number = self._most_overdue(tree, earned) if subset is None else self._number_of(subset)
+            if subset is None:
+                number = self._most_overdue(tree, earned)
+            elif (number := self._numbers.setdefault(subset, len(self._subsets))) == len(self._subsets):
+                self._even[number] = 1 / self._n_features if len(subset) == 1 else 0.0
+                self._subsets.append(subset)
             self._last_tree[number] = tree
             self._latest.append(number)
         return [self._subsets[number] for number in self._latest]
-
-    def _number_of(self, subset: Subset) -> int:
-        if subset not in self._numbers:
-            self._numbers[subset] = len(self._subsets)
-            self._even[len(self._subsets)] = 1 / self._n_features if len(subset) == 1 else 0.0
-            self._subsets.append(subset)
-        return self._numbers[subset]
 
     def _most_overdue(self, tree: int, earned: NDArray[np.float64] | None) -> int:
         """The subset whose share of the trees times the trees since its last one is largest; the first of several."""

@@ -108,7 +108,12 @@ class Ensemble:
         codes = np.ascontiguousarray(codes)
         records = SiteRecords(codes, np.zeros(n, dtype=np.int32), np.zeros((self.n_outputs, n), dtype=np.int32))
         if self.fitted is not None:
-            apply_update(records, _writable(self.fitted))
+            trees, values = self.fitted.trees, self.fitted.values
+            if not all(own.flags.writeable for own in (trees.feature, trees.goes_left, trees.threshold, values)):
+                # For a model that is mapped from a file all kernels would be compiled once more.
+                trees = TreeBatch(trees.feature.copy(), trees.goes_left.copy(), trees.threshold.copy())
+                values = values.copy()
+            apply_update(records, FittedTrees(trees, values))
         return records.scores / SCORE_UNIT
 
     def probabilities(self, codes: CodeArray) -> NDArray[np.float64]:
@@ -123,30 +128,15 @@ class Ensemble:
         """`probabilities` of the first tree, of the first two, and so on; of averaged trees that of their mean."""
         scores, is_mean = np.zeros((self.n_outputs, codes.shape[1])), isinstance(self.link, Share)
         for count in range(1, self.n_trees + 1):
-            scores += replace(self, fitted=_take_tree(self.fitted, count - 1)).scores(codes)
+            if self.fitted is not None:
+                own, trees = slice(count - 1, count), self.fitted.trees
+                one = TreeBatch(trees.feature[own], trees.goes_left[own], trees.threshold[own])
+                scores += replace(self, fitted=FittedTrees(one, self.fitted.values[own])).scores(codes)
             yield self.link.probabilities(scores * (self.n_trees / count if is_mean else 1.0))
 
     def survival(self, codes: CodeArray) -> NDArray[np.float64]:
         """Chances to be without the event at the end of each interval: float64 [n, K], of a time to an event."""
         return survival_curves(self.scores(codes)[0], self.baseline)
-
-
-def _take_tree(fitted: FittedTrees | None, number: int) -> FittedTrees | None:
-    if fitted is None:
-        return None
-    own, trees = slice(number, number + 1), fitted.trees
-    one = TreeBatch(feature=trees.feature[own], goes_left=trees.goes_left[own], threshold=trees.threshold[own])
-    return FittedTrees(one, fitted.values[own])
-
-
-def _writable(fitted: FittedTrees) -> FittedTrees:
-    """The same trees; a copy where a model is mapped from a file, for which all kernels would be compiled once more."""
-    trees = fitted.trees
-    arrays = (trees.feature, trees.goes_left, trees.threshold, fitted.values)
-    if all(array.flags.writeable for array in arrays):
-        return fitted
-    own = TreeBatch(trees.feature.copy(), trees.goes_left.copy(), trees.threshold.copy())
-    return FittedTrees(own, fitted.values.copy())
 
 
 def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
