@@ -144,7 +144,7 @@ PARTS: Mapping[str, Part] = {
         ("regression", "survival"), patches=tuple(
             (settings, name, replaced)
             for name, replaced in {
-                "_trees_of_numbers": lambda signal, m: max(2 * m, _usual_trees(signal)),
+                "_trees_of_numbers": lambda signal, m: max(2 * m, settings.count_usual_trees(signal)),
                 "LEAST_TREES_OF_TIMES": 100,
             }.items()
         ),
@@ -152,10 +152,6 @@ PARTS: Mapping[str, Part] = {
     "own James-Stein": Part(("regression", "survival"), change=_fixed(shrinkage=0.4)),
 }  # fmt: skip
 """A part of which only one kind of labels has its own value is replaced by what is usual."""
-
-
-def _usual_trees(signal: float) -> int:
-    return max(settings.MIN_TREES, min(settings.MAX_TREES, int(100 * math.sqrt(math.sqrt(signal / 1000)))))
 
 
 _RATES = ("learning_rate", "shape_rate", "subset_rate")

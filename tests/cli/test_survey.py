@@ -29,7 +29,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Outcome
 from hedgerow.survey.bounds import Range
 from hedgerow.survey.requests import parse_open_plan
-from hedgerow.survey.statistics import ColumnStatistics, Group, Noisy, Quantile, TableStatistics
+from hedgerow.survey.statistics import ColumnStatistics, FoundQuantile, Group, Noisy, TableStatistics
 
 Run = Callable[..., Any]
 
@@ -308,7 +308,7 @@ def test_wide_numbers_take_no_columns_name_away() -> None:
     wide, count = -1.23456e37, Noisy(1000.0, 1.0)
     column = ColumnStatistics(
         "age", count, "number", Range(-1e38, 1e38), mean=Noisy(wide, 1e36),
-        quantiles=tuple(Quantile(share, wide, wide, wide) for share in (0.05, 0.5, 0.95)),
+        quantiles=tuple(FoundQuantile(share, wide, wide, wide) for share in (0.05, 0.5, 0.95)),
         groups=(Group("", -1e38, 1e38, count),) * 3,
     )  # fmt: skip
     console = Console(width=80, record=True, file=io.StringIO())

@@ -17,7 +17,7 @@ from hedgerow.data.lines import Declared, parse_declaration, read_header, withou
 from hedgerow.data.sources import column_names, file_ending, read_records
 from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import DataError, UsageError
-from hedgerow.local.survey import read_columns, read_site_tables
+from hedgerow.local.survey import list_asked_columns, read_site_tables
 from hedgerow.plan.plan import Plan
 from hedgerow.survey.questions import AskedColumn
 
@@ -289,10 +289,13 @@ def test_columns_of_one_name_that_nobody_needs_are_left_out(write_file: WriteFil
     """A draft and a survey do without them; where one of them is asked for, it would be a guess which is meant."""
     path = write_file("a.csv", b"age,note,dead,note\n1,x,0,y\n2,x,1,y\n")
     assert 'name = "age"' in (draft := draft_plan(path, "dead")) and "note" not in draft
-    columns, unread = read_columns({"a": path}, {}, ())
+    columns, unread = list_asked_columns({"a": path}, {}, ())
     assert [column.name for column in columns] == ["age", "dead"] and unread == ("note",)
     assert read_site_tables({"a": path}, {}).tables["a"].n_rows == 2
-    for ask in (lambda: draft_plan(path, "note"), lambda: read_columns({"a": path}, {"note": AskedColumn("note")}, ())):
+    for ask in (
+        lambda: draft_plan(path, "note"),
+        lambda: list_asked_columns({"a": path}, {"note": AskedColumn("note")}, ()),
+    ):
         with pytest.raises(DataError) as caught:
             ask()
         assert caught.value.code == "data-duplicate-column"

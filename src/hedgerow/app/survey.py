@@ -22,9 +22,9 @@ from hedgerow.local.survey import (
     TableSurvey,
     ask_curves,
     draft_plan,
+    list_asked_columns,
     open_plan_text,
     plan_text,
-    read_columns,
     read_named,
     read_numeric_label,
     read_schema,
@@ -256,7 +256,7 @@ def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, s
     if options.unit is not None:
         without.append(options.unit)
     if given:
-        columns, unread = read_columns(given, schema, without)
+        columns, unread = list_asked_columns(given, schema, without)
         _say_unread(unread)
     else:
         columns = tuple(own for name, own in schema.items() if name not in without)

@@ -38,7 +38,7 @@ from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Qu
 from hedgerow.storage import Database
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import FEW_TO_ENCODE, build_grid
-from hedgerow.trees.leaf_sums import FEW_TO_SUM, Site, SiteRecords, TrainingSite, apply_update
+from hedgerow.trees.leaf_sums import FEW_TO_SUM, ScoredSite, SiteRecords, TrainingSite, apply_update
 
 _USUAL = {
     "version": 1,
@@ -293,7 +293,7 @@ def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
     return SiteRecords(codes, labels, make_zeros(data.scratch, (n_outputs, data.n_records), np.int32))
 
 
-def _cut_again(held: Site, data: SiteData, query: Query) -> None:
+def _cut_again(held: ScoredSite, data: SiteData, query: Query) -> None:
     """Give the rows the codes of a query's new edges."""
     if query.new_edges:
         recoded = Recoded(held.new_edges, held.records.codes)
@@ -352,7 +352,7 @@ class EvaluationNode:
         self.site, self._shows_figures = site, shows_figures
         self._noise = noise or SystemNoise(os.urandom)
         self._ensemble_size = 0
-        self.held, self._data = Site(plan, _with_scores(data, plan.label.n_outputs), n_threads), data
+        self.held, self._data = ScoredSite(plan, _with_scores(data, plan.label.n_outputs), n_threads), data
 
     def answer(self, query: Query) -> IntVector:
         """The site's vector for a query: int64 [query.length].

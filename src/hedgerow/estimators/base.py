@@ -171,7 +171,7 @@ def is_dataframe(X: Any) -> bool:
     return hasattr(X, "shape") and hasattr(X, "__getitem__") and hasattr(X, "columns")
 
 
-def read_columns(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Columns:
+def read_table(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Columns:
     """The columns of `X` by name, in order; raises DataError for a type that cannot be read, by the column's name.
 
     Args:
@@ -597,7 +597,7 @@ class PrivateTrees(BaseEstimator):
         if not self._reads_columns(X, is_fit):
             return matrix
         said = self.categories.values() if isinstance(self.categories, Mapping) else [self.categories]
-        return read_columns(X, self._feature_names(), with_lists=any(_is_word(own, FROM_TYPE) for own in said))
+        return read_table(X, self._feature_names(), with_lists=any(_is_word(own, FROM_TYPE) for own in said))
 
     def _reads_columns(self, X: Any, is_fit: bool) -> bool:
         """Whether `X` is read column by column: each table, and a matrix with columns that are no numbers."""

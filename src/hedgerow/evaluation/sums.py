@@ -37,7 +37,7 @@ from hedgerow.protocol.queries import IntVector, Query, SiteQuery
 from hedgerow.trees.binning import FeatureGrid
 from hedgerow.trees.ensemble import Ensemble, find_link
 from hedgerow.trees.importances import importances
-from hedgerow.trees.leaf_sums import Site, SiteRecords
+from hedgerow.trees.leaf_sums import ScoredSite, SiteRecords
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 PROBABILITY_UNIT = 2**30
@@ -108,7 +108,7 @@ class ScoreHistogram(EvaluationQuery):
         n_curves, n_bins = len(self.edges), self.edges.shape[1] + 1
         return n_curves, (self.length - 2 * self.with_hits) // (n_curves * n_bins), n_bins
 
-    def answer(self, site: Site) -> IntVector:
+    def answer(self, site: ScoredSite) -> IntVector:
         site.take_in(self.update)
         link, records, (n_curves, n_rows, n_bins) = find_link(site.plan), site.records, self.shape
         places = positions(records, self.position, link, site.plan.label)
@@ -210,7 +210,7 @@ class ErrorMoments(_Moments):
     n_statistics: ClassVar[int] = 4
     signed: ClassVar[tuple[int, ...]] = (1,)
 
-    def answer(self, site: Site) -> IntVector:
+    def answer(self, site: ScoredSite) -> IntVector:
         """See `Query.answer`: every product is rounded to the nearest unit."""
         site.take_in(self.update)
         labels, clip, unit = site.records.labels.astype(np.int64), self.error_clip, self.unit
@@ -232,7 +232,7 @@ class DevianceMoments(_Moments):
     n_statistics: ClassVar[int] = 3
     has_deviance: ClassVar[bool] = True
 
-    def answer(self, site: Site) -> IntVector:
+    def answer(self, site: ScoredSite) -> IntVector:
         """See `Query.answer`: every quotient is rounded to the nearest unit.
 
         Deviances have logarithms, so the same record may count one unit more on another machine; its bound holds on
@@ -271,7 +271,7 @@ class GroupedSums(EvaluationQuery):
     feature: int
     group_of: NDArray[np.int64]
 
-    def answer(self, site: Site) -> IntVector:
+    def answer(self, site: ScoredSite) -> IntVector:
         site.take_in(self.update)
         groups = self.group_of[site.records.codes[self.feature]]
         own = (site.records.only(groups == group) for group in range(self.length // self.one.length))

@@ -144,7 +144,7 @@ def read_site_tables(
         UsageError: code "survey-no-columns"; code "survey-column" for a name in `schema` or `without`, or a unit, that
             no column is called.
     """
-    columns, unread = read_columns(tables, schema, [*without, *([] if unit == "record" else [unit])])
+    columns, unread = list_asked_columns(tables, schema, [*without, *([] if unit == "record" else [unit])])
     return _read(tables, columns, unit, unread)
 
 
@@ -160,7 +160,7 @@ def _read(
     return SiteTables(columns, raw, unread, {site: own.rows for site, own in raw.items()})
 
 
-def read_columns(
+def list_asked_columns(
     tables: Mapping[str, Location], schema: Mapping[str, AskedColumn], without: Sequence[str]
 ) -> tuple[tuple[AskedColumn, ...], tuple[str, ...]]:
     """What is known of each column by the headers alone, and the columns of types that Hedgerow does not read, or of

@@ -8,12 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hedgerow.plan.registry import Registry
-
-if TYPE_CHECKING:
-    from hedgerow.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -24,14 +21,14 @@ class Format:
         about: what it is, for a person.
         ending: of its file's name.
         reader: Python that reads it, of the file `path`, and of `kind`, "Classifier" or "Regressor".
-        encode: the file's bytes; raises ModelError for a model that cannot have this form.
+        encode: the file's bytes, of a `Model`; raises ModelError for one that cannot have this form.
         is_clipped: whether its predictions of numbers end at the bounds of Hedgerow's.
     """
 
     about: str
     ending: str
     reader: str
-    encode: Callable[[Model], bytes]
+    encode: Callable[[Any], bytes]
     is_clipped: bool = False
 
 

@@ -173,7 +173,7 @@ class Query:
         """What a site's rows add up to, its update applied first: int64 [length].
 
         Args:
-            site: a `hedgerow.trees.leaf_sums.Site`, whose scores the update changes.
+            site: a `hedgerow.trees.leaf_sums.ScoredSite`, whose scores the update changes.
 
         Raises:
             RemoteProtocolError: code "unknown-query-kind", for a kind that says no more than this.

@@ -116,7 +116,7 @@ from hedgerow.server.sites import (
 from hedgerow.survey.program import Found
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.ensemble import no_trees
+from hedgerow.trees.ensemble import make_empty_ensemble
 
 # Before anyone is invited ---------------------------------------------------------------------------------------------
 
@@ -1145,7 +1145,7 @@ def conclude(run: CoordinatorRun) -> Outcome:
         run.outcome = model.outcome(run.ledger, replica.result, noise)
     elif isinstance(replica.result, Found):
         report = check_report(run.plan, run.ledger, noise)
-        nothing = no_trees(run.plan, build_grid(run.plan))
+        nothing = make_empty_ensemble(run.plan, build_grid(run.plan))
         run.outcome = Outcome(run.plan, nothing, run.ledger, report, findings=replica.result)
     else:
         report = check_report(run.plan, run.ledger, noise)

@@ -81,7 +81,7 @@ def show_count(value: float, deviation: float, n_counts: int = 1) -> Noisy:
 
 
 @dataclass(frozen=True)
-class Quantile:
+class FoundQuantile:
     """The value that a share of the records is below, and between which values noise leaves it (95 %)."""
 
     share: float
@@ -145,7 +145,7 @@ class ColumnStatistics:
     present: Noisy = Noisy(0.0, 0.0, is_shown=False)
     groups: tuple[Group, ...] = ()
     mean: Noisy | None = None
-    quantiles: tuple[Quantile, ...] = ()
+    quantiles: tuple[FoundQuantile, ...] = ()
     is_hashed: bool = False
     rates: tuple[Group, ...] = ()
     odd: Noisy = Noisy(0.0, 0.0, is_shown=False)
@@ -416,7 +416,7 @@ def _mean(bins: NumberBins, counts: Counts, deviation: float, found: Range) -> N
     return Noisy(min(max(mean, low), high), spread)
 
 
-def _quantiles(bins: NumberBins, counts: Counts, deviation: float, own: ColumnStatistics) -> tuple[Quantile, ...]:
+def _quantiles(bins: NumberBins, counts: Counts, deviation: float, own: ColumnStatistics) -> tuple[FoundQuantile, ...]:
     """Those of `QUANTILES` that have enough records on either side, and are not outside all edges."""
     found, groups = own.range, own.groups
     if found is None:
@@ -440,7 +440,7 @@ def _quantiles(bins: NumberBins, counts: Counts, deviation: float, own: ColumnSt
             continue
         band = BAND * spread / total
         ends = (_at(share - band, curve, bins, found), _at(share + band, curve, bins, found))
-        quantiles.append(Quantile(share, value, *ends))
+        quantiles.append(FoundQuantile(share, value, *ends))
     return tuple(quantiles)
 
 

@@ -21,7 +21,7 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.constraints import Directions, OrderedSum, build_groups
-from hedgerow.trees.ensemble import Ensemble, no_trees
+from hedgerow.trees.ensemble import Ensemble, make_empty_ensemble
 from hedgerow.trees.leaves import LeafRule, largest_sum
 from hedgerow.trees.random_trees import deepen
 
@@ -132,7 +132,7 @@ class Carried:
 
 def empty_ensemble(run: Run) -> Ensemble:
     """The model before its first tree."""
-    return no_trees(run.plan, run.grid)
+    return make_empty_ensemble(run.plan, run.grid)
 
 
 @dataclass(eq=False)

@@ -157,7 +157,7 @@ def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
     }
 
 
-def no_trees(plan: Plan, grid: Grid) -> Ensemble:
+def make_empty_ensemble(plan: Plan, grid: Grid) -> Ensemble:
     """A plan's ensemble before its first tree."""
     baseline = (0,) * len(plan.label.intervals)
     return Ensemble(grid, None, plan.label.n_outputs, find_link(plan), baseline=baseline)
@@ -191,7 +191,7 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
         raise ModelError("model-invalid", fault=f"the ensemble's baseline is not a list of {n_intervals} integers")
     if any(abs(one) > BASELINE_LIMIT for one in baseline):
         raise ModelError("model-invalid", fault=f"a baseline of the ensemble is beyond {BASELINE_LIMIT}")
-    ensemble = replace(no_trees(plan, grid), baseline=tuple(baseline))
+    ensemble = replace(make_empty_ensemble(plan, grid), baseline=tuple(baseline))
     if not trees:
         return ensemble
     read = [_TreeReader(grid, depth, plan.label.n_outputs, number, tree) for number, tree in enumerate(trees)]

@@ -35,7 +35,7 @@ from hedgerow.trees.leaf_sums import (
     SiteRecords,
     TrainingSite,
     apply_update,
-    no_trees,
+    make_empty_batch,
     pack_trees,
     route_block,
     sum_in_threads,
@@ -220,7 +220,7 @@ def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_threads: int
         bins[feature, : len(bin_of_code)] = bin_of_code
     features = np.array([query.features], dtype=np.int64)
     layout = Layout(features, np.cumsum(n_bins, axis=1) - n_bins, n_bins.sum(axis=1), bins, _NO_SPLITS, _UNPAIRED)
-    return np.ascontiguousarray(_sums(records, query.update, no_trees(n_codes), layout, loss, n_threads)[:, -1])
+    return np.ascontiguousarray(_sums(records, query.update, make_empty_batch(n_codes), layout, loss, n_threads)[:, -1])
 
 
 def _sums(
@@ -230,7 +230,7 @@ def _sums(
     if update is not None:
         apply_update(records, update, n_threads)
     level, how = trees.depth if trees.n_trees else 0, pack_loss(loss)
-    routed = pack_trees(trees if level else no_trees(trees.goes_left.shape[2]))
+    routed = pack_trees(trees if level else make_empty_batch(trees.goes_left.shape[2]))
     return sum_in_threads(
         records.n_records, n_threads,
         lambda first, last: _sums_per_node(records, level, routed, layout, how, first, last),

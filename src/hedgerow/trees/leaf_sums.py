@@ -78,7 +78,7 @@ class SiteRecords(NamedTuple):
 
 
 @dataclass(eq=False)
-class Site:
+class ScoredSite:
     """What a site answers queries from.
 
     Attributes:
@@ -108,7 +108,7 @@ class Site:
 
 
 @dataclass(eq=False, kw_only=True)
-class TrainingSite(Site):
+class TrainingSite(ScoredSite):
     """A site in training.
 
     Attributes:
@@ -188,7 +188,7 @@ def pack_trees(trees: TreeBatch) -> PackedTrees:
     return PackedTrees(trees.feature, start, width, trees.goes_left, shapes.single, shapes.leaf_of_code)
 
 
-def no_trees(n_codes: int) -> TreeBatch:
+def make_empty_batch(n_codes: int) -> TreeBatch:
     """A batch of no trees."""
     return TreeBatch(
         feature=np.empty((0, 1), dtype=np.int32),
@@ -217,7 +217,7 @@ def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_threads: int 
         return _sum_few(records, query.trees, loss)
     if update is None:
         values = np.empty((0, 1, max(1, records.scores.shape[0])), dtype=np.int32)
-        update = FittedTrees(no_trees(query.trees.goes_left.shape[2]), values)
+        update = FittedTrees(make_empty_batch(query.trees.goes_left.shape[2]), values)
     old, new, how = pack_trees(update.trees), pack_trees(query.trees), pack_loss(loss)
     sums = sum_in_threads(
         records.n_records, n_threads,
@@ -232,7 +232,7 @@ def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) 
         for leaves, values in zip(_route_few(records.codes, update.trees), update.values, strict=True):
             np.add(records.scores, values.T[:, leaves], out=records.scores)
         return
-    old, nothing = pack_trees(update.trees), pack_trees(no_trees(update.trees.goes_left.shape[2]))
+    old, nothing = pack_trees(update.trees), pack_trees(make_empty_batch(update.trees.goes_left.shape[2]))
     in_threads(
         records.n_records, n_threads,
         lambda first, last: _update_and_sum(records, old, update.values, nothing, _NO_LOSS, first, last),

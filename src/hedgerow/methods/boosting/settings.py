@@ -56,9 +56,8 @@ def _usual(plan: Plan, signal: float) -> BoostingSettings:
     model, kind, m = plan.model, loss_kind(plan), len(plan.features)
     order = "adaptive" if model.split_method == "totally_random" else "cyclical"
     interaction = order if model.interaction == "auto" else model.interaction
-    trees = MAX_TREES if math.isinf(signal) else int(100 * math.sqrt(math.sqrt(signal / 1000)))
     return BoostingSettings(
-        n_trees=max(2 * m, MIN_TREES, min(MAX_TREES, trees)),
+        n_trees=max(2 * m, count_usual_trees(signal)),
         max_depth=4,
         learning_rate=0.25,
         interaction=interaction,
@@ -67,6 +66,12 @@ def _usual(plan: Plan, signal: float) -> BoostingSettings:
         joint_clip=kind.clip,
         hessian_scale=kind.clipped_hessian_scale,
     )
+
+
+def count_usual_trees(signal: float) -> int:
+    """How many trees are usual where features are few."""
+    trees = MAX_TREES if math.isinf(signal) else int(100 * math.sqrt(math.sqrt(signal / 1000)))
+    return max(MIN_TREES, min(MAX_TREES, trees))
 
 
 GREEDY_TREES = 25
