@@ -479,19 +479,6 @@ def warn_about_few_records(
         warn_caller(" ".join([*reasons, remedy]), FewRecordsWarning)
 
 
-@dataclass(frozen=True, eq=False)
-class RowOwners:
-    """Whose the rows are, as `fit` is told.
-
-    Attributes:
-        sites: the name of each row's site [n]; None for one site.
-        units: the identifier of whom each row is about [n]; None where each row is one by itself.
-    """
-
-    sites: Any = None
-    units: Any = None
-
-
 SECONDS_BEFORE_PROGRESS = 1.0
 """A fit that is shorter says nothing of its progress."""
 
@@ -563,7 +550,32 @@ class PrivateTrees(BaseEstimator):
         tags.input_tags.string = True
         return tags
 
-    def _ready(self, X: Any, y: Any, holders: RowOwners) -> TrainingInputs:
+    def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> Self:
+        """Train over the sites that hold the rows.
+
+        Args:
+            X: matrix or table [n, n_features], of pandas, polars (lazy as well), Arrow or DuckDB; NaN is missing.
+            y: labels [n].
+            sites: the name of each row's site [n]; None for one site.
+            units: the identifier of whom each row is about [n], where a person may have several rows: the guarantee
+                is then for a person, of whom `max_rows_per_unit` rows are used. None protects single rows.
+            others: nothing; `sample_weight`, `eval_set` and `early_stopping_rounds` are refused with their reasons.
+
+        Raises:
+            UsageError: bounds, categories or classes are missing or do not fit X, or classes are of another type
+                than y; code "classes", for three classes or more in a linear model.
+            DataError: y holds a class that is not listed, a missing value, or values of several types.
+            PlanError: a parameter is out of its range.
+
+        An error may be about one row: unlike a node of a federation, which leaves out rows that do not fit, `fit` says
+        what is wrong with the caller's own table. So whether it raises, and what, is outside the guarantee: show the
+        model and its report to others, never errors.
+        """
+        refuse_weights(others)
+        self._train(self._ready(X, y, sites, units))
+        return self
+
+    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
         """Read `X` and `y`, and find what is not declared; arguments and errors as in `fit`."""
         raise NotImplementedError
 
@@ -615,39 +627,41 @@ class PrivateTrees(BaseEstimator):
 
     # Training ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, table: Table, n_rows: int, holders: RowOwners, asked: str = "", label: Any = None) -> FitInputs:
+    def _begin(
+        self, table: Table, n_rows: int, sites: Any, units: Any, asked: str = "", label: Any = None
+    ) -> FitInputs:
         """Find by a survey what is not declared. Everything that can be refused without it, is refused before it.
 
         Args:
             n_rows: rows of the table.
-            holders: whose the rows are.
+            sites, units: as in `fit`.
             asked: what to find of the labels, as `Questions.label`.
             label: the labels, cell by cell, or as numbers.
         """
         names = self._feature_names()
         structure_seed, noise = self._randomness()
-        if self.max_rows_per_unit != 1 and holders.units is None:
+        if self.max_rows_per_unit != 1 and units is None:
             raise UsageError("units-missing", caller="fit")
         rows: Rows = {"site": None}
         if self.secure_sums:
             # Whether there are masks is what the caller says, not what names stand in `sites`.
-            rows = rows_by_site(holders.sites, n_rows)
+            rows = rows_by_site(sites, n_rows)
             for count in range(len(rows), SMALLEST_MASKED_COHORT):
                 rows = {**rows, unused_name(f"no rows {count}", list(rows)): np.empty(0, dtype=np.intp)}
         else:
-            rows_by_site(holders.sites, n_rows)
+            rows_by_site(sites, n_rows)
         declaration = Declaration.of(self.bounds, self.categories, table, names)
         private = () if declaration.from_data else declaration.private
         start = FitInputs(
             structure_seed, noise, rows, Findings(1), Ledger(), declaration,
-            dict.fromkeys(private, (NUMBER, Range(0.0, 1.0))), has_units=holders.units is not None,
+            dict.fromkeys(private, (NUMBER, Range(0.0, 1.0))), has_units=units is not None,
         )  # fmt: skip
         trial_label = {"name": unused_name("label", names), **_TRIAL_LABEL}
         if weights := getattr(self, "class_weight", None):
             trial_label["class_weights"] = [to_python(end(weights.values())) for end in (min, max)]
         trial = self._plan(table, names, trial_label, replace(start, n_records=self._read_n_records(n_rows) or 1))
-        if holders.units is not None:
-            kept = self._within_bound(holders.units, n_rows, trial)
+        if units is not None:
+            kept = self._within_bound(units, n_rows, trial)
             start, n_rows = replace(start, rows=only_rows(start.rows, kept)), int(np.count_nonzero(kept))
         is_table = isinstance(table, Columns) and not table.is_matrix
         questions = Questions.of_plan(
@@ -663,7 +677,7 @@ class PrivateTrees(BaseEstimator):
         if questions.is_empty:
             return replace(start, n_records=questions.n_records)
         raw = [column(table, names, name) for name in private] + ([label] if asked else [])
-        n_all = n_rows if holders.units is None else len(kept)
+        n_all = n_rows if units is None else len(kept)
         note_first_fit()
         surveyed = survey_sites(questions, {name: RawSite(raw, own, n_all) for name, own in start.rows.items()}, noise)
         findings = surveyed.findings

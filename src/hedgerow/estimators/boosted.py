@@ -39,14 +39,12 @@ from hedgerow.estimators.base import (
     PRIVATE,
     FitInputs,
     PrivateTrees,
-    RowOwners,
     Rows,
     TrainingInputs,
     finite_range,
     is_dataframe,
     is_missing,
     only_rows,
-    refuse_weights,
     rows_by_site,
     store_parameters,
     to_python,
@@ -147,39 +145,14 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     ) -> None:
         store_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPGBDTClassifier:
-        """Train over the sites that hold the rows.
-
-        Args:
-            X: matrix or table [n, n_features], of pandas, polars (lazy as well), Arrow or DuckDB; NaN is missing.
-            y: classes [n].
-            sites: the name of each row's site [n]; None for one site.
-            units: the identifier of whom each row is about [n], where a person may have several rows: the guarantee
-                is then for a person, of whom `max_rows_per_unit` rows are used. None protects single rows.
-            others: nothing; `sample_weight`, `eval_set` and `early_stopping_rounds` are refused with their reasons.
-
-        Raises:
-            UsageError: bounds, categories or classes are missing or do not fit X, or classes are of another type
-                than y.
-            DataError: y holds a class that is not listed, a missing value, or values of several types.
-            PlanError: a parameter is out of its range.
-
-        An error may be about one row: unlike a node of a federation, which leaves out rows that do not fit, `fit` says
-        what is wrong with the caller's own table. So whether it raises, and what, is outside the guarantee: show the
-        model and its report to others, never errors.
-        """
-        refuse_weights(others)
-        self._train(self._ready(X, y, RowOwners(sites, units)))
-        return self
-
-    def _ready(self, X: Any, y: Any, holders: RowOwners) -> TrainingInputs:
+    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
         y, weights = _one_column(y, X), self._read_class_weights()
         cells = _read_values(y)
         if self._finds_classes and cells is not None:
             # What the labels are is found as of a feature: one of them may have decided the type of all.
             table = self._table(X, cells)
             labels = RawColumn([to_arrow(cells, "y", "y")], Place("y", "y", 0))
-            start = self._begin(table, len(cells), holders, "classes", labels)
+            start = self._begin(table, len(cells), sites, units, "classes", labels)
             # Their type follows from what was found as well, never from that of y.
             if start.findings.label_kind == DATE:
                 raise UsageError("classes-missing", kind="date")
@@ -198,7 +171,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             self.classes_ = self._read_declared_classes(y, kind)
             if not set(weights) <= set(self.classes_.tolist()):
                 raise self._wrong_weights()
-            start = self._begin(table, len(y), holders)
+            start = self._begin(table, len(y), sites, units)
         texts = [as_text(value) for value in self.classes_.tolist()]
         label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
         label |= {"origin": self._origin_of_label(self.classes)}
@@ -327,20 +300,14 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     ) -> None:
         store_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPGBDTRegressor:
-        """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`."""
-        refuse_weights(others)
-        self._train(self._ready(X, y, RowOwners(sites, units)))
-        return self
-
-    def _ready(self, X: Any, y: Any, holders: RowOwners) -> TrainingInputs:
+    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
         y = _read_numbers(_one_column(y, X))
         table, values = self._table(X, y), _finite(column_or_1d(y, warn=True))
         if getattr(self, "loss", "") == "poisson" and (values < 0).any():
             raise DataError("data-label-negative", place="y", value=f"{values.min():g}")
         is_known = self.label_bounds is not None or self._reads_data
         asked = "" if is_known else "counts" if getattr(self, "loss", "") == "poisson" else "bounds"
-        start = self._begin(table, len(values), holders, asked, values)
+        start = self._begin(table, len(values), sites, units, asked, values)
         label = {**self._label(values, start), "origin": self._origin_of_label(self.label_bounds)}
         return TrainingInputs(table, values, label, start)
 
@@ -452,6 +419,9 @@ class DPGBDTSurvival(PrivateTrees):
         intervals: the ends of the intervals, above 0 and ascending; 8 to 16 suit most. Follow-up beyond the last counts
             as censored there. Public, and never found from the rows.
         event_codes: what `y` says of a censored record, and then of an event that was seen: (0, 1), or (1, 2) as in R.
+
+    For `fit`, `y` is a structured array of two fields, whether the event was seen and when, as scikit-survival's `Surv`
+    makes it; or two columns, event (0 or 1) and time (from 0 on).
     """
 
     _y_is_numeric = True
@@ -484,18 +454,7 @@ class DPGBDTSurvival(PrivateTrees):
     ) -> None:
         store_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPGBDTSurvival:
-        """Train over the sites that hold the rows; other arguments and errors as in `DPGBDTClassifier.fit`.
-
-        Args:
-            y: a structured array of two fields, whether the event was seen and when, as scikit-survival's `Surv` makes
-                it; or two columns, event (0 or 1) and time (from 0 on).
-        """
-        refuse_weights(others)
-        self._train(self._ready(X, y, RowOwners(sites, units)))
-        return self
-
-    def _ready(self, X: Any, y: Any, holders: RowOwners) -> TrainingInputs:
+    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
         if self.intervals is None:
             raise UsageError("intervals-missing")
         ends = ascending_numbers([to_python(end) for end in self.intervals], "intervals")
@@ -511,7 +470,7 @@ class DPGBDTSurvival(PrivateTrees):
         if codes == ("0", "1"):
             # As the plan says it without a word.
             del about["event_codes"]
-        return TrainingInputs(table, fates, about, self._begin(table, len(fates), holders))
+        return TrainingInputs(table, fates, about, self._begin(table, len(fates), sites, units))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The risk of each row, float64 [n]: what it adds to the log-odds of the event in every interval."""

@@ -69,15 +69,6 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         tags.classifier_tags.multi_class = False
         return tags
 
-    def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPLinearClassifier:
-        """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`.
-
-        Raises:
-            UsageError: code "classes", for three classes or more.
-        """
-        super().fit(X, y, sites, units, **others)
-        return self
-
     def _train(self, ready: TrainingInputs) -> None:
         if ready.label["type"] == "multiclass":
             raise UsageError("classes-binary", count=len(ready.label["classes"]))

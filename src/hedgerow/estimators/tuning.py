@@ -21,7 +21,7 @@ from sklearn.base import clone
 
 from hedgerow.data.columns import Place, identifiers
 from hedgerow.errors import PrivacyError, UsageError
-from hedgerow.estimators.base import PrivateTrees, RowOwners, only_rows
+from hedgerow.estimators.base import PrivateTrees, only_rows
 from hedgerow.evaluation.estimates import Estimate
 from hedgerow.local.training import evaluate_federated
 from hedgerow.models.model import Model
@@ -112,7 +112,7 @@ def tune(
     """
     _check(estimator, settings, held_out)
     lead = clone(estimator).set_params(epsilon=_cap(estimator.epsilon))
-    ready = lead._ready(X, y, RowOwners(sites, units))
+    ready = lead._ready(X, y, sites, units)
     start = ready.start
     is_held = _draw_held_out(len(ready.y), units, held_out, start.structure_seed if start.noise.seeded else None)
     n_fitted = max(1, round(start.n_records * (1 - held_out)))
