@@ -133,8 +133,13 @@ def join(options: JoinOptions, invitation: StudyInvitation, page: SitePage | Non
     if invitation.role is Role.SITE and options.data is None and options.held_out is None:
         raise UsageError("usage-missing", missing="A table to train on (DATA), or one to evaluate on (--held-out),")
     _make_room(invitation, folder)
-    if invitation.role is Role.SITE:
-        _require_data_set(options, folder)
+    given = options.policy or str(folder / POLICY)
+    has_policy = options.policy is not None or Path(given).exists()
+    if invitation.role is Role.SITE and options.data_set is not None and has_policy:
+        # A policy may count these rows for another name.
+        counted = read_policy(given).data_set
+        if counted != options.data_set:
+            raise UsageError("data-set-beside-policy", data_set=options.data_set, policy=given, counted=counted)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if options.policy is not None:
         # The owner's own plug-ins, which the plan may need to be read.
@@ -379,16 +384,6 @@ def _adapt(options: JoinOptions, adapter: str, own: str) -> None:
     text = f"{read_text(own)}\n{read_text(adapter)}"
     parse_policy(text)
     write_atomically(Path(own), text.encode())
-
-
-def _require_data_set(options: JoinOptions, folder: Path) -> None:
-    """Raise UsageError "data-set-beside-policy" where a policy counts these rows for another name than --data-set."""
-    own = options.policy or str(folder / POLICY)
-    if options.data_set is None or (options.policy is None and not Path(own).exists()):
-        return
-    counted = read_policy(own).data_set
-    if counted != options.data_set:
-        raise UsageError("data-set-beside-policy", data_set=options.data_set, policy=own, counted=counted)
 
 
 def _require_known(options: JoinOptions, invitation: StudyInvitation, data_set: str) -> None:

@@ -36,14 +36,9 @@ def list_facts(question: Question) -> list[tuple[str, str]]:
         ("plan", f"{question.name}, {question.words}"),
         ("who sees what", who_sees(question.noise)),
         ("costs", f"{cost} at delta {question.delta:g}"),
-        ("then spent", f"{describe_spending(question)} of {question.data_set}"),
+        ("then spent", f"{format_budget(question.total, question.most, question.total_delta)} of {question.data_set}"),
         ("question", question.id),
     ]
-
-
-def describe_spending(question: Question) -> str:
-    """What would be spent or reserved with this run, of what the policy allows."""
-    return format_budget(question.total, question.most, question.total_delta)
 
 
 def format_budget(epsilon: float, most: float, delta: float) -> str:

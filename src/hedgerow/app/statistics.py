@@ -193,21 +193,18 @@ def _text_sheet(columns: list[ColumnStatistics], *, is_page: bool) -> Sheet:
             percent(column.missing),
             categories_text(column, 12 if is_page else 6),
         )
-        rows.append((*row, _build_shares(column)) if is_page else row)
+        if is_page:
+            # The categories by their counts, the largest first, and those that are not shown.
+            shown = [] if column.is_hashed else _by_size(column)
+            heights = [group.count.value / shown[0].count.value for group in shown]
+            n_hidden = len(column.groups) - len(shown) if shown else 0
+            row = (*row, Bars((*heights, *[None] * n_hidden)))
+        rows.append(row)
     return Sheet("Text", heads, tuple(rows))
 
 
 def _by_size(column: ColumnStatistics) -> list[Group]:
     return sorted((group for group in column.groups if group.count.is_shown), key=lambda own: -own.count.value)
-
-
-def _build_shares(column: ColumnStatistics) -> Bars:
-    """The categories by their counts, the largest first, and those that are not shown."""
-    shown = [] if column.is_hashed else _by_size(column)
-    if not shown:
-        return Bars(())
-    heights = [group.count.value / shown[0].count.value for group in shown]
-    return Bars((*heights, *[None] * (len(column.groups) - len(shown))))
 
 
 def categories_text(column: ColumnStatistics, most: int = 6) -> str:

@@ -703,7 +703,8 @@ def evaluate(
 
     folder = options.folder
     require_roster(folder)
-    number = newest_model(folder) if number is None else number
+    if number is None:
+        number = max((int(place.parent.name[4:]) for place in folder.glob("run-*/model.json")), default=0)
     place = run_folder(folder, number) / "model.json"
     if not place.is_file():
         raise UsageError("study-no-run")
@@ -727,11 +728,6 @@ def abort(options: StudyOptions) -> tuple[bytes, list[str], int]:
     ended = end_run(options.coordinator(), plan, _journal_file(folder, last))
     write_private(run_folder(folder, last) / "ended", "")
     return ended
-
-
-def newest_model(folder: Path) -> int:
-    """The number of the newest run that has made a model; 0 for none."""
-    return max((int(place.parent.name[4:]) for place in folder.glob("run-*/model.json")), default=0)
 
 
 def require_roster(folder: Path) -> None:

@@ -37,7 +37,7 @@ from hedgerow.methods.tasks import SurveyTask
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import Outcome
 from hedgerow.survey.curves import SurvivalCurves
@@ -86,11 +86,6 @@ class SurveyOptions:
     train_epsilon: float | None = None
     seed: int | None = None
     quiet: bool = False
-
-    @property
-    def noise_source(self) -> NoiseSource:
-        """What the noise is drawn from."""
-        return SystemNoise(os.urandom) if self.seed is None else SeededNoise(self.seed)
 
 
 @dataclass(frozen=True)
@@ -187,7 +182,8 @@ def survey_over_tables(
     _say_unread(read.unread)
     asked = curves or _open_table(options, read.columns, {})
     with status("Adding up", quiet=options.quiet):
-        found = survey_tables(asked, read.tables, options.noise_source)
+        noise = SystemNoise(os.urandom) if options.seed is None else SeededNoise(options.seed)
+        found = survey_tables(asked, read.tables, noise)
     hashed = {own.name for own in getattr(found.statistics, "columns", ()) if own.is_hashed}
     texts = [own for table in read.tables.values() for own in table.columns if own.place.column in hashed]
     if question := ask_about_texts({own.place.column for own in texts if number_like(own.texts[0])}):

@@ -249,7 +249,9 @@ def init_federated(arguments: argparse.Namespace) -> None:
         if asked.label_asked and isinstance(found, Findings) and found.lacks_label:
             trial = replace(found, classes=(0, 1), label=None if found.label is None else Range(0.0, 1.0))
             lacks_label, outcome = True, replace(outcome, findings=trial)
-        plan = plan_found_by(asked, outcome, session.run.run_id)
+        if not isinstance(outcome.findings, Findings):
+            raise HedgerowError("no-result", result="numbers")
+        plan = asked.filled(outcome.findings, outcome.ledger, session.run.run_id)
         if "groups" not in asked.table.get("federation", {}):
             plan = propose_groups(plan, len(session.run.sites)) or plan
         return plan, lacks_label
@@ -265,15 +267,6 @@ def init_federated(arguments: argparse.Namespace) -> None:
         _print_survey(arguments, plan, outcome, session, asked)
     if lacks_label:
         raise no_label(plan.label.name, outcome.report.epsilon, out)
-
-
-def plan_found_by(asked: OpenPlan, outcome: Outcome, run: bytes) -> Plan:
-    """The plan that a survey over nodes has found, in the run of this id; raises as `OpenPlan.filled`."""
-    from hedgerow.survey.bounds import Findings
-
-    if not isinstance(outcome.findings, Findings):
-        raise HedgerowError("no-result", result="numbers")
-    return asked.filled(outcome.findings, outcome.ledger, run)
 
 
 def read_open_plan(arguments: argparse.Namespace) -> OpenPlan:

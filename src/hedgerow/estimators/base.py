@@ -731,7 +731,9 @@ class PrivateTrees(BaseEstimator):
         n_used = len(labels) if kept is None else int(np.count_nonzero(kept))
         RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn()
         encoded = encode_rows(table, plan, build_grid(plan), is_training=True, n_threads=n_threads)
-        return split_sites(encoded, labels, rows, kept)
+        data = SiteData(encoded[0], labels, encoded[1])
+        own_rows = rows if kept is None else only_rows(rows, kept)
+        return {name: data if own is None else data.only(own) for name, own in own_rows.items()}
 
     def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         """Which rows are trained on; None for all."""
@@ -894,25 +896,6 @@ def rows_by_site(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]:
 def only_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     """Each site's rows, of those that are kept: bool [n]."""
     return {name: np.flatnonzero(kept) if own is None else own[kept[own]] for name, own in rows.items()}
-
-
-def split_sites(
-    encoded: tuple[CodeArray, HeldValues | None],
-    labels: NDArray[np.int32],
-    rows: Rows,
-    kept: NDArray[np.bool_] | None = None,
-) -> dict[str, SiteData]:
-    """Each site's rows, by the site's name.
-
-    Args:
-        encoded: of all rows, see `encode_rows`.
-        labels: int32 [n].
-        rows: of each site, see `rows_by_site`.
-        kept: bool [n], the rows that are used; None for all.
-    """
-    data = SiteData(encoded[0], labels, encoded[1])
-    own_rows = rows if kept is None else only_rows(rows, kept)
-    return {name: data if own is None else data.only(own) for name, own in own_rows.items()}
 
 
 @cache

@@ -16,7 +16,6 @@ from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.outlook import outlook_of
 from hedgerow.privacy.report import ROWS_OF_ONE_PERSON
-from hedgerow.protocol.queries import Query
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
 from hedgerow.secagg.masks import LEAST_COLLUDERS
@@ -90,10 +89,18 @@ class Forecast:
 
 
 def forecast(plan: Plan) -> Forecast:
-    """What the plan's schedule says: how much is asked for at most, and what that costs at its most expensive."""
+    """What the plan's schedule says: how much is asked for at most, and what that costs at its most expensive.
+
+    Raises:
+        PlanError: code "plan-sums-too-large".
+    """
     task = TrainingTask(plan)
     schedule, events = task.schedule, [*read_prepared_events(plan), *task.schedule.events]
-    widths = [count_bits(alike.query, plan) for alike in schedule.rounds]
+    is_local, n_sites = plan.privacy.noise == "local", plan.federation.min_sites
+    # The bits of one number of a masked vector, for as many sites as the plan asks for at least.
+    noises = [noise_of(alike.query, is_local=is_local).variance for alike in schedule.rounds]
+    asked = zip(schedule.rounds, noises, strict=True)
+    widths = [require_words(alike.query, plan, variance, n_sites) for alike, variance in asked]
     numbers = [alike.count * alike.query.length for alike in schedule.rounds]
     accountant, delta = plan.privacy.accountant, plan.privacy.delta
     counts = [count for count in ROWS_OF_ONE_PERSON if count > 1] if plan.privacy.unit == "record" else []
@@ -170,13 +177,3 @@ def _single(n_records: int, n_leaves: int) -> float:
     if n_leaves == 1:
         return float(n_records == 1)
     return n_records * math.exp((n_records - 1) * math.log1p(-1 / n_leaves))
-
-
-def count_bits(query: Query, plan: Plan) -> int:
-    """The bits of one number of a masked vector, for as many sites as the plan asks for at least.
-
-    Raises:
-        PlanError: code "plan-sums-too-large".
-    """
-    noise = noise_of(query, is_local=plan.privacy.noise == "local")
-    return require_words(query, plan, noise.variance, plan.federation.min_sites)

@@ -170,7 +170,8 @@ def train(
             one filter and one ledger, spans the whole stream; which record comes when must not depend on others.
 
     Raises:
-        UsageError: fewer sites than the plan asks for.
+        UsageError: fewer sites than the plan asks for; seeded samples under noise that claims a guarantee, or a stream
+            for an algorithm that keeps no accounts.
         PlanError: no machine word holds the plan's sums.
         PrivacyError: when the plan's promise cannot be kept.
         AggregationError: code "sum-out-of-range"; far more rows than the plan declares.
@@ -179,8 +180,11 @@ def train(
     task = TrainingTask(plan)
     settings = task.settings
     check_words(task, len(sites))
-    check_sampling(plan, noise, sampling, arrivals)
     sources = sampling or {}
+    if any(source.seeded for source in sources.values()) and not noise.seeded:
+        raise UsageError("sampling-seeded")
+    if arrivals and not find_method(plan).keeps_accounts:
+        raise UsageError("stream-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
     nodes = {
         name: Node(name, sites[name], plan, settings, n_threads, sources.get(name), noise) for name in sorted(sites)
     }
@@ -207,19 +211,6 @@ class ArrivingNode:
         for number in sorted(due for due in self._arrivals if due <= query.purpose.round):
             self._node.arrive(self._arrivals.pop(number))
         return self._node.answer(query)
-
-
-def check_sampling(
-    plan: Plan,
-    noise: NoiseSource,
-    sampling: Mapping[str, SamplingSource] | None,
-    arrivals: Mapping[int, Mapping[str, SiteData]] | None,
-) -> None:
-    """Raise UsageError for seeded samples under noise that claims a guarantee, or a stream for another algorithm."""
-    if sampling and any(source.seeded for source in sampling.values()) and not noise.seeded:
-        raise UsageError("sampling-seeded")
-    if arrivals and not find_method(plan).keeps_accounts:
-        raise UsageError("stream-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
 
 
 def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_rounds: int, noise: NoiseSource) -> Aggregation:

@@ -114,7 +114,10 @@ class Release:
                         f"its length has less than {least!r}."
                     )
             return
-        stated = _event_sigma(self.event)
+        # Standard deviation of the noise that an event of integers states, in grid units; None if it states none.
+        stated = float(self.event.sigma) if isinstance(self.event, LatticeEvent) else None
+        if isinstance(self.event, DiscreteGaussianSumEvent | SampledEvent):
+            stated = self.event.share_sigma * math.sqrt(self.event.n_shares)
         if stated is not None and not math.isclose(stated, self.sigma, rel_tol=_MULTIPLIER_TOLERANCE):
             raise _ledger_error(f"The release {self.purpose!r} has sigma {self.sigma!r}; its event has {stated!r}.")
         if self.event.noise_multiplier > self.sigma / self.sensitivity * (1 + _MULTIPLIER_TOLERANCE):
@@ -218,13 +221,6 @@ class Ledger:
         if not isinstance(releases, list):
             raise _ledger_error("The ledger has no list of releases.")
         return cls(tuple(Release.from_dict(release) for release in releases))
-
-
-def _event_sigma(event: Event) -> float | None:
-    """Standard deviation of the noise that an event of integers states, in grid units; None if it states none."""
-    if isinstance(event, DiscreteGaussianSumEvent | SampledEvent):
-        return event.share_sigma * math.sqrt(event.n_shares)
-    return float(event.sigma) if isinstance(event, LatticeEvent) else None
 
 
 def _refuse_second(purpose: str, seen: frozenset[str] | set[str]) -> None:

@@ -194,10 +194,14 @@ class CandidateSource:
     def find_crowded(self) -> list[int]:
         """Features that the latest releases found in a few cells, and whose values have places within these."""
         latest, self._adaptive.latest = self._adaptive.latest, set()
+        densities = {
+            feature: self._adaptive.density[feature] for feature in sorted(latest & set(self._first.divisible))
+        }
+        # Where heavy cells hold nearly all of a feature.
         return [
             feature
-            for feature in sorted(latest & set(self._first.divisible))
-            if self._adaptive.is_crowded(feature, self._n_candidates)
+            for feature, density in densities.items()
+            if CROWDED * int(density[_is_heavy(density, self._n_candidates)].sum()) > (CROWDED - 1) * int(density.sum())
         ]
 
     def cut_again(self, used: Mapping[int, set[int]]) -> dict[int, FloatArray]:
@@ -269,11 +273,6 @@ class AdaptiveCandidates:
             self.density[feature] = _share_mass(density, leaf_of_cell[: len(density)], kept)
             self.latest.add(feature)
         return True
-
-    def is_crowded(self, feature: int, n_candidates: int) -> bool:
-        """Whether heavy cells hold nearly all of a feature."""
-        density, total = self.density[feature], int(self.density[feature].sum())
-        return CROWDED * int(density[_is_heavy(density, n_candidates)].sum()) > (CROWDED - 1) * total
 
     def cut_again(
         self, feature: int, grid: FeatureGrid, inner: FloatArray, used: set[int], n_candidates: int

@@ -103,7 +103,11 @@ class SplitSums(PartitionSums):
     goes_left: NDArray[np.uint8]
 
     def answer(self, site: TrainingSite) -> IntVector:
-        return split_sums(site.records, self, site.loss, site.n_threads)
+        n_trees, n_slots = self.features.shape
+        offsets = np.tile(2 * np.arange(n_slots, dtype=np.int64), (n_trees, 1))
+        strides = np.full(n_trees, 2 * n_slots, dtype=np.int64)
+        layout = Layout(self.features, offsets, strides, self.bin_of_code, self.goes_left, _UNPAIRED)
+        return _sums(site.records, self.update, self.trees, layout, site.loss, site.n_threads).reshape(-1)
 
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
         """See `PartitionSums.totals`: over each tree and feature."""
@@ -199,15 +203,6 @@ def node_histograms(
     offsets = np.cumsum(counts, axis=1) - counts
     paired = (pairs and pairs.bins_for(records.codes, query, n_threads)) or _UNPAIRED
     layout = Layout(query.features, offsets, counts.sum(axis=1), query.bin_of_code, _NO_SPLITS, paired)
-    return _sums(records, query.update, query.trees, layout, loss, n_threads).reshape(-1)
-
-
-def split_sums(records: SiteRecords, query: SplitSums, loss: Loss, n_threads: int = 1) -> IntVector:
-    """Answer a `SplitSums` query, its update applied first: int64 [query.length]."""
-    n_trees, n_slots = query.features.shape
-    offsets = np.tile(2 * np.arange(n_slots, dtype=np.int64), (n_trees, 1))
-    strides = np.full(n_trees, 2 * n_slots, dtype=np.int64)
-    layout = Layout(query.features, offsets, strides, query.bin_of_code, query.goes_left, _UNPAIRED)
     return _sums(records, query.update, query.trees, layout, loss, n_threads).reshape(-1)
 
 

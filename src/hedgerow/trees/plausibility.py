@@ -106,7 +106,7 @@ class ReleaseChecks:
     def __init__(self, loss: Callable[[], Loss]) -> None:
         self._ask_loss = loss
         self._loss: Loss | None = None
-        self._before: tuple[Reals, float, tuple[str, ...]] | None = None
+        self.before: tuple[Reals, float, tuple[str, ...]] | None = None
         self._moved = 0
 
     def fault_in(self, query: Query, released: IntVector, facts: SumFacts) -> str:
@@ -133,18 +133,14 @@ class ReleaseChecks:
         self._loss = self._loss or self._ask_loss()
         return self._loss
 
-    def forget_totals(self) -> None:
-        """Every release has a sample of its own: its totals say nothing about another's."""
-        self._before = None
-
     def jumps(self, mean: Reals, room: float, allowed: Statistics, facts: SumFacts) -> Iterator[str]:
         """Totals of two rounds over the same sites: the same records, whose scores have moved by a public bound.
 
         A count does not move at all. A Hessian or a gradient moves by at most (rows) (steps of score) (largest step of
         the loss's table). For losses without a table only the range is known: there this says no more than the range.
         """
-        before, moved, self._moved = self._before, self._moved, 0
-        self._before = None if facts.sites is None else (mean, room, facts.sites)
+        before, moved, self._moved = self.before, self._moved, 0
+        self.before = None if facts.sites is None else (mean, room, facts.sites)
         if before is None or before[2] != facts.sites:
             return
         limit = facts.n_rows * allowed.moves(moved) + room + before[1]
@@ -211,7 +207,8 @@ class PartitionSums(Query):
         if (np.ptp(totals, axis=0) > 2 * reach.max() + 2 * clipped).any():
             yield "the totals of trees over the same rows differ"
         if self.is_sampled:
-            checks.forget_totals()
+            # Every release has a sample of its own: its totals say nothing about another's.
+            checks.before = None
             return
         room = facts.reach(len(entries), is_laplace=is_laplace) / len(totals) + clipped
         yield from checks.jumps(totals.mean(axis=0), room, allowed, facts)

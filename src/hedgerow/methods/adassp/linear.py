@@ -519,27 +519,17 @@ def cross_sums(  # type: ignore[no-untyped-def]
     return sums
 
 
-def gram_sensitivity_squared(basis: LinearBasis, rows_per_unit: int) -> int:
-    """Squared sensitivity of X^T X's upper triangle, rounded up: see `GramMatrix`."""
-    largest = basis.norm_squared * (basis.norm_squared + basis.largest_entry**2)
-    return -(-largest * rows_per_unit**2 // (2 << 2 * GRAM_SHIFT))
-
-
-def cross_sensitivity_squared(basis: LinearBasis, gradient_squared: int, rows_per_unit: int) -> int:
-    """Squared sensitivity of X^T g, rounded up: see `CrossProducts`; products are shortened by the bits of a norm."""
-    return -(-basis.norm_squared * gradient_squared * rows_per_unit**2 // RECORD_NORM**2)
-
-
 def ask_gram(
     round_number: int, what: str, basis: LinearBasis, noise_multiplier: float, rows: int, known: int = 0
 ) -> GramMatrix:
     """The question for X^T X; `rows` is the largest number of rows of one unit, `known` the trees that nodes hold."""
-    p = basis.rows.n_columns
+    p, largest = basis.rows.n_columns, basis.norm_squared * (basis.norm_squared + basis.largest_entry**2)
     return GramMatrix(
         purpose=GramMatrix.purpose_of(round_number, what),
         length=p * (p + 1) // 2,
         bound=basis.largest_entry**2 >> GRAM_SHIFT,
-        sensitivity_squared=gram_sensitivity_squared(basis, rows),
+        # Rounded up, see `GramMatrix`.
+        sensitivity_squared=-(-largest * rows**2 // (2 << 2 * GRAM_SHIFT)),
         noise_multiplier=noise_multiplier,
         ensemble_size=known,
         rows=basis.rows,
@@ -570,7 +560,8 @@ def ask_cross(
         purpose=purpose,
         length=basis.rows.n_columns,
         bound=max(1, math.isqrt(gradient_squared) * basis.largest_entry >> CROSS_SHIFT),
-        sensitivity_squared=cross_sensitivity_squared(basis, gradient_squared, noise[1]),
+        # Rounded up, see `CrossProducts`; products are shortened by the bits of a norm.
+        sensitivity_squared=-(-basis.norm_squared * gradient_squared * noise[1] ** 2 // RECORD_NORM**2),
         noise_multiplier=noise[0],
         **carried.send(),
         rows=basis.rows,

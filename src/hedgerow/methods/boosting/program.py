@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from hedgerow.losses.tables import Loss, double_residuals
 from hedgerow.methods.boosting.schedule import BoostingSettings, make_smoothing_rule
 from hedgerow.methods.boosting.settings import filters_classes
-from hedgerow.methods.boosting.start import Start, StartResult, Weighed
+from hedgerow.methods.boosting.start import StartResult, Weighed
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
@@ -97,18 +97,6 @@ class _Position:
         """The run's loss, of residuals as often doubled as the start says."""
         return double_residuals(self.run.loss, self.begun.doublings)
 
-    def start_from(self, begun: StartResult, start: Start) -> None:
-        """A start is complete."""
-        self.begun, self.carried, self.round = begun, begun.carried, Schedule(start.rounds).n_rounds
-        for fitted, _ in begun.trees:
-            self.ordered.add(fitted.trees, fitted.values)
-
-    def append_batch(self, fitted: FittedTrees) -> None:
-        """A batch is complete."""
-        self.n_fitted += fitted.trees.n_trees
-        if self.run.loss.n_outputs:
-            self.carried.take(fitted)
-
     def ask(self, kind: type[Sums], n_trees: int, level: str, n_entries: int, per_record: int, **details: Any) -> Sums:
         """A query about the next `n_trees` trees.
 
@@ -173,7 +161,10 @@ def _boost(
     if settings.shape_rate or settings.subset_rate:
         at.spread = ValueSpread()
     start = settings.start_of(run.plan)
-    at.start_from((yield from start.begin(grown)), start)
+    at.begun = yield from start.begin(grown)
+    at.carried, at.round = at.begun.carried, Schedule(start.rounds).n_rounds
+    for fitted, _ in at.begun.trees:
+        at.ordered.add(fitted.trees, fitted.values)
     waiting = at.begun.trees
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.count_paid_rounds(at.n_fitted, settings.batch_size)):
@@ -183,7 +174,9 @@ def _boost(
         for part in (*waiting, (fitted, weights)):
             grown.add(*part)
         waiting = ()
-        at.append_batch(fitted)
+        at.n_fitted += fitted.trees.n_trees
+        if run.loss.n_outputs:
+            at.carried.take(fitted)
         _cut_again(grown, at)
     asked = {"round_number": at.round, **at.describe_ensemble()}
     yield from settings.calibration_of(at.run.plan).calibrate(grown, at.begun, asked)
