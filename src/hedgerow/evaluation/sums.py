@@ -310,7 +310,7 @@ class SiteSums(SiteQuery, EvaluationQuery):
     one: EvaluationQuery
     sites: tuple[str, ...]
 
-    def answer(self, site: Site) -> IntVector:
+    def answer(self, site: ScoredSite) -> IntVector:
         """The site's own block without noise, int64 [one.length]: no vector of this query, so it cannot be sent."""
         site.take_in(self.update)
         return self.one.answer(site)
