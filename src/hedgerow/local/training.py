@@ -57,7 +57,7 @@ from hedgerow.server.release import (
 )
 from hedgerow.survey.statistics import BAND
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.leaf_sums import Site, SiteRecords
+from hedgerow.trees.leaf_sums import ScoredSite, SiteRecords
 
 ALL_HERE = NodePolicy(min_cohort=1, min_honest_survivors=1, min_honest_group=1)
 """Owners of sites that are all in one process have nothing to insist on."""
@@ -364,7 +364,7 @@ def recalibrate_model(
     program = recalibrate_ensemble(plan, ensemble, epsilon, delta, model.next_round)
     codes = data.codes_in(build_grid(plan), ensemble.grid.new_edges)
     scores = np.zeros((plan.label.n_outputs, data.n_records), dtype=np.int32)
-    site = Site(plan, SiteRecords(codes, data.labels, scores), n_threads)
+    site = ScoredSite(plan, SiteRecords(codes, data.labels, scores), n_threads)
     releaser = Releaser(noise, ledger=model.ledger)
     try:
         query = next(program)

@@ -63,7 +63,7 @@ from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import Carried, Run
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.leaf_sums import Site, TrainingSite
+from hedgerow.trees.leaf_sums import ScoredSite, TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
 
 _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
@@ -73,7 +73,7 @@ _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
 class FateCounts(Query):
     """How many records have each code of a time to an event: int64 [2K + 1], with 2**14 to a record."""
 
-    def answer(self, site: Site) -> IntVector:
+    def answer(self, site: ScoredSite) -> IntVector:
         """See `Query.answer`: one record is in one entry."""
         site.take_in(self.update)
         return np.bincount(site.records.labels, minlength=self.length).astype(np.int64) * RECORD_NORM

@@ -21,7 +21,7 @@ from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, logistic
 from hedgerow.methods.line import shorten
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.trees.leaf_sums import Site
+from hedgerow.trees.leaf_sums import ScoredSite
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
 
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ class ScoreBins(Query):
     doublings: int = 0
     is_number: bool = False
 
-    def answer(self, site: Site) -> IntVector:
+    def answer(self, site: ScoredSite) -> IntVector:
         """See `Query.answer`: what a record adds follows from its own score and label."""
         site.take_in(self.update)
         scores, labels, label = site.records.scores[0].astype(np.int64), site.records.labels, site.plan.label
