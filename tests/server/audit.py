@@ -295,17 +295,22 @@ class OpenAttack:
 
 @dataclass(frozen=True)
 class EvaluationAttack:
-    """An attack on an evaluation of a public model, by the groups of every feature as well.
+    """An attack on an evaluation of a public model, by the groups of every feature or by site as well.
+
+    Of figures by site the adversary sees what left the site, with the noise that its node has drawn.
 
     Attributes:
         plan: of the model; its promise is the evaluation's.
         noise: see `Attack`.
         kind: of the canary's node; another than `EvaluationNode` plants a fault.
+        site_scale: by site: how much noise the site of the canary adds to its figures, as the adversary knows; 1 is
+            all of it. 0 for an evaluation by groups.
     """
 
     plan: Plan
     noise: Callable[[int], NoiseSource]
     kind: type[EvaluationNode] = EvaluationNode
+    site_scale: float = 0.0
 
     @cached_property
     def ensemble(self) -> Ensemble:
@@ -315,19 +320,30 @@ class EvaluationAttack:
         """See `Attack.run`."""
         plan, releaser, total = self.plan, Releaser(self.noise(run)), 0.0
         rows = attack_on(plan)
-        site, twin = EvaluationNode("records", rows.records, plan), EvaluationNode("twin", rows.canary, plan)
-        own = self.kind("canary", rows.canary, plan)
+        def hold(kind: type[EvaluationNode], data: SiteData, noise: NoiseSource) -> EvaluationNode:
+            return kind("site", data, plan, 1, noise, shows_figures=True)
+
+        exact = _ScaledNoise(0, 0.0)
+        site, twin = (hold(EvaluationNode, data, exact) for data in (rows.records, rows.canary))
+        own = hold(self.kind, rows.canary, exact)
+        parts = (rows.records, rows.canary)[: 1 + run % 2]
+        together = SiteData(
+            np.concatenate([part.codes for part in parts], axis=1), np.concatenate([part.labels for part in parts])
+        )
+        seen = hold(EvaluationNode, together, seeded_noise(self.site_scale, 1)(run))
 
         def release(query: Query) -> IntVector:
             nonlocal total
-            known, added = site.answer(query), own.answer(query)
-            released = releaser.release(query, known + added if run % 2 else known)
-            total += gain_of(query, known, twin.answer(query), released, is_local=False)[0]
+            known, added, sent = site.answer(query), own.answer(query), seen.answer(query)
+            total_sum = known + added if run % 2 else known
+            released = releaser.release(query, sent if query.is_by_site else total_sum)
+            gain, _ = gain_of(query, known, twin.answer(query), released, is_local=False)
+            total += gain / self.site_scale**2 if query.is_by_site else gain
             return released
 
-        columns = [feature.name for feature in plan.features]
+        columns = ["site"] if self.site_scale else [feature.name for feature in plan.features]
         promise = plan.privacy.epsilon, plan.privacy.delta
-        carried_out(evaluate_ensemble(plan, self.ensemble, *promise, by=columns), release)
+        carried_out(evaluate_ensemble(plan, self.ensemble, *promise, by=columns, sites=["other", "site"]), release)
         return total, releaser
 
 
@@ -421,6 +437,7 @@ class _ScaledNoise(SeededNoise):
         self._scale = scale
 
     def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
+        # Of no noise at all one grid unit is left, which no statistic sees.
         return super().sample(max(1, round(sigma * self._scale)), length, purpose)
 
     def laplace(self, scale: int, length: int, purpose: str) -> NDArray[np.int64]:
@@ -552,6 +569,8 @@ ALONE: Mapping[str, tuple[Attack | EvaluationAttack, str]] = {
     ),
     "evaluation by groups": (EvaluationAttack(small_plan(), seeded_noise()), ""),
     "fault: a record twice in its group": (EvaluationAttack(small_plan(), seeded_noise(), _InTwoGroups), "twice"),
+    "evaluation by site": (EvaluationAttack(small_plan(), seeded_noise(), site_scale=1.0), ""),
+    "fault: half the noise of a site": (EvaluationAttack(small_plan(), seeded_noise(), site_scale=0.5), "half of one"),
 }  # fmt: skip
 """Questions that a training asks once with little of its promise, or that follow it."""
 
