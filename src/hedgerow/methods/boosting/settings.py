@@ -33,14 +33,12 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     is_private = not math.isinf(privacy.epsilon)
     signal = privacy.n_records * mu_of(privacy.epsilon, privacy.delta) if is_private else math.inf
     usual, rule_of = _usual(plan, signal), _RULES.get(plan.label.type)
-    rule = usual if rule_of is None else rule_of(plan, signal, usual)
+    if rule_of is None or plan.model.weight_update == "averaging":
+        rule = _with_line(plan, signal, usual)
+    else:
+        rule = rule_of(plan, signal, usual)
     rule = rule if plan.loss is None else _of_residuals(plan, rule)
-    of_unit = signal / privacy.rows_per_unit
-    settings = _as_said(plan, rule)
-    # Trees on several features have leaves that are more even where a unit's signal suffices.
-    is_random = settings.interaction == "adaptive" and plan.model.split_method == "totally_random"
-    is_enough = SIGNAL_OF_CENTRAL_SUBSETS.get(plan.label.type, math.inf) <= of_unit < math.inf
-    settings = _with_spread(plan, of_unit, replace(settings, central_subsets=is_random and is_enough))
+    settings = _with_spread(plan, signal / privacy.rows_per_unit, _as_said(plan, rule))
     if not is_private:
         return replace(settings, start_share=0.0, calibration_share=0.0)
     weight = weigh_trees(plan, settings) / (1 - settings.start_share - settings.calibration_share)
@@ -49,6 +47,15 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
 
 MIN_TREES, MAX_TREES = 100, 300
 ADAPTIVE_SUBSET = 3
+
+
+def _within(least: float, value: float, most: float) -> float:
+    return max(least, min(most, value))
+
+
+def _fourth_root(value: float) -> float:
+    """By square roots, which are the same on every machine."""
+    return math.sqrt(math.sqrt(value))
 
 
 def _usual(plan: Plan, signal: float) -> BoostingSettings:
@@ -70,8 +77,7 @@ def _usual(plan: Plan, signal: float) -> BoostingSettings:
 
 def count_usual_trees(signal: float) -> int:
     """How many trees are usual where features are few."""
-    trees = MAX_TREES if math.isinf(signal) else int(100 * math.sqrt(math.sqrt(signal / 1000)))
-    return max(MIN_TREES, min(MAX_TREES, trees))
+    return int(_within(MIN_TREES, 100 * _fourth_root(signal / 1000), MAX_TREES))
 
 
 GREEDY_TREES = 25
@@ -106,45 +112,41 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
     )
 
 
-SIGNAL_OF_CENTRAL_SUBSETS = dict.fromkeys(("binary", "regression", "count"), 2000.0)
-"""By the type of the label, from so much signal on; with less, the large leaves that chance makes say more than even
-ones."""
+# Central splits of trees on several features, and expected values (`hedgerow.trees.leaves.ValueSpread`) --------------
 
-
-# Expected values, see `hedgerow.trees.leaves.ValueSpread` ------------------------------------------------------------
-
+SIGNAL_OF_CENTRAL_SUBSETS = 2000.0
+"""From so much signal on; with less, the large leaves that chance makes say more than even ones."""
 SIGNAL_OF_SPREAD = 500.0
-"""From so much signal on; of less the releases say too little of how far values lie apart."""
-MOST_MU_OF_SPREAD = {"binary": 3.0}
-"""Up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases more closely
-fit what is chance in the records."""
+"""From so much signal on values are expected; of less the releases say too little of how far they lie apart."""
 SHAPE_RATES, SIGNAL_OF_SHAPE_RATE = {"binary": (0.3, 0.3), "regression": (0.5, 0.75), "count": (0.5, 0.5)}, 4000.0
 """By the type of the label the least and the most. Between these the rate rises as the fourth root of what is missing
 of this signal: functions that jump from value to value need longer steps where there are few."""
-SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS = {"binary": 5000.0}, 0.4, 1
-"""By the type of the label, from so much signal on trees on several features have expected values too, and are a level
-deeper then."""
+SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS, MOST_MU_OF_CLASSES = 5000.0, 0.4, 1, 3.0
+"""Of two classes, from so much signal on trees on several features have expected values too, and are a level deeper
+then. Up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases more
+closely fit what is chance in the records."""
 
 
 def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
-    """The settings with the trees whose values are expected by their spread: where a plan leaves values to the rule.
+    """The settings with what holds from some signal of a unit on: central splits, and expected values.
 
-    The signal is a unit's. Only with noise of the coordinator is the noise's size known exactly: sums with noise of the
-    sites hold more of it.
+    Values are expected where a plan leaves them to the rule, and only with noise of the coordinator: sums with noise of
+    the sites hold more of it than is known.
     """
-    model, label = plan.model, plan.label.type
+    model, privacy, label = plan.model, plan.privacy, plan.label.type
+    is_random = settings.interaction == "adaptive" and model.split_method == "totally_random"
+    if not is_random or label not in SHAPE_RATES or math.isinf(signal):
+        return settings
+    settings = replace(settings, central_subsets=signal >= SIGNAL_OF_CENTRAL_SUBSETS)
     is_own = model.learning_rate == model.noise_ridge == model.shrinkage == "auto" and model.weight_update == "newton"
-    if not is_own or settings.interaction != "adaptive" or model.split_method != "totally_random":
+    if not is_own or signal < SIGNAL_OF_SPREAD or privacy.noise != "server":
         return settings
-    has_signal = SIGNAL_OF_SPREAD <= signal < math.inf
-    if label not in SHAPE_RATES or not has_signal or plan.privacy.noise != "server":
-        return settings
-    if mu_of(plan.privacy.epsilon, plan.privacy.delta) > MOST_MU_OF_SPREAD.get(label, math.inf):
+    is_classes = label == "binary"
+    if is_classes and mu_of(privacy.epsilon, privacy.delta) > MOST_MU_OF_CLASSES:
         return settings
     least, most = SHAPE_RATES[label]
-    longer = least * math.sqrt(math.sqrt(SIGNAL_OF_SHAPE_RATE / signal))
-    settings = replace(settings, shape_rate=max(least, min(most, longer)))
-    if signal < SIGNAL_OF_SUBSETS.get(label, math.inf):
+    settings = replace(settings, shape_rate=_within(least, least * _fourth_root(SIGNAL_OF_SHAPE_RATE / signal), most))
+    if not is_classes or signal < SIGNAL_OF_SUBSETS:
         return settings
     return replace(settings, subset_rate=SUBSET_RATE, subset_levels=SUBSET_LEVELS if model.max_depth == "auto" else 0)
 
@@ -163,10 +165,10 @@ FEW_FEATURES, MANY_FEATURES = 3, 7
 
 def _of_two_classes(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
     """With little signal few large leaves and short steps; with any, log-odds by a last release."""
-    if usual.interaction != "adaptive" or plan.model.weight_update == "averaging":
+    if usual.interaction != "adaptive":
         return usual
-    lack = _part_of_way(RULE_ENDS_AT, RULE_FADES_FROM, signal)
-    of_subsets = lack * _part_of_way(FEW_FEATURES, MANY_FEATURES, len(plan.features))
+    lack = _within(0.0, (RULE_ENDS_AT - signal) / (RULE_ENDS_AT - RULE_FADES_FROM), 1.0)
+    of_subsets = lack * _within(0.0, (len(plan.features) - FEW_FEATURES) / (MANY_FEATURES - FEW_FEATURES), 1.0)
     # A plan that names a size of subsets wants them tried.
     untried = of_subsets if plan.model.interaction_size == "auto" else 0.0
     return replace(
@@ -180,27 +182,21 @@ def _of_two_classes(plan: Plan, signal: float, usual: BoostingSettings) -> Boost
     )
 
 
-def _part_of_way(start: float, end: float, place: float) -> float:
-    """How far a place is from the start to the end: 0 before the start, 1 beyond the end."""
-    return min(max((place - start) / (end - start), 0.0), 1.0)
-
-
 # Three classes or more ------------------------------------------------------------------------------------------------
 
-MIN_TREES_OF_CLASSES, MAX_TREES_OF_CLASSES = 50, 300
-SIGNAL_OF_CLASSES = 5000.0
+MIN_TREES_OF_CLASSES, SIGNAL_OF_CLASSES = 50, 5000.0
 """With so much signal, 100 trees: fewer and larger steps than for two classes, as each has a tree's whole noise."""
 CLASS_RATE = 0.5
 
 
 def _of_classes(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
     """Fewer and larger steps, which are filtered by what classes have in common."""
-    if usual.interaction != "adaptive" or plan.model.weight_update == "averaging":
+    if usual.interaction != "adaptive":
         return usual
-    trees = int(100 * math.sqrt(min(signal, 1e9) / SIGNAL_OF_CLASSES))
+    trees = _within(MIN_TREES_OF_CLASSES, 100 * math.sqrt(signal / SIGNAL_OF_CLASSES), MAX_TREES)
     return replace(
         usual,
-        n_trees=max(2 * len(plan.features), MIN_TREES_OF_CLASSES, min(MAX_TREES_OF_CLASSES, trees)),
+        n_trees=max(2 * len(plan.features), int(trees)),
         learning_rate=CLASS_RATE,
         filters_by_features=plan.model.shrinkage == "auto",
     )
@@ -221,19 +217,22 @@ RATE_OF_COUNTS, RIDGE_OF_COUNTS = 0.5, 16.0
 def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
     """Their mean first, larger steps on doubled residuals, and a last release for what is cut off."""
     model = plan.model
-    if model.weight_update == "averaging":
-        return _with_line(plan, signal, usual)
     # Of the clip's unit, half the largest count, no less than a part of one count.
     rule = replace(usual, joint_clip=max(loss_kind(plan).clip, 2 * LEAST_CLIP_OF_COUNTS / plan.label.bounds[1]))
     if model.start == "none":
         return rule
     least, most = LEVEL_SHARES
-    rule = replace(rule, start="level", start_share=max(least, min(most, SIGNAL_OF_LEVEL / signal)))
+    rule = replace(rule, start="level", start_share=_within(least, SIGNAL_OF_LEVEL / signal, most))
     is_doubled = usual.interaction == "adaptive" and model.weight_update == "newton"
     if not is_doubled or model.split_method != "totally_random" or model.calibration == "none":
         return rule
-    rule = replace(rule, calibration="means", calibration_share=choose_line_share(signal))
-    return replace(rule, learning_rate=RATE_OF_COUNTS, noise_ridge=RIDGE_OF_COUNTS)
+    return replace(
+        rule,
+        learning_rate=RATE_OF_COUNTS,
+        noise_ridge=RIDGE_OF_COUNTS,
+        calibration="means",
+        calibration_share=choose_line_share(signal),
+    )
 
 
 # A time to an event ---------------------------------------------------------------------------------------------------
@@ -252,13 +251,12 @@ def _of_times(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSet
     if plan.model.start == "none" or not HazardStart(plan).has_columns:
         return rule
     least, most = LINEAR_SHARES
-    # After a linear model few trees, where noise is most of what they would add.
-    trees = int(100 * math.sqrt(min(signal, 1e9) / 1000))
     return replace(
         rule,
         start="linear hazards",
-        start_share=BASELINE_SHARE + max(least, min(most, SIGNAL_OF_LINEAR / signal)),
-        n_trees=max(LEAST_TREES_OF_TIMES, min(MAX_TREES, trees)),
+        start_share=BASELINE_SHARE + _within(least, SIGNAL_OF_LINEAR / signal, most),
+        # After a linear model few trees, where noise is most of what they would add.
+        n_trees=int(_within(LEAST_TREES_OF_TIMES, 100 * math.sqrt(signal / 1000), MAX_TREES)),
         noise_ridge=RIDGE_OF_TIMES,
         shrinkage=1.0,
     )
@@ -283,14 +281,12 @@ MEAN_SHARE_OF_NUMBERS = 0.05
 def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
     """Mean and linear model, trees that follow the signal closely, and a last release for what clipping cuts off."""
     model, m = plan.model, len(plan.features)
-    if model.weight_update == "averaging":
-        return _with_line(plan, signal, usual)
     if usual.interaction != "adaptive":
         if model.start == "none":
             return usual
         return _with_line(plan, signal, replace(usual, start="mean", start_share=MEAN_SHARE_OF_NUMBERS))
     # Steps are short where the noise ridge shortens them little, whether signal or the plan makes it so.
-    rate = min(MOST_RATE, 1.75 * math.sqrt(math.sqrt(2000 / signal)))
+    rate = min(MOST_RATE, 1.75 * _fourth_root(2000 / signal))
     rule = replace(
         usual,
         n_trees=_trees_of_numbers(signal, m),
@@ -319,8 +315,8 @@ def _with_line(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSet
 
 def _trees_of_numbers(signal: float, n_features: int) -> int:
     """More trees where there is more signal, and two turns for each feature."""
-    root = math.sqrt(math.sqrt(min(signal, 1e9) / 500))
-    trees = max(MIN_TREES, min(MAX_TREES_OF_NUMBERS, int(130 * root * math.sqrt(root))))
+    root = _fourth_root(signal / 500)
+    trees = int(_within(MIN_TREES, 130 * root * math.sqrt(root), MAX_TREES_OF_NUMBERS))
     if 2 * n_features <= trees:
         return trees
     # Every tree adds noise, so of many features and little signal not each has two turns.
