@@ -70,8 +70,8 @@ def test_what_a_node_is_sent_grows_with_its_neighbours() -> None:
 
 def test_the_sizes_are_those_of_a_real_set_up() -> None:
     """The table is computed from made-up messages; a cohort that has set itself up was sent as many bytes."""
-    session = EpochSession([f"site-{number:04}" for number in range(202)], 3, os.urandom)
-    sizes, parameters = setup_sizes(202, 3), len(session.parameters.to_bytes())
+    session = EpochSession([f"site-{number:04}" for number in range(52)], 3, os.urandom)
+    sizes, parameters = setup_sizes(52, 3), len(session.parameters.to_bytes())
     assert set(session.traffic.down.values()) == {sizes["together"] + parameters}
     assert len(session.view.record) == sizes[ORIGIN]
 
@@ -81,9 +81,9 @@ def test_the_document_says_what_a_node_of_a_large_roster_is_sent(capsys: pytest.
     assert secagg_cost.main(["--sizes"]) == 0
     _, _, *rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
     together = {cells[0]: round(float(cells[7])) for cells in rows}
-    assert together == {"200": 13, "1,000": 2, "2,048": 2, "4,096": 3}
+    assert together == {"200": 3, "1,000": 3, "2,048": 2, "4,096": 3}
     text = " ".join((Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text(encoding="utf-8").split())
-    assert "13 MiB at 200 sites" in text and "2 to 3 MiB at 1,000 to 4,096 (`python -m experiments secagg_cost" in text
+    assert "2 to 3 MiB at 200 to 4,096 sites (`python -m experiments secagg_cost" in text
 
 
 def test_an_acknowledgement_is_no_longer_than_its_nodes_neighbours() -> None:

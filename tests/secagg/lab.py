@@ -141,7 +141,7 @@ def require(condition: bool, sentence: str) -> None:
 
 def sparse_lab() -> Lab:
     """Forty nodes on a random Harary graph."""
-    return Lab(n_nodes=40, wishes=Wishes(1, max_drops=4, is_sparse=True, has_echo=True))
+    return Lab(n_nodes=40, wishes=Wishes(9, max_drops=4, is_sparse=True, has_echo=True))
 
 
 def echoed() -> tuple[Lab, Aggregator, list[bytes]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.secagg.guarantees import Wishes, dealt, derive
+from hedgerow.secagg.guarantees import Wishes, dealt, default_wishes, derive
 from hedgerow.secagg.masks import name_in
 from hedgerow.secagg.messages import NodePolicy
 from hedgerow.secagg.transitions import Code, Refusal, SumAbandoned
@@ -87,9 +89,9 @@ def test_groups_follow_from_keys_alone(keys: list[bytes], n_groups: int) -> None
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_sparse_graph_has_no_groups() -> None:
-    """Nor is an even number of them one: the parameters are refused."""
-    for wishes in (Wishes(1, n_groups=2), Wishes(5, max_drops=5, is_sparse=True, has_echo=True, n_groups=3)):
+def test_an_even_number_of_groups_is_refused() -> None:
+    """It has no middle."""
+    for wishes in (Wishes(1, n_groups=2), replace(default_wishes(60, 60), n_groups=2)):
         with pytest.raises(Refusal) as refused:
             derive(60, wishes)
         assert refused.value.reason is Code.PARAMETERS_REFUSED

@@ -172,6 +172,28 @@ def test_an_echo_for_another_manifest_does_not_count():
     assert len(echoes) == 5
 
 
+def test_a_committee_of_another_part_does_not_count() -> None:
+    """A node of a sparse group counts its own committee's echoes: not other groups', nor those of other members."""
+    wishes = Wishes(2, max_drops=1, is_sparse=True, has_echo=True, n_groups=3)
+    lab = Lab(n_nodes=36, wishes=wishes, policy=NodePolicy())
+    late = lab.view.parts[1][4]
+    aggregator, requests = lab.collected(absent=(late,)).close_vectors(lab.session.coordinator)
+    echoes = {node: lab.answered(node, requests[node]).message or b"" for node in requests}
+    node, committee = lab.view.parts[0][0], lab.view.graph.committee
+    own, quorum = sorted(committee[node]), lab.view.by_node[node].quorum
+    assert len(own) == 10 and quorum == 7 and len({committee[n] for n in range(36)}) == 3
+    few = sorted({*requests} - {*own[quorum - 1 :]})
+    short = EchoCertificate(manifest_hash(aggregator.manifest), tuple(few), tuple(echoes[n][-64:] for n in few))
+    require_refusal(lambda: lab.node(node).confirm(short.to_bytes()), Code.TOO_FEW_ECHOES)
+    aggregator, complaints = aggregator.receive(echoes.values())
+    aggregator, certificate = aggregator.close_echoes()
+    assert not complaints and len(EchoCertificate.from_bytes(certificate).nodes) == 3 * quorum
+    aggregator, complaints = aggregator.receive([lab.node(n).confirm(certificate).message or b"" for n in requests])
+    opened = aggregator.release()[1]
+    expected = [sum(n + 1 for n in part if n != late) for part in lab.view.parts]
+    assert not complaints and [int(opened.sums[f"leaves/{number}"][0]) for number in range(3)] == expected
+
+
 def test_a_node_out_of_the_roster_cannot_upload(lab):
     """An invented node has no pinned key; its header names a number that is not ready."""
     aggregator = lab.open()

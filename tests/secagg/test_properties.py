@@ -110,7 +110,7 @@ def test_two_nodes_are_refused_without_their_own_noise():
 
 def test_a_sparse_cohort_with_echo_sums_exactly_under_dropouts():
     """Forty nodes on a random Harary graph, drops before the vector, the echo and the answer."""
-    wishes = Wishes(1, max_drops=4, is_sparse=True, has_echo=True)
+    wishes = Wishes(9, max_drops=4, is_sparse=True, has_echo=True)
     sites = [f"site-{i}" for i in range(40)]
     session = EpochSession(sites, 2, seeded_entropy(4), wishes=wishes)
     assert 0 < session.view.guarantees.degree < 39

@@ -35,7 +35,7 @@ from hedgerow.secagg.transitions import (
     refuse,
 )
 from tests.secagg import setup_scenarios
-from tests.secagg.lab import Lab, complaint_of, echoed, sparse_lab, vector, with_manifest, with_spec
+from tests.secagg.lab import Lab, complaint_of, echoed, vector, with_manifest, with_spec
 
 
 def other_epoch() -> None:
@@ -58,17 +58,6 @@ def other_spec() -> None:
     twin, _ = twin.receive([lab.masked(1, twin)])
     mixed = replace(aggregator, uploads=dict(sorted({**aggregator.uploads, **twin.uploads}.items())))
     lab.answered(0, lab.request(mixed, 0, (0, 1, 2, 3, 4)))
-
-
-def too_few_neighbours() -> None:
-    lab = sparse_lab()
-    weaker = replace(lab.view.guarantees, min_survivors=1)
-    lab.view = replace(lab.view, guarantees=weaker, by_node=dict.fromkeys(lab.view.by_node, weaker))
-    lab.session.nodes["site-0"] = replace(lab.node(0), view=lab.view)
-    near = lab.view.peers(0)
-    keep = tuple(sorted({*range(40)} - set(near[lab.view.guarantees.threshold - 1 :])))
-    aggregator = lab.collected()
-    lab.answered(0, lab.request(aggregator, 0, keep))
 
 
 def second_manifest() -> None:
@@ -224,7 +213,6 @@ SCENARIOS: dict[Code, Callable[[], None]] = {
     Code.HEADER_ALTERED: header_altered,
     Code.SELF_OMITTED: with_manifest(survivors=(1, 2, 3, 4)),
     Code.TOO_FEW_SURVIVORS: with_manifest(survivors=(0, 1, 2)),
-    Code.TOO_FEW_NEIGHBOURS: too_few_neighbours,
     Code.SECOND_MANIFEST: second_manifest,
     Code.TOO_FEW_ECHOES: too_few_echoes,
     Code.STOPPED: stopped,

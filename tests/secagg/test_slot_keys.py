@@ -24,7 +24,7 @@ from hedgerow.secagg.transitions import Code, Refusal
 from hedgerow.secagg.view import EpochView, agree
 from tests.secagg.lab import SetUp, require_refusal, seeded_entropy, set_up, sparse_lab
 
-SPARSE = Wishes(1, max_drops=4, is_sparse=True, has_echo=True)
+SPARSE = Wishes(9, max_drops=4, is_sparse=True, has_echo=True)
 Runs = tuple[bytes, ...]
 
 

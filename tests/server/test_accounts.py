@@ -271,7 +271,7 @@ def shares_left(n_sites: int, colluders: frozenset[int], least: int) -> int:
 @pytest.mark.parametrize("n_sites", range(2, 9))
 def test_the_stated_condition_is_the_one_that_holds(n_sites: int, has_echo: bool) -> None:
     """At most c colluders among the sites of a sum keep the promise, whoever falls silent; h honest sites do not."""
-    wishes = Wishes(default_wishes(n_sites, 1).n_colluders, has_echo=has_echo)
+    wishes = Wishes(default_wishes(n_sites, least_colluders=1).n_colluders, has_echo=has_echo)
     promised = derive(n_sites, wishes)
     mu = mu_of(EPSILON, DELTA)
 

@@ -22,7 +22,7 @@ from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant, mu_of
 from hedgerow.privacy.events import Event, GaussianEvent, event_from_dict, scope_events
-from hedgerow.secagg.messages import MAX_ATTEMPTS
+from hedgerow.secagg.guarantees import MAX_ATTEMPTS
 from hedgerow.storage import Database, Statement
 
 _SCHEMA = """

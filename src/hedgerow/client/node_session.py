@@ -65,11 +65,10 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.stream import Salvage, WireRefusal, read_code
 from hedgerow.rounds import VECTOR_ID, bound_entry, clip, least_entry_bound, most_rows, noise_mode, round_in
 from hedgerow.secagg.enrolment import Enrolment, read_context
-from hedgerow.secagg.guarantees import origin_members
+from hedgerow.secagg.guarantees import MAX_ATTEMPTS, origin_members
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.masks import LEAST_COLLUDERS, draw_shares
 from hedgerow.secagg.messages import (
-    MAX_ATTEMPTS,
     EpochParameters,
     Header,
     Kind,

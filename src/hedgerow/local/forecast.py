@@ -125,7 +125,7 @@ def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) ->
         n_sites: >= 3.
         min_survivors: the plan's `min_sites`.
     """
-    wishes = default_wishes(n_sites, LEAST_COLLUDERS)
+    wishes = default_wishes(n_sites, least_colluders=LEAST_COLLUDERS)
     least = max(wishes.min_survivors, min(min_survivors, n_sites))
     return derive(n_sites, replace(wishes, min_survivors=least, has_echo=wishes.has_echo or has_echo))
 

@@ -123,7 +123,9 @@ class MaskedAggregation:
         return opened.sums[VECTOR_ID]
 
     def _new_epoch(self) -> EpochSession:
-        wishes = default_wishes(len(self._nodes), LEAST_COLLUDERS if self._mode is NoiseMode.DISTRIBUTED else 0)
+        wishes = default_wishes(
+            len(self._nodes), least_colluders=LEAST_COLLUDERS if self._mode is NoiseMode.DISTRIBUTED else 0
+        )
         # As many shares count here as over a network.
         wishes = replace(wishes, has_echo=wishes.has_echo or bool(self._plan.federation.echo))
         return EpochSession(

@@ -177,8 +177,18 @@ class Aggregator:
             requests[holder] = UnmaskRequest(self.manifest, headers, sealed).to_bytes()
         return requests
 
-    def _n_echoes(self, part: Collection[int]) -> int:
-        return sum(node in self.echoes for node in part)
+    def _count_echoes(self, part: Sequence[int]) -> int:
+        return len(self.view.graph.committee[part[0]] & self.echoes.keys())
+
+    def certificate(self) -> bytes:
+        """The echo certificate for all survivors: of each sum's echoes as many as its nodes ask for."""
+        kept = dict[int, bytes]()
+        for part in self.view.parts:
+            if not self.uploads.keys().isdisjoint(part):
+                echoed = sorted(self.view.graph.committee[part[0]] & self.echoes.keys())
+                kept |= {node: self.echoes[node] for node in echoed[: self.view.by_node[part[0]].quorum]}
+        nodes = tuple(sorted(kept))
+        return EchoCertificate(manifest_hash(self.manifest), nodes, tuple(kept[node] for node in nodes)).to_bytes()
 
     def close_echoes(self, *, is_last: bool = False) -> tuple[Aggregator, bytes]:
         """The next state and the echo certificate for all survivors; raises SumAbandoned TOO_FEW_ANSWERS.
@@ -187,19 +197,18 @@ class Aggregator:
             is_last: whether no more are waited for; then most groups are enough.
         """
         parts = [part for part in self.view.parts if not self.uploads.keys().isdisjoint(part)]
-        lacking = [part for part in parts if self._n_echoes(part) < self.view.by_node[part[0]].quorum]
+        lacking = [part for part in parts if self._count_echoes(part) < self.view.by_node[part[0]].quorum]
         left = {node for part in parts if part not in lacking for node in part}
         # A group of which too few have echoed sits the round out: its nodes would refuse to answer, and are not asked.
         if self.state is State.COLLECTING_ECHOES and lacking and not (is_last and is_enough(self.view, left)):
             quorum = self.view.by_node[lacking[0][0]].quorum
-            raise refuse(Code.TOO_FEW_ANSWERS, f"{self._n_echoes(lacking[0])} echoes of {quorum}.")
+            raise refuse(Code.TOO_FEW_ANSWERS, f"{self._count_echoes(lacking[0])} echoes of {quorum}.")
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
-        nodes = tuple(sorted(self.echoes))
-        certificate = EchoCertificate(manifest_hash(self.manifest), nodes, tuple(self.echoes[n] for n in nodes))
         kept = {node: upload for node, upload in self.uploads.items() if node in left}
         headers = {node: header for node, header in self.headers.items() if node in kept}
         totals = {name: self.totals[name] for name in sums_names(self.view, self.spec, kept)}
-        return replace(self, state=state, uploads=kept, headers=headers, totals=totals), certificate.to_bytes()
+        following = replace(self, state=state, uploads=kept, headers=headers, totals=totals)
+        return following, following.certificate()
 
     def release(self, *, is_last: bool = False) -> tuple[Aggregator, OpenedSums]:
         """The final state and the exact sums over the survivors (noise is the caller's where it is central).
@@ -290,6 +299,8 @@ class Aggregator:
         echo = Echo.from_signed(message)
         if echo.node not in self.uploads:
             raise refuse(Code.NOT_A_SURVIVOR, peer=echo.node)
+        if echo.node not in self.view.graph.committee[echo.node]:
+            return
         check_signature(site_key(self.view.roster, echo.node), Kind.ECHO, message, echo.node)
         if echo.manifest != manifest_hash(self.manifest):
             raise refuse(Code.OTHER_MANIFEST, peer=echo.node)

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Hash, Member, digest
 from hedgerow.crypto import OVERHEAD_BYTES, SHARE_BYTES, PrimitiveFault, SecretKey, parse_share, seal, split, unseal
-from hedgerow.secagg.guarantees import derive, least_groups
+from hedgerow.secagg.guarantees import MAX_ATTEMPTS, derive, least_groups
 from hedgerow.secagg.keys import (
     RoundContext,
     SlotChain,
@@ -28,7 +28,6 @@ from hedgerow.secagg.keys import (
     slot_channel,
 )
 from hedgerow.secagg.messages import (
-    MAX_ATTEMPTS,
     SIGNED_HEADER_BYTES,
     Acknowledgement,
     Advertisement,

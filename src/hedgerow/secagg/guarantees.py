@@ -10,21 +10,20 @@ n members, c of them colluding with the coordinator, threshold t, at least u sur
   answers must exclude it. So at most (n - c)(n - u)/(t - c) honest nodes are stripped, and every released sum holds at
   least ceil((n - c)(1 - (n - u)/(t - c))) honest vectors.
 - With the echo exchange a node answers only after q > (n + c)/2 nodes signed the same manifest; two such quorums meet
-  in an honest node, so the manifest is unique and the group is u - c. On a sparse graph, where a node sees only its
-  neighbours' headers, q is at least u.
+  in an honest node, so the manifest is unique and the group is u - c.
 
-Who shares masks and secrets with whom: everyone with everyone, or a random Harary graph for large cohorts. With groups
-of sites everyone with everyone of its group, and with no one else: each group is a cohort of its own, for which all of
-the above holds with its own n, and the same c.
+Who shares masks and secrets with whom: up to SPARSE_ABOVE everyone with everyone, beyond it everyone with DEGREE others
+on a random ring (`derive_sparse`), where a committee echoes. With groups of sites each group is a cohort of its own,
+for which all of the above holds with its own n, and the same c.
 
-Source: Bell, Bonawitz, Gascón, Lepoint, Raykova 2020, "Secure single-server aggregation with (poly)logarithmic
-overhead". The degree and the threshold follow the derivation of google-parfait/federated-compute
-(`graph_parameter_finder`, whose published table the tests reproduce), here in exact integer arithmetic.
+Sources: Bell, Bonawitz, Gascón, Lepoint, Raykova 2020, "Secure single-server aggregation with (poly)logarithmic
+overhead", sections 3 and 4, for random neighbours and the hypergeometric tails. There those that drop out are taken not
+to know the graph. Here a coordinator that does know it may choose them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import comb
@@ -32,7 +31,7 @@ from typing import Annotated
 
 from hedgerow.codec import Record, Unsigned, YesNo, digest
 from hedgerow.crypto import keystream
-from hedgerow.secagg.transitions import Code, refuse
+from hedgerow.secagg.transitions import Code, Refusal, refuse
 
 MAX_NODES = 4096
 SMALLEST_COHORT = 3
@@ -60,11 +59,25 @@ def default_colluders(n_nodes: int) -> int:
     return (n_nodes - 1) // 4
 
 
-def default_wishes(n_sites: int, least_colluders: int = 0) -> Wishes:
-    """The complete graph up to SPARSE_ABOVE sites; beyond, a sparse one with echo, for 5 % and 5 %."""
-    if n_sites <= SPARSE_ABOVE:
-        return Wishes(max(least_colluders, default_colluders(n_sites)))
-    return Wishes(n_sites // 20, max_drops=n_sites // 20, is_sparse=True, has_echo=True)
+def sparse_colluders(n_nodes: int) -> int:
+    """The least colluders that a sparse graph has to withstand: a quarter of up to 200 nodes, as a complete one does.
+
+    Of more nodes 49, or a twentieth where these are more.
+    """
+    return max(min(default_colluders(n_nodes), 49), n_nodes // 20)
+
+
+def default_wishes(*sizes: int, least_colluders: int = 0) -> Wishes:
+    """The complete graph up to SPARSE_ABOVE nodes; beyond, a sparse one with echo, and as many drops as it can lose.
+
+    Args:
+        sizes: nodes of the epoch, or of each of its groups.
+    """
+    if min(sizes) <= SPARSE_ABOVE:
+        return Wishes(max(least_colluders, default_colluders(min(sizes))))
+    n_colluders = max(least_colluders, sparse_colluders(max(sizes)))
+    most = min(_most_drops(size, n_colluders, len(sizes)) for size in sizes)
+    return Wishes(n_colluders, max_drops=most, is_sparse=True, has_echo=True)
 
 
 def isolation_bound(n_nodes: int, n_colluders: int, threshold: int, min_survivors: int) -> int:
@@ -89,7 +102,7 @@ class Wishes(Record):
         n_colluders: colluding nodes to withstand.
         min_survivors: least nodes in a sum.
         threshold: shares to rebuild a secret.
-        max_drops: nodes that may drop out of a sparse cohort.
+        max_drops: members that may be missing in a sum of a sparse cohort, whoever chooses them.
         is_sparse, has_echo: graph and echo exchange.
         n_groups: of sites, each with a sum of its own; all other numbers are then of every group. 0 for one sum.
     """
@@ -105,7 +118,10 @@ class Wishes(Record):
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """The numbers every node recomputes. `honest_group` bounds from below the honest vectors in any released sum."""
+    """The numbers every node recomputes. `honest_group` bounds from below the honest vectors in any released sum.
+
+    `quorum` counts echoes of the committee on a sparse graph, else of all nodes; 0 without an echo.
+    """
 
     n_nodes: int
     n_colluders: int
@@ -118,8 +134,21 @@ class Guarantees:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the graph is a Harary graph (`degree` > 0) and not the complete one (`degree` == 0)."""
+        """Whether each node has `degree` > 0 neighbours, and not all others (`degree` == 0)."""
         return self.degree > 0
+
+    @property
+    def least_answers(self) -> int:
+        """Nodes without whose answers no sum is opened, the colluders counted among them.
+
+        On a sparse graph all of the u - c honest survivors have to be opened, each by t shares. An honest node that
+        answers gives one of its own and one for each of k neighbours, a colluder holds one of k honest neighbours: of a
+        honest nodes that answer a (k + 1) + c k >= (u - c) t.
+        """
+        if not self.is_sparse:
+            return self.quorum if self.has_echo else self.threshold
+        shares = (self.min_survivors - self.n_colluders) * self.threshold + self.n_colluders
+        return -(-shares // (self.degree + 1))
 
 
 def derive(n_nodes: int, wishes: Wishes) -> Guarantees:
@@ -128,28 +157,28 @@ def derive(n_nodes: int, wishes: Wishes) -> Guarantees:
     Raises Refusal PARAMETERS_REFUSED where the inequalities fail.
     """
     c = wishes.n_colluders
-    if wishes.n_groups and (wishes.is_sparse or wishes.n_groups % 2 == 0):
-        raise refuse(Code.PARAMETERS_REFUSED, "Groups have complete graphs, and an odd number.")
+    if wishes.n_groups and wishes.n_groups % 2 == 0:
+        raise refuse(Code.PARAMETERS_REFUSED, "An even number of groups has no middle one.")
     if not 0 <= c < n_nodes:
         raise refuse(Code.PARAMETERS_REFUSED, f"{c} colluders among {n_nodes} nodes.")
-    quorum = echo_quorum(n_nodes, c) if wishes.has_echo else 0
     if wishes.is_sparse:
-        degree, threshold, least = _sparse(n_nodes, wishes)
+        if not wishes.has_echo or wishes.threshold or c < sparse_colluders(n_nodes):
+            said = "A sparse graph needs the echo exchange, its own threshold, and as many colluders as a complete one."
+            raise refuse(Code.PARAMETERS_REFUSED, said)
+        degree, threshold, quorum = derive_sparse(n_nodes, c, wishes.max_drops, max(1, wishes.n_groups))
+        survivors = max(n_nodes - wishes.max_drops, wishes.min_survivors)
     else:
-        degree, threshold, least = 0, *_complete(n_nodes, wishes)
-    survivors = max(least, wishes.min_survivors, quorum)
+        quorum = echo_quorum(n_nodes, c) if wishes.has_echo else 0
+        degree, threshold = 0, _complete_threshold(n_nodes, wishes)
+        survivors = max(threshold, wishes.min_survivors, quorum)
     if survivors > n_nodes:
         raise refuse(Code.PARAMETERS_REFUSED, f"{survivors} survivors are asked for among {n_nodes} nodes.")
-    if wishes.is_sparse:
-        # A node sees only its neighbours' signed headers there. That at least `survivors` nodes echo, each of which
-        # found itself in the manifest, shows that no survivor was invented to make the list look long enough.
-        quorum = survivors
     group = survivors - c if wishes.has_echo else isolation_bound(n_nodes, c, threshold, survivors)
     return Guarantees(n_nodes, c, threshold, survivors, degree, wishes.has_echo, quorum, group)
 
 
-def _complete(n_nodes: int, wishes: Wishes) -> tuple[int, int]:
-    """(threshold, least survivors) of the complete graph."""
+def _complete_threshold(n_nodes: int, wishes: Wishes) -> int:
+    """The threshold of the complete graph, and its least survivors."""
     threshold = wishes.threshold or default_threshold(n_nodes)
     withstands_lies = wishes.has_echo or 2 * threshold > n_nodes + wishes.n_colluders
     # With a threshold of one, every share would be the secret.
@@ -158,81 +187,76 @@ def _complete(n_nodes: int, wishes: Wishes) -> tuple[int, int]:
             Code.PARAMETERS_REFUSED,
             f"A threshold of {threshold} among {n_nodes} nodes does not withstand {wishes.n_colluders} colluders.",
         )
-    return threshold, threshold
+    return threshold
 
 
-def _sparse(n_nodes: int, wishes: Wishes) -> tuple[int, int, int]:
-    """(degree, threshold, least survivors) of the Harary graph; it needs the echo exchange."""
-    if not wishes.has_echo or wishes.threshold:
-        raise refuse(Code.PARAMETERS_REFUSED, "A sparse graph needs the echo exchange and its own threshold.")
-    if wishes.n_colluders + wishes.max_drops >= n_nodes:
-        raise refuse(Code.PARAMETERS_REFUSED, "Colluders and dropouts leave no node.")
-    degree, threshold = harary_parameters(n_nodes, wishes.n_colluders, wishes.max_drops)
-    return degree, threshold, n_nodes - wishes.max_drops
-
-
+SPARSE_ABOVE = 50
+"""Nodes up to which everyone masks with everyone."""
+DEGREE = 40
+"""Neighbours of a node on a sparse graph, and nodes of its committee."""
 SECURITY_BITS = 40
-FAILURE_BITS = 20
-SPARSE_ABOVE = 200
+MAX_ATTEMPTS = 16
+"""Set-ups of a run, each of which draws a graph."""
 
 
-def _tail_fits(population: int, marked: int, drawn: int, least: int, bits: int) -> bool:
-    """Whether Pr[at least `least` marked among `drawn`] <= 2^-bits / population, hypergeometric, exactly."""
-    favourable = sum(
-        comb(marked, hit) * comb(population - marked, drawn - hit) for hit in range(least, min(marked, drawn) + 1)
-    )
-    return (favourable * population) << bits <= comb(population, drawn)
-
-
-def _most_marked(population: int, marked: int, drawn: int, bits: int) -> int:
-    """The least m with Pr[more than m marked among `drawn`] <= 2^-bits / population."""
-    most = min(marked, drawn)
-    while most >= 0 and _tail_fits(population, marked, drawn, most, bits):
+def most_marked(population: int, marked: int, drawn: int, n_events: int) -> int:
+    """The least m with n_events * Pr[more than m marked among `drawn`] <= 2^-SECURITY_BITS, in integers throughout."""
+    most, favourable = min(marked, drawn), 0
+    while most > 0:
+        favourable += comb(marked, most) * comb(population - marked, drawn - most)
+        if (favourable * n_events) << SECURITY_BITS > comb(population, drawn):
+            break
         most -= 1
-    return max(most, 0)
+    return most
 
 
-def _stays_connected(n_nodes: int, n_bad: int, degree: int) -> bool:
-    """Whether removing `n_bad` random nodes disconnects the graph with probability below 2^-(SECURITY_BITS + 1).
+@lru_cache(maxsize=1024)
+def derive_sparse(n_nodes: int, n_colluders: int, max_drops: int, n_groups: int = 1) -> tuple[int, int, int]:
+    """(degree k, threshold t, quorum q of the committee) of a sparse graph, against a lying coordinator.
 
-    To break a Harary ring, degree/2 successive nodes must fail in two disjoint places; a union over the places.
+    The members stand on a ring in an order that none of them chose, each joined to the k/2 next ones on both sides; the
+    first k are the committee. The c colluders are chosen before the order is drawn, the d missing members after it. All
+    that has to be rare is so together, over all groups and all set-ups of a run, but for 2^-SECURITY_BITS:
+
+    - t or more of a node's k neighbours collude. With t = k + 1 - d every secret keeps t holders, itself among them,
+      whoever is missing.
+    - The honest members that are not missing fall apart. Two of them in turn that are not joined have k/2 missing or
+      colluding members between them, so this takes two such places, and k - d colluders in the two together.
+    - Two different manifests have q echoes each: 2q > k + m, where at most m of the committee collude.
+
+    Raises Refusal PARAMETERS_REFUSED.
     """
-    if degree > n_bad:
-        return True
-    pairs_twice = n_nodes * (n_nodes - degree - 1)
-    return (pairs_twice * comb(n_bad, degree)) << SECURITY_BITS < comb(n_nodes, degree)
+    degree = min(DEGREE, (n_nodes - 2) // 2 * 2)
+    threshold = degree + 1 - max_drops
+    n_draws = 3 * MAX_ATTEMPTS * n_groups
+    n_places = n_nodes * (n_nodes - degree - 1) // 2
+    near = most_marked(n_nodes - 1, n_colluders, degree, n_draws * n_nodes)
+    in_places = most_marked(n_nodes, n_colluders, degree, n_draws * n_places)
+    quorum = (degree + most_marked(n_nodes, n_colluders, degree, n_draws)) // 2 + 1
+    if not (degree >= 2 and threshold > max(near, 1) and degree - max_drops > in_places and quorum <= degree):
+        said = f"A sparse graph of {n_nodes} nodes does not withstand {n_colluders} colluders and {max_drops} missing."
+        raise refuse(Code.PARAMETERS_REFUSED, said)
+    return degree, threshold, quorum
 
 
 @lru_cache(maxsize=256)
-def harary_parameters(n_nodes: int, n_colluders: int, n_drops: int, semi_malicious: bool = False) -> tuple[int, int]:
-    """(degree, threshold), self excluded: security 2^-40 and failure 2^-20 for a curious server.
+def _most_drops(n_nodes: int, n_colluders: int, n_groups: int) -> int:
+    """Members that a round may lack; where more are lost, up to a tenth, the others may repeat it in a new epoch.
 
-    A lying server is held off by the echo exchange, not by this threshold; `semi_malicious` is the alternative of a
-    higher threshold, kept for comparison with the published table.
-    Raises Refusal PARAMETERS_REFUSED when no even degree below n_nodes - 1 will do.
+    At most one of the two epochs' sums can be opened then (`least_answers`; `view.Cohort` says why that is needed).
     """
-    for degree in range(2, n_nodes - 1, 2):
-        if not _stays_connected(n_nodes, n_colluders + n_drops, degree):
-            continue
-        corrupt = _most_marked(n_nodes, n_colluders, degree, SECURITY_BITS + 1)
-        if semi_malicious:
-            corrupt = -((5 - 4 * (corrupt + degree)) // 8)
-        survivors = degree - _most_dropped(n_nodes, n_drops, degree)
-        if survivors > corrupt:
-            return degree, max(corrupt + 1, 2)
-    raise refuse(Code.PARAMETERS_REFUSED, "No sparse graph of this size gives the guarantees; use the complete one.")
-
-
-def _most_dropped(n_nodes: int, n_drops: int, degree: int) -> int:
-    """The most neighbours that drop, but for a probability below 2^-FAILURE_BITS / n_nodes."""
-    most = min(n_drops, degree)
-    scale = comb(n_nodes, degree)
-    tail = 0
-    while most > 0:
-        tail += comb(n_drops, most) * comb(n_nodes - n_drops, degree - most)
-        if (tail * n_nodes) << FAILURE_BITS >= scale:
+    most = 0
+    for max_drops in range(DEGREE):
+        wishes = Wishes(n_colluders, max_drops=max_drops, is_sparse=True, has_echo=True)
+        try:
+            whole = derive(n_nodes, replace(wishes, n_groups=n_groups if n_groups > 1 else 0))
+            left = n_nodes - n_nodes // 10
+            fewer = replace(wishes, n_colluders=sparse_colluders(left))
+            rest = derive(left, fewer if left > SPARSE_ABOVE else Wishes(default_colluders(left)))
+        except Refusal:
             break
-        most -= 1
+        if all(whole.least_answers + of.least_answers > n_nodes + of.n_colluders for of in (whole, rest)):
+            most = max_drops
     return most
 
 
@@ -263,24 +287,29 @@ def dealt(keys: Sequence[bytes], n_groups: int, drawing: bytes = b"") -> tuple[i
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Neighbours of every member (numbers in increasing order, self excluded); symmetric."""
+    """Neighbours of every member (in increasing order, self excluded; symmetric), and those whose echoes it counts."""
 
-    neighbours: dict[int, tuple[int, ...]]
+    neighbours: Mapping[int, tuple[int, ...]]
+    committee: Mapping[int, frozenset[int]]
 
 
 def complete(members: tuple[int, ...]) -> Graph:
-    """The graph in which every member neighbours every other."""
-    return complete_parts((members,))
+    """The graph in which every member neighbours every other, and counts everyone's echo."""
+    near = {node: tuple(other for other in members if other != node) for node in members}
+    return Graph(near, dict.fromkeys(members, frozenset(members)))
 
 
-def complete_parts(parts: Iterable[tuple[int, ...]]) -> Graph:
-    """The graph in which every member neighbours every other of its part, and none of another."""
-    near = {node: tuple(other for other in part if other != node) for part in parts for node in part}
-    return Graph({node: near[node] for node in sorted(near)})
+def join(graphs: Iterable[Graph]) -> Graph:
+    """The graph of several, of other members each, with nothing between them."""
+    near, committee = dict[int, tuple[int, ...]](), dict[int, frozenset[int]]()
+    for graph in graphs:
+        near |= graph.neighbours
+        committee |= graph.committee
+    return Graph({node: near[node] for node in sorted(near)}, committee)
 
 
 def harary(members: tuple[int, ...], degree: int, seed: bytes) -> Graph:
-    """The ring of randomly ordered members, each joined to the degree/2 next ones on both sides.
+    """The ring of randomly ordered members, each joined to the degree/2 next ones on both sides; `degree` are asked.
 
     Args:
         degree: even, below len(members).
@@ -296,9 +325,8 @@ def harary(members: tuple[int, ...], degree: int, seed: bytes) -> Graph:
         chosen = next(word % limit for word in words if word < (1 << 64) - (1 << 64) % limit)
         order[last], order[chosen] = order[chosen], order[last]
     size, half = len(order), degree // 2
-    return Graph(
-        {
-            node: tuple(sorted(order[(place + step) % size] for step in range(-half, half + 1) if step))
-            for place, node in enumerate(order)
-        }
-    )
+    near = {
+        node: tuple(sorted(order[(place + step) % size] for step in range(-half, half + 1) if step))
+        for place, node in enumerate(order)
+    }
+    return Graph(near, dict.fromkeys(members, frozenset(order[:degree])))

@@ -101,7 +101,7 @@ def check_spec(spec: RoundSpec, expected: ExpectedRound, view: EpochView, policy
 def check_manifest(
     manifest: Manifest, view: EpochView, node: int, context: RoundContext, purpose: str, own_header: bytes
 ) -> None:
-    """Raise Refusal: OTHER_SPEC, UNKNOWN_NODE, TOO_FEW_SURVIVORS, TOO_FEW_NEIGHBOURS or SELF_OMITTED."""
+    """Raise Refusal: OTHER_SPEC, UNKNOWN_NODE, TOO_FEW_SURVIVORS or SELF_OMITTED."""
     if manifest.context != context or manifest.purpose != purpose:
         raise refuse(Code.OTHER_SPEC, "The manifest's.", "coordinator")
     for survivor in manifest.survivors:
@@ -110,13 +110,9 @@ def check_manifest(
     listed = dict(zip(manifest.survivors, manifest.headers, strict=True))
     if listed.get(node) != own_header:
         raise refuse(Code.SELF_OMITTED, peer="coordinator")
-    guarantees, surviving = view.by_node[node], sum(peer in listed for peer in view.peers(node))
-    # On a sparse graph all that are listed count; else those of this node's own sum, all of whom are its neighbours.
-    n_listed = len(listed) if guarantees.is_sparse else 1 + surviving
-    if n_listed < guarantees.min_survivors:
-        raise refuse(Code.TOO_FEW_SURVIVORS, f"{n_listed} of {guarantees.min_survivors}.", "coordinator")
-    if guarantees.is_sparse and surviving < guarantees.threshold:
-        raise refuse(Code.TOO_FEW_NEIGHBOURS, f"{surviving} of {guarantees.threshold}.", "coordinator")
+    n_listed, least = sum(other in listed for other in view.part_of(node)), view.by_node[node].min_survivors
+    if n_listed < least:
+        raise refuse(Code.TOO_FEW_SURVIVORS, f"{n_listed} of {least}.", "coordinator")
 
 
 def check_headers(request: UnmaskRequest, manifest: Manifest, view: EpochView, node: int) -> dict[int, Header]:
@@ -354,15 +350,18 @@ class Participant:
         return Step(following, echo or signed_answer, (record,), tuple(complaints))
 
     def confirm(self, certificate: bytes) -> Step[Participant]:
-        """The step that answers with shares once more than (n + c)/2 nodes signed the same manifest."""
+        """The step that answers with shares once the quorum of those whose echoes count signed the same manifest."""
         self._require_running(None)
         state = advance(Party.NODE, self.state, Event.ECHO_CERTIFICATE)
         certified = EchoCertificate.from_bytes(certificate)
         if self.open is None or certified.manifest != self.open.digest:
             raise refuse(Code.OTHER_MANIFEST, peer="coordinator")
+        committee, n_echoes = self.view.graph.committee[self.node], 0
         for node, signature in zip(certified.nodes, certified.signatures, strict=True):
             if not self.view.is_ready(node):
                 raise refuse(Code.UNKNOWN_NODE, peer=node)
+            if node not in committee:
+                continue
             try:
                 verify(
                     site_key(self.view.roster, node), Kind.ECHO.name.encode(),
@@ -370,11 +369,10 @@ class Participant:
                 )  # fmt: skip
             except PrimitiveFault as error:
                 raise refuse(Code.BAD_SIGNATURE, "In an ECHO.", node) from error
-        promised = self.view.by_node[self.node]
-        own = {self.node, *self.view.graph.neighbours[self.node]}
-        n_echoes = len(certified.nodes) if promised.is_sparse else sum(node in own for node in certified.nodes)
-        if n_echoes < promised.quorum:
-            raise refuse(Code.TOO_FEW_ECHOES, f"{n_echoes} of {promised.quorum}.")
+            n_echoes += 1
+        quorum = self.view.by_node[self.node].quorum
+        if n_echoes < quorum:
+            raise refuse(Code.TOO_FEW_ECHOES, f"{n_echoes} of {quorum}.")
         if self.state is State.SHARES_ANSWERED:
             return Step(self, self.open.answer)
         following = replace(self, state=state, sequence=self.sequence + 1)

@@ -56,7 +56,6 @@ class Code(StrEnum):
     HEADER_ALTERED = "header-altered"
     SELF_OMITTED = "self-omitted"
     TOO_FEW_SURVIVORS = "too-few-survivors"
-    TOO_FEW_NEIGHBOURS = "too-few-neighbours"
     SECOND_MANIFEST = "second-manifest"
     TOO_FEW_ECHOES = "too-few-echoes"
     STOPPED = "stopped"
@@ -162,8 +161,7 @@ _SPEC = (
 )  # fmt: skip
 _MANIFEST = (
     *_LISTED, Code.ROSTER_MISMATCH, Code.OTHER_EPOCH, Code.OTHER_SPEC, Code.HEADER_ALTERED, Code.SELF_OMITTED,
-    Code.TOO_FEW_SURVIVORS,
-    Code.TOO_FEW_NEIGHBOURS, Code.SHARE_UNREADABLE,
+    Code.TOO_FEW_SURVIVORS, Code.SHARE_UNREADABLE,
 )  # fmt: skip
 _N, _A, _S, _E = Party.NODE, Party.AGGREGATOR, State, Event
 

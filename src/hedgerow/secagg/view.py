@@ -18,10 +18,11 @@ from hedgerow.crypto import KEY_BYTES, is_low_order
 from hedgerow.secagg.guarantees import (
     Graph,
     Guarantees,
-    complete_parts,
+    complete,
     dealt,
     derive,
     harary,
+    join,
     least_groups,
     origin_members,
     weakest,
@@ -230,8 +231,11 @@ def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_li
     promised = [derive(len(part), parameters.wishes) for part in there]
     by_node = {node: of for part, of in zip(there, promised, strict=True) for node in part}
     guarantees = weakest(promised)
-    members, degree = tuple(bundles), guarantees.degree
-    graph = harary(members, degree, nonce_seed("graph-seed", nonces)) if degree else complete_parts(parts)
+    seed = nonce_seed("graph-seed", nonces)
+    graph = join(
+        harary(part, of.degree, seed) if of.is_sparse else complete(part)
+        for part, of in zip(there, promised, strict=True)
+    )
     view = view_hash(parameters.hash(), key_list, nonce_list)
     return Agreement(bundles, nonces, guarantees, by_node, parts, graph, view)
 
@@ -384,6 +388,10 @@ class EpochView:
         """Whether the node finished the set-up."""
         return node in self._ready_set
 
+    def part_of(self, node: int) -> tuple[int, ...]:
+        """The members whose sum a node is in, itself among them."""
+        return next(part for part in self.parts if node in part)
+
     def peers(self, node: int) -> tuple[int, ...]:
         """The ready neighbours of a node, in increasing order, itself excluded."""
         return self._peers[node]
@@ -424,14 +432,12 @@ class Cohort:
         """The cohort of an epoch: with groups, that of the node's own."""
         if node is None:
             return cls.with_guarantees(frozenset(view.graph.neighbours), view.guarantees, view.digest)
-        part = next(part for part in view.parts if node in part)
-        return cls.with_guarantees(frozenset(part), view.by_node[node], view.digest)
+        return cls.with_guarantees(frozenset(view.part_of(node)), view.by_node[node], view.digest)
 
     @classmethod
     def with_guarantees(cls, members: frozenset[int], guarantees: Guarantees, epoch: bytes = b"") -> Cohort:
         """The cohort of these members with these guarantees."""
-        least = guarantees.quorum if guarantees.has_echo else guarantees.threshold
-        return cls(epoch, members, least, guarantees.n_colluders)
+        return cls(epoch, members, guarantees.least_answers, guarantees.n_colluders)
 
     def excludes(self, other: Cohort) -> bool:
         """Whether at most one of two sums of one round can be opened, each in one of these epochs.

@@ -80,16 +80,13 @@ from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
 from hedgerow.rounds import VECTOR_ID, count_possible_rows, noise_mode, release_bound, require_words, round_in
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
-from hedgerow.secagg.guarantees import SMALLEST_COHORT, SPARSE_ABOVE, default_wishes, derive, least_groups
+from hedgerow.secagg.guarantees import MAX_ATTEMPTS, SMALLEST_COHORT, default_wishes, derive, least_groups
 from hedgerow.secagg.masks import LEAST_COLLUDERS, WIDTHS, OpenedSums, name_in, wrap
 from hedgerow.secagg.messages import (
-    MAX_ATTEMPTS,
-    EchoCertificate,
     EpochParameters,
     NoiseMode,
     Roster,
     RoundSpec,
-    manifest_hash,
 )
 from hedgerow.secagg.transitions import Code, Entropy, State, SumAbandoned, refuse
 from hedgerow.secagg.view import Cohort, EpochView, is_enough, split_members
@@ -685,25 +682,26 @@ def slots_for(n_left: int, n_members: int) -> int:
     return min(most_slots(n_members), rest + rest // 4 + 8)
 
 
-def build_parameters(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:
+def build_parameters(
+    plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, sizes: Collection[int]
+) -> EpochParameters:
     """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash.
 
     Args:
-        n_members: of the epoch; with groups, of the smallest, for what is promised holds in each.
+        sizes: the epoch's members, or those of each of its groups.
     """
     run_id, attempt, roster_hash = identity
     mode = noise_mode(plan)
     # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
-    n_groups = plan.federation.groups
-    wishes = default_wishes(min(n_members, SPARSE_ABOVE) if n_groups else n_members, LEAST_COLLUDERS)
-    least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or bool(plan.federation.echo)
-    wishes = replace(wishes, min_survivors=least, has_echo=has_echo, n_groups=n_groups)
+    wishes = default_wishes(*sizes, least_colluders=LEAST_COLLUDERS)
+    least, has_echo = min(plan.federation.min_sites, *sizes), wishes.has_echo or bool(plan.federation.echo)
+    wishes = replace(wishes, min_survivors=least, has_echo=has_echo, n_groups=plan.federation.groups)
     return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
 
 
 def _cohort_to_be(plan: Plan, members: frozenset[int]) -> Cohort:
     """The cohort of an epoch that these nodes would set up; raises Refusal as `derive`."""
-    parameters = build_parameters(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, len(members))
+    parameters = build_parameters(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, [len(members)])
     return Cohort.with_guarantees(members, derive(len(members), parameters.wishes))
 
 
@@ -762,8 +760,8 @@ def _choose_parameters(run: CoordinatorRun, members: Collection[str]) -> EpochPa
     """The parameters of an epoch of these sites."""
     n_slots = slots_for(run.replica.n_left_of_drawing, len(members))
     identity = (run.run_id, run.attempt, run.setup.roster.hash())
-    nodes = [len(part) for part in run.parts(members) if part]
-    return replace(build_parameters(run.plan, identity, n_slots, min(nodes)), drawing=run.replica.drawing)
+    sizes = [len(part) for part in run.parts(members) if part]
+    return replace(build_parameters(run.plan, identity, n_slots, sizes), drawing=run.replica.drawing)
 
 
 def advance_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
@@ -1537,8 +1535,7 @@ def _rebuild_certificate(slot: Aggregator) -> bytes:
     """The echo certificate of a slot that was brought back from the journal; empty when none was sent."""
     if slot.state is not State.COLLECTING_ANSWERS or not slot.echoes:
         return b""
-    nodes = tuple(sorted(slot.echoes))
-    return EchoCertificate(manifest_hash(slot.manifest), nodes, tuple(slot.echoes[node] for node in nodes)).to_bytes()
+    return slot.certificate()
 
 
 def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
