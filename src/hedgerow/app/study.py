@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hedgerow import study
 from hedgerow.app.inputs import is_terminal, join_names, prompt, read_plan, read_text
 from hedgerow.app.output import name_log, note, print_facts, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
@@ -25,32 +26,9 @@ from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.plan.toml import schema_line, toml_value
 from hedgerow.privacy.events import scope_events
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
-from hedgerow.study import (
-    COORDINATOR,
-    PLAN,
-    ROSTER,
-    SUFFIX,
-    Guest,
-    Reception,
-    StudyBook,
-    StudyInvitation,
-    new_secret,
-    write_private,
-)
+from hedgerow.transport import identities
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import StudyServer
-from hedgerow.transport.identities import (
-    PRIVATE_SUFFIX,
-    PinnedRoster,
-    PrivateIdentity,
-    Role,
-    check_name,
-    create_identity,
-    follows,
-    read_private,
-    read_roster,
-    write_new,
-)
 from hedgerow.transport.interface import Address
 
 if TYPE_CHECKING:
@@ -86,11 +64,11 @@ class StudyOptions:
         """What the coordinator of the study listens with."""
         from hedgerow.app.coordinator import CoordinatorOptions
 
-        with closing(StudyBook(self.folder)) as book:
+        with closing(study.StudyBook(self.folder)) as book:
             listen = book.fact("listen")
         return CoordinatorOptions(
-            identity=str(self.folder / f"{COORDINATOR}{PRIVATE_SUFFIX}"),
-            roster=str(self.folder / ROSTER),
+            identity=str(self.folder / f"{study.COORDINATOR}{identities.PRIVATE_SUFFIX}"),
+            roster=str(self.folder / study.ROSTER),
             listen=listen,
             seed=self.seed,
             log_format=self.log_format,
@@ -119,15 +97,15 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
     address = str(Address.parse(dialled, "--address") if dialled else place)
     if place.is_any and not dialled:
         raise UsageError("study-address", listen=listen)
-    folder, draft = Path(check_name(name)), Path(f".{name}.new")
+    folder, draft = Path(identities.check_name(name)), Path(f".{name}.new")
     if folder.exists():
         raise UsageError("exists", code="study-exists", path=folder)
     # What a killed command has left behind is not a study.
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
-    identity, _, _ = create_identity(draft, COORDINATOR, Role.COORDINATOR)
-    write_new(draft / PLAN, read_text(plan_file))
-    StudyBook.create(draft, {"name": name, "listen": listen, "address": address}).close()
+    identity, _, _ = identities.create_identity(draft, study.COORDINATOR, identities.Role.COORDINATOR)
+    identities.write_new(draft / study.PLAN, read_text(plan_file))
+    study.StudyBook.create(draft, {"name": name, "listen": listen, "address": address}).close()
     draft.rename(folder)
     print_facts(
         [
@@ -156,9 +134,9 @@ def find_folder(given: str | None) -> Path:
     return found[0]
 
 
-def read_identity(book: StudyBook) -> PrivateIdentity:
+def read_identity(book: study.StudyBook) -> identities.PrivateIdentity:
     """The coordinator's keys."""
-    return read_private(book.folder / f"{COORDINATOR}{PRIVATE_SUFFIX}")
+    return identities.read_private(book.folder / f"{study.COORDINATOR}{identities.PRIVATE_SUFFIX}")
 
 
 def _propose_policy(policy: str | None, max_epsilon: float | None, plan: Plan, before: str | None) -> str:
@@ -224,33 +202,33 @@ def invite(
         policy: a file with lines of a policy that sites are to confirm.
         again: write new ones; the old ones of these parties are void.
     """
-    with closing(StudyBook(folder)) as book:
-        plan, identity = read_plan(str(book.folder / PLAN)), read_identity(book)
-        given = ((Role.SITE, sites), (Role.MONITOR, monitors))
+    with closing(study.StudyBook(folder)) as book:
+        plan, identity = read_plan(str(book.folder / study.PLAN)), read_identity(book)
+        given = ((identities.Role.SITE, sites), (identities.Role.MONITOR, monitors))
         parties = [(name, role) for role, names in given for name in names]
         if not parties:
             raise UsageError("nobody-invited")
         for name, _ in parties:
-            if check_name(name) == COORDINATOR:
+            if identities.check_name(name) == study.COORDINATOR:
                 raise UsageError("invited-coordinator", name=name)
         # All of them before the first is written: what is refused has invited nobody.
         policies = {
             (name, role): _propose_policy(policy, max_epsilon, plan, book.find_proposal(name) if again else None)
-            if role is Role.SITE
+            if role is identities.Role.SITE
             else ""
             for name, role in parties
         }
         for name, role in parties:
-            place = book.folder / f"{name}{SUFFIX}"
+            place = book.folder / f"{name}{study.SUFFIX}"
             if place.exists() and not again:
                 raise UsageError("invitation-exists", path=place)
-            invitation = StudyInvitation(
+            invitation = study.StudyInvitation(
                 book.fact("name"), name, role, identity.public, book.fact("address"),
-                read_text(str(book.folder / PLAN)), policies[name, role], new_secret(),
+                read_text(str(book.folder / study.PLAN)), policies[name, role], study.new_secret(),
             )  # fmt: skip
             book.invite(invitation)
             place.unlink(missing_ok=True)
-            write_private(place, invitation.to_text())
+            study.write_private(place, invitation.to_text())
             print(place)
     if sites:
         from hedgerow.client.policy import parse_policy
@@ -279,7 +257,7 @@ def invite(
 def move(folder: Path, new: str, given: str | None = None) -> None:
     """Move a study to another address: where its sites dial, and, if it is `given`, where this machine listens."""
     new = str(Address.parse(new, "ADDRESS"))
-    with closing(StudyBook(folder)) as book:
+    with closing(study.StudyBook(folder)) as book:
         before, listen = book.fact("address"), book.fact("listen")
         # One address for both moves as one.
         listen = given or (new if listen == before else listen)
@@ -293,9 +271,9 @@ def withdraw(folder: Path, name: str) -> None:
     """Take an invitation back, or a party out of the roster: runs that begin from now on are without it."""
     from hedgerow.models.model import write_atomically
 
-    with closing(StudyBook(folder)) as book:
+    with closing(study.StudyBook(folder)) as book:
 
-        def pin(made: PinnedRoster) -> None:
+        def pin(made: identities.PinnedRoster) -> None:
             # Runs and evaluations that have begun keep their roster.
             last, is_over = newest_run(folder)
             if last and not is_over:
@@ -304,23 +282,23 @@ def withdraw(folder: Path, name: str) -> None:
                 if _is_carried_out(journal):
                     raise UsageError("study-in-use", journal=journal)
             _require_own_roster(book, made)
-            write_atomically(folder / ROSTER, made.to_toml().encode())
+            write_atomically(folder / study.ROSTER, made.to_toml().encode())
 
         roster = book.withdraw(name, pin)
-        (folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
+        (folder / f"{name}{study.SUFFIX}").unlink(missing_ok=True)
     note(f"{name} is not expected any more.")
     if roster is not None:
         note(f"Its keys are trusted no longer. {_new_roster(roster)}")
 
 
-def _new_roster(roster: PinnedRoster) -> str:
+def _new_roster(roster: identities.PinnedRoster) -> str:
     return (
         f"The roster is a new one, of epoch {roster.epoch}: {roster.fingerprint()}. Read that to the sites, whose "
         "nodes ask their owners at the next run."
     )
 
 
-def _require_own_roster(book: StudyBook, made: PinnedRoster | None = None) -> None:
+def _require_own_roster(book: study.StudyBook, made: identities.PinnedRoster | None = None) -> None:
     """Raise UsageError "study-roster-by-hand" where runs read a roster that the study did not make.
 
     The study's next one would follow its own, and might trust keys again that somebody has taken out by hand.
@@ -328,22 +306,22 @@ def _require_own_roster(book: StudyBook, made: PinnedRoster | None = None) -> No
     Args:
         made: the next one, which a command that was killed may have written already.
     """
-    place, own = book.folder / ROSTER, book.roster
+    place, own = book.folder / study.ROSTER, book.roster
     if own is None or not place.is_file():
         return
-    found = read_roster(place)
+    found = identities.read_roster(place)
     # While newcomers are sent theirs, the study's own is newer than the file.
-    if found not in (own, made) and not follows(own, found):
+    if found not in (own, made) and not identities.follows(own, found):
         raise UsageError("study-roster-by-hand", path=place)
 
 
 def confirm(folder: Path, words: Sequence[str]) -> None:
     """Pin the keys of parties whose words the operator has compared: PARTY=WORDS."""
-    with closing(StudyBook(folder)) as book:
+    with closing(study.StudyBook(folder)) as book:
         _confirm(book, words)
 
 
-def _confirm(book: StudyBook, given: Sequence[str]) -> None:
+def _confirm(book: study.StudyBook, given: Sequence[str]) -> None:
     coordinator_keys = read_identity(book).public
     for each in given:
         name, equals, words = each.partition("=")
@@ -364,21 +342,21 @@ def serve(options: StudyOptions, words: Sequence[str], report: Report) -> None:
         words: of parties that the operator has compared already.
         report: is given the model.
     """
-    name_log(COORDINATOR)
+    name_log(study.COORDINATOR)
     folder = options.folder
-    with closing(StudyBook(folder)) as book:
+    with closing(study.StudyBook(folder)) as book:
         _confirm(book, words)
         are_all_in = all(guest.has_all for guest in book.guests())
     last, is_over = newest_run(folder)
     # A run that is open has the roster with which it began.
-    is_receiving = not (folder / ROSTER).is_file() or not (are_all_in or (last and not is_over))
+    is_receiving = not (folder / study.ROSTER).is_file() or not (are_all_in or (last and not is_over))
     late = [] if is_receiving else _late(folder, last)
     if late:
         note(f"Run {last} is over. Away at its end, and told of it now: {join_names(late)}.")
     is_resting = not late and (is_over or (last > 0 and _pause_file(folder, last).exists()))
     with _page(options) if is_receiving or not is_resting else nullcontext() as page:
         if is_receiving:
-            with closing(StudyBook(folder)) as book:
+            with closing(study.StudyBook(folder)) as book:
                 _receive(book, page)
         if not is_resting:
             _carry_out(options, max(last, 1), report, page)
@@ -397,14 +375,14 @@ def _page(options: StudyOptions) -> Iterator[Console | None]:
     # An extra: only who wants the page needs it.
     from hedgerow.app.page import Console
 
-    with closing(StudyBook(folder)) as book:
+    with closing(study.StudyBook(folder)) as book:
         name = book.fact("name")
-    with Console(options.console, read_plan(str(folder / PLAN))) as page:
+    with Console(options.console, read_plan(str(folder / study.PLAN))) as page:
         page.say(study=name)
         yield page
 
 
-def _warn_about_few_sites(book: StudyBook, sites: Sequence[str]) -> None:
+def _warn_about_few_sites(book: study.StudyBook, sites: Sequence[str]) -> None:
     """Say before anyone calls anyone that nodes would take part in no run of so few sites."""
     from hedgerow.client.policy import parse_policy
 
@@ -418,21 +396,21 @@ def _warn_about_few_sites(book: StudyBook, sites: Sequence[str]) -> None:
         )
 
 
-def _receive(book: StudyBook, page: Console | None) -> None:
+def _receive(book: study.StudyBook, page: Console | None) -> None:
     """Serve the parties until all have the roster."""
     from hedgerow.models.model import write_atomically
 
     identity = read_identity(book)
     guests = book.guests()
-    if not any(guest.role is Role.SITE for guest in guests):
+    if not any(guest.role is identities.Role.SITE for guest in guests):
         raise UsageError("nobody-invited")
     _require_own_roster(book)
-    _warn_about_few_sites(book, [guest.name for guest in guests if guest.role is Role.SITE])
+    _warn_about_few_sites(book, [guest.name for guest in guests if guest.role is identities.Role.SITE])
     address = Address.parse(book.fact("listen"), "--listen")
     allow_many_connections()
     # A book for each thread: one that the server writes to while the operator confirms somebody waits for its turn.
-    with closing(StudyBook(book.folder)) as desk:
-        answering = _Answering(Reception(identity.public, desk, os.urandom))
+    with closing(study.StudyBook(book.folder)) as desk:
+        answering = _Answering(study.Reception(identity.public, desk, os.urandom))
         server = StudyServer(identity, address, len(guests), answering)
         try:
             note(f"Listening on {book.fact('listen')} for {join_names(guest.name for guest in guests)}.")
@@ -444,13 +422,13 @@ def _receive(book: StudyBook, page: Console | None) -> None:
             server.close()
     roster = book.roster
     if roster is not None:
-        write_atomically(book.folder / ROSTER, roster.to_toml().encode())
+        write_atomically(book.folder / study.ROSTER, roster.to_toml().encode())
 
 
 class _Answering:
     """Gives the answers of a reception; what stops this end, a full disk above all, is told to its operator alone."""
 
-    def __init__(self, reception: Reception) -> None:
+    def __init__(self, reception: study.Reception) -> None:
         self._reception = reception
         self._fault: HedgerowError | None = None
 
@@ -470,7 +448,7 @@ class _Answering:
 class _Lines:
     """Says what becomes of the guests, and asks the operator about each one's words."""
 
-    def __init__(self, book: StudyBook, identity: PrivateIdentity, page: Console | None) -> None:
+    def __init__(self, book: study.StudyBook, identity: identities.PrivateIdentity, page: Console | None) -> None:
         self._book, self._coordinator, self._page = book, identity.public, page
         self._said = set[str]()
         self._since, self._awaited, self._told_at = time.monotonic(), "", -math.inf
@@ -494,7 +472,7 @@ class _Lines:
             self._say(f"The roster's words, the same at every party{'' if is_first else ' that came last'}: {words}")
         return all(guest.has_all for guest in self._book.guests())
 
-    def _say_who_is_awaited(self, guests: Sequence[Guest]) -> None:
+    def _say_who_is_awaited(self, guests: Sequence[study.Guest]) -> None:
         """For whom the study waits and since when: at once, when that changes, and each minute."""
         parties = {
             "to join": [guest.name for guest in guests if guest.party is None],
@@ -511,7 +489,7 @@ class _Lines:
             self._awaited, self._told_at = awaited, now
             note(f"{text[:1].upper()}{text[1:]}.")
 
-    def _introduce(self, guest: Guest) -> None:
+    def _introduce(self, guest: study.Guest) -> None:
         words = guest.words(self._coordinator)
         self._say(f"{guest.name} has enrolled. Its words: {words}")
         if is_terminal():
@@ -557,9 +535,9 @@ def _carry_out(options: StudyOptions, number: int, report: Report, page: Console
     folder = options.folder
     place = run_folder(folder, number)
     place.mkdir(mode=0o700, exist_ok=True)
-    plan = place / PLAN
+    plan = place / study.PLAN
     if not plan.exists():
-        write_new(plan, read_text(str(folder / PLAN)))
+        identities.write_new(plan, read_text(str(folder / study.PLAN)))
     if page is not None:
         page.show_history(past_runs(folder, number), read_plan(str(plan)))
         page.show_plan(read_plan(str(plan)))
@@ -590,7 +568,7 @@ def _late(folder: Path, number: int) -> list[str]:
     from hedgerow.app import coordinator
 
     model = run_folder(folder, number) / "model.json"
-    return sorted(coordinator.late(model, read_roster(folder / ROSTER))) if model.is_file() else []
+    return sorted(coordinator.late(model, identities.read_roster(folder / study.ROSTER))) if model.is_file() else []
 
 
 def _pause_file(folder: Path, number: int) -> Path:
@@ -617,7 +595,7 @@ def past_runs(folder: Path, before: int) -> list[PastRun]:
             plan, releases, remark = model.plan, model.ledger.releases[len(model.plan.prepared) :], ""
         elif state == "ended":
             with closing(Journal(_journal_file(folder, number))) as journal:
-                plan, releases, remark = read_plan(str(place / PLAN)), journal.entries(), "no model"
+                plan, releases, remark = read_plan(str(place / study.PLAN)), journal.entries(), "no model"
         else:
             continue
         # A filter's budget is spent once in each run.
@@ -636,17 +614,17 @@ def run(options: StudyOptions, plan: str | None, report: Report) -> None:
     from hedgerow.app.coordinator import require_masks
     from hedgerow.models.model import write_atomically
 
-    name_log(COORDINATOR)
+    name_log(study.COORDINATOR)
     folder = options.folder
     require_roster(folder)
     last, is_over = newest_run(folder)
     if plan is not None:
         require_masks(read_plan(plan))
         # The same command again goes on with the run that it has begun.
-        begun = run_folder(folder, last) / PLAN
+        begun = run_folder(folder, last) / study.PLAN
         if last and not is_over and not (begun.exists() and read_text(str(begun)) == read_text(plan)):
             raise UsageError("study-run-open", number=last)
-        write_atomically(folder / PLAN, read_text(plan).encode())
+        write_atomically(folder / study.PLAN, read_text(plan).encode())
         note(f"Send {plan} to all sites; each takes it up by `hedgerow join INVITATION --plan FILE ...`.")
     number = last + 1 if is_over or not last else last
     _pause_file(folder, number).unlink(missing_ok=True)
@@ -724,15 +702,15 @@ def abort(options: StudyOptions) -> tuple[bytes, list[str], int]:
     last, is_over = newest_run(folder)
     if not last or is_over:
         raise UsageError("study-no-run")
-    plan = read_plan(str(run_folder(folder, last) / PLAN))
+    plan = read_plan(str(run_folder(folder, last) / study.PLAN))
     ended = end_run(options.coordinator(), plan, _journal_file(folder, last))
-    write_private(run_folder(folder, last) / "ended", "")
+    study.write_private(run_folder(folder, last) / "ended", "")
     return ended
 
 
 def require_roster(folder: Path) -> None:
     """Raise UsageError "study-no-roster" before all parties are enrolled."""
-    if not (folder / ROSTER).is_file():
+    if not (folder / study.ROSTER).is_file():
         raise UsageError("study-no-roster")
 
 
@@ -746,7 +724,7 @@ def run_state(folder: Path, number: int) -> str:
     return "paused" if _pause_file(folder, number).exists() else "open"
 
 
-def describe_state(guest: Guest) -> str:
+def describe_state(guest: study.Guest) -> str:
     """How far a party's enrolment is."""
     if guest.has_all:
         return "takes part"

@@ -18,21 +18,7 @@ from hedgerow.data.fit import explain_lines
 from hedgerow.data.sources import column_names
 from hedgerow.data.units import MOST_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
-from hedgerow.local.survey import (
-    TableSurvey,
-    ask_curves,
-    draft_plan,
-    list_asked_columns,
-    open_plan_text,
-    plan_text,
-    read_named,
-    read_numeric_label,
-    read_schema,
-    read_site_tables,
-    schema_from_book,
-    survey_tables,
-    table_survey,
-)
+from hedgerow.local import survey
 from hedgerow.methods.tasks import SurveyTask
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.names import is_identifier
@@ -99,7 +85,7 @@ class Survey:
         text: of its file, or of that of a plan which waits for its classes; "" for neither.
     """
 
-    found: TableSurvey
+    found: survey.TableSurvey
     sites: Sequence[str]
     plan: Plan | None
     text: str
@@ -168,9 +154,9 @@ def survey_over_tables(
         schema, without = _read_declarations(options, column_names(next(iter(places.values()))))
     with status("Reading", quiet=options.quiet):
         if curves is None:
-            read = read_site_tables(places, schema, without, options.unit or "record")
+            read = survey.read_site_tables(places, schema, without, options.unit or "record")
         else:
-            read = read_named(places, curves)
+            read = survey.read_named(places, curves)
     for site, rows in read.rows.items():
         if not options.quiet or rows.left_out:
             note(f"Private, for the site {site} only: {rows.text()}")
@@ -183,7 +169,7 @@ def survey_over_tables(
     asked = curves or _open_table(options, read.columns, {})
     with status("Adding up", quiet=options.quiet):
         noise = SystemNoise(os.urandom) if options.seed is None else SeededNoise(options.seed)
-        found = survey_tables(asked, read.tables, noise)
+        found = survey.survey_tables(asked, read.tables, noise)
     hashed = {own.name for own in getattr(found.statistics, "columns", ()) if own.is_hashed}
     texts = [own for table in read.tables.values() for own in table.columns if own.place.column in hashed]
     if question := ask_about_texts({own.place.column for own in texts if number_like(own.texts[0])}):
@@ -211,7 +197,7 @@ def survey_over_nodes(
 
     def conclude(outcome: Outcome, session: RunSession) -> Survey:
         statistics = asked.statistics(session.run.releases, outcome.ledger)
-        found = table_survey(asked, statistics, outcome.ledger, coordinator.noise)
+        found = survey.table_survey(asked, statistics, outcome.ledger, coordinator.noise)
         return _build_survey(options, replace(found, run=session.run.run_id), list_contributors(session), label)
 
     def write(outcome: Outcome, session: RunSession) -> None:
@@ -222,10 +208,10 @@ def survey_over_nodes(
 
 
 def _build_survey(
-    options: SurveyOptions, found: TableSurvey, sites: Sequence[str], label: dict[str, Any] | None
+    options: SurveyOptions, found: survey.TableSurvey, sites: Sequence[str], label: dict[str, Any] | None
 ) -> Survey:
-    plan = draft_plan(found, len(sites), options.train_epsilon, label)
-    text = open_plan_text(found, len(sites), options.train_epsilon) if plan is None else plan_text(plan)
+    plan = survey.draft_plan(found, len(sites), options.train_epsilon, label)
+    text = survey.open_plan_text(found, len(sites), options.train_epsilon) if plan is None else survey.plan_text(plan)
     return Survey(found, sites, plan, text)
 
 
@@ -235,14 +221,14 @@ def _build_survey(
 def _read_label(options: SurveyOptions) -> dict[str, Any] | None:
     """The [label] of the schema, if it is a number; read before anything is spent, for it may be wrong."""
     is_declared = options.schema is not None and bool(options.label)
-    return read_numeric_label(read_text(str(options.schema)), options.label) if is_declared else None
+    return survey.read_numeric_label(read_text(str(options.schema)), options.label) if is_declared else None
 
 
 def _curves(options: SurveyOptions, noise: Mapping[str, str]) -> OpenTable | None:
     """The curves that are asked for instead of statistics; None where none are."""
     if options.survival is None:
         return None
-    return ask_curves(read_text(options.survival), options.by, _privacy(options, noise))
+    return survey.ask_curves(read_text(options.survival), options.by, _privacy(options, noise))
 
 
 def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, str]) -> OpenTable:
@@ -252,7 +238,7 @@ def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, s
     if options.unit is not None:
         without.append(options.unit)
     if given:
-        columns, unread = list_asked_columns(given, schema, without)
+        columns, unread = survey.list_asked_columns(given, schema, without)
         _say_unread(unread)
     else:
         columns = tuple(own for name, own in schema.items() if name not in without)
@@ -267,9 +253,9 @@ def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> t
     Args:
         names: of the columns that there are; None for those that are declared.
     """
-    schema = {} if options.schema is None else read_schema(read_text(options.schema))
+    schema = {} if options.schema is None else survey.read_schema(read_text(options.schema))
     book = {} if options.codebook is None else read_codebook(options.codebook)
-    declared = schema_from_book(book)
+    declared = survey.schema_from_book(book)
     if names is None:
         names = list(dict.fromkeys([*book, *schema]))
         declared = {name: declared.get(name, AskedColumn(name)) for name in book}

@@ -33,18 +33,7 @@ from hedgerow.data.lines import DECIMALS, SEPARATORS, LineCounts, parse_declarat
 from hedgerow.data.tables import Table
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import PlanError, UsageError
-from hedgerow.plan.fields import (
-    allowed_by,
-    allows,
-    date_format,
-    define_field,
-    distinct_texts,
-    one_of,
-    read_section,
-    read_toml,
-    refuse,
-    text,
-)
+from hedgerow.plan import fields
 
 UNITS: Mapping[str, tuple[float, float]] = {
     "days to years": (1 / 365.25, 0.0),
@@ -63,14 +52,14 @@ UNITS: Mapping[str, tuple[float, float]] = {
 _EVERY_COLUMN = ""
 
 
-@allows({"type": "string"})
+@fields.allows({"type": "string"})
 def _encoding(value: Any, path: str) -> str:
     """An encoding that CSV files may be declared in."""
     try:
-        parse_declaration(f"encoding={text(value, path)}")
+        parse_declaration(f"encoding={fields.text(value, path)}")
     except UsageError:
         expected = 'utf-8, utf-16, or one with a byte for each character, such as "cp1252"'
-        raise refuse(path, value, expected) from None
+        raise fields.refuse(path, value, expected) from None
     return str(value)
 
 
@@ -81,52 +70,54 @@ def _by_column(each: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _require_table(value: Any, path: str, expected: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise refuse(path, value, expected)
+        raise fields.refuse(path, value, expected)
     return value
 
 
-@allows(_by_column(allowed_by(text)))
+@fields.allows(_by_column(fields.allowed_by(fields.text)))
 def _renames(value: Any, path: str) -> tuple[tuple[str, str], ...]:
     found = _require_table(value, path, 'a table such as {age_years = "age"}')
-    names = tuple((name, text(new, f"{path}.{name}")) for name, new in found.items())
+    names = tuple((name, fields.text(new, f"{path}.{name}")) for name, new in found.items())
     if len({new for _, new in names}) < len(names):
-        raise refuse(path, dict(names), "another new name for each column")
+        raise fields.refuse(path, dict(names), "another new name for each column")
     return names
 
 
-@allows(_by_column(_by_column(allowed_by(distinct_texts)["items"])))
+@fields.allows(_by_column(_by_column(fields.allowed_by(fields.distinct_texts)["items"])))
 def _recodes(value: Any, path: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     expected = 'a table for each column, such as sex = {M = "male", F = "female"}'
     found = []
     for column, own in _require_table(value, path, expected).items():
         pairs = _require_table(own, f"{path}.{column}", expected)
         # By the rule of lists of categories, a number stands for its text.
-        texts = [(old, distinct_texts([new], f"{path}.{column}.{old}")[0]) for old, new in pairs.items()]
+        texts = [(old, fields.distinct_texts([new], f"{path}.{column}.{old}")[0]) for old, new in pairs.items()]
         found.append((column, tuple(texts)))
     return tuple(found)
 
 
-@allows({"anyOf": [allowed_by(distinct_texts), _by_column(allowed_by(distinct_texts))]})
+@fields.allows(
+    {"anyOf": [fields.allowed_by(fields.distinct_texts), _by_column(fields.allowed_by(fields.distinct_texts))]}
+)
 def _missing(value: Any, path: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if not isinstance(value, Mapping):
-        return ((_EVERY_COLUMN, distinct_texts(value, path)),)
-    return tuple((column, distinct_texts(own, f"{path}.{column}")) for column, own in value.items())
+        return ((_EVERY_COLUMN, fields.distinct_texts(value, path)),)
+    return tuple((column, fields.distinct_texts(own, f"{path}.{column}")) for column, own in value.items())
 
 
-@allows(_by_column(allowed_by(date_format)))
+@fields.allows(_by_column(fields.allowed_by(fields.date_format)))
 def _dates(value: Any, path: str) -> tuple[tuple[str, str], ...]:
     found = _require_table(value, path, 'a table of formats, such as {admitted = "%d.%m.%Y"}')
-    return tuple((column, date_format(layout, f"{path}.{column}")) for column, layout in found.items())
+    return tuple((column, fields.date_format(layout, f"{path}.{column}")) for column, layout in found.items())
 
 
-@allows(_by_column({"anyOf": [{"type": "number"}, {"enum": list(UNITS)}]}))
+@fields.allows(_by_column({"anyOf": [{"type": "number"}, {"enum": list(UNITS)}]}))
 def _scales(value: Any, path: str) -> tuple[tuple[str, tuple[float, float]], ...]:
     found = []
     for column, own in _require_table(value, path, 'a table of factors, such as {age = "days to years"}').items():
         is_factor = isinstance(own, int | float) and not isinstance(own, bool) and math.isfinite(own) and own != 0
         if not is_factor and (not isinstance(own, str) or own not in UNITS):
             names = ", ".join(f'"{name}"' for name in UNITS)
-            raise refuse(f"{path}.{column}", own, f"a factor other than 0, or one of {names}")
+            raise fields.refuse(f"{path}.{column}", own, f"a factor other than 0, or one of {names}")
         found.append((column, UNITS[own] if isinstance(own, str) else (float(own), 0.0)))
     return tuple(found)
 
@@ -144,14 +135,14 @@ class Adapter:
         scale: by column, the factor, and what is added after it.
     """
 
-    separator: str = define_field(one_of(*SEPARATORS), "")
-    decimal: str = define_field(one_of(*DECIMALS), "")
-    encoding: str = define_field(_encoding, "")
-    missing: tuple[tuple[str, tuple[str, ...]], ...] = define_field(_missing, ())
-    rename: tuple[tuple[str, str], ...] = define_field(_renames, ())
-    recode: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = define_field(_recodes, ())
-    date: tuple[tuple[str, str], ...] = define_field(_dates, ())
-    scale: tuple[tuple[str, tuple[float, float]], ...] = define_field(_scales, ())
+    separator: str = fields.define_field(fields.one_of(*SEPARATORS), "")
+    decimal: str = fields.define_field(fields.one_of(*DECIMALS), "")
+    encoding: str = fields.define_field(_encoding, "")
+    missing: tuple[tuple[str, tuple[str, ...]], ...] = fields.define_field(_missing, ())
+    rename: tuple[tuple[str, str], ...] = fields.define_field(_renames, ())
+    recode: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = fields.define_field(_recodes, ())
+    date: tuple[tuple[str, str], ...] = fields.define_field(_dates, ())
+    scale: tuple[tuple[str, tuple[float, float]], ...] = fields.define_field(_scales, ())
 
     @property
     def columns(self) -> set[str]:
@@ -190,17 +181,17 @@ PLAIN = Adapter()
 
 def adapter(value: Any, path: str) -> Adapter:
     """The check of a `[data]` table; raises PlanError."""
-    found = read_section(Adapter, value, path)
+    found = fields.read_section(Adapter, value, path)
     twice = {name for name, _ in found.date} & {name for name, _ in found.scale}
     if twice:
-        raise refuse(f"{path}.scale", min(twice), "no column that is a date")
+        raise fields.refuse(f"{path}.scale", min(twice), "no column that is a date")
     return found
 
 
 def read_adapter(path: str) -> Adapter:
     """The adapter in a site's own file: a policy, or a file with a `[data]` table alone. Raises UsageError."""
     try:
-        content = read_toml(Path(path).read_text(encoding="utf-8-sig"))
+        content = fields.read_toml(Path(path).read_text(encoding="utf-8-sig"))
         if "data" not in content:
             raise UsageError("adapter-not-read", path=path, fault="there is no table [data]")
         return adapter(content["data"], "data")

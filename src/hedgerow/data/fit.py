@@ -22,19 +22,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
+from hedgerow.data import units
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import SEPARATORS
 from hedgerow.data.sources import AdaptedLocation, Location, adapt, column_names, find_place, open_table
-from hedgerow.data.units import (
-    MANY,
-    RowCount,
-    RowsLeftOut,
-    count_left_out,
-    list_needed_columns,
-    read_feature,
-    records_from_columns,
-)
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_CODES
 from hedgerow.plan.names import looks_like_identifier, split_words
@@ -105,9 +97,9 @@ class ColumnFit:
     def findings(self) -> list[str]:
         """What its owner should look at, in words."""
         said = []
-        if self.clamped > MANY:
+        if self.clamped > units.MANY:
             said.append("many values beyond the bounds: are these too narrow, or in another unit?")
-        if self.not_listed > MANY:
+        if self.not_listed > units.MANY:
             is_label = self.role == "label"
             said.append("many rows of no listed class: they are left out" if is_label else "many values not listed")
         if self.n_unreadable:
@@ -137,7 +129,7 @@ class TableFit:
         suggested_lines: the lines of a `[data]` table (`hedgerow.data.adapters`) with which more cells were read.
     """
 
-    rows: RowCount
+    rows: units.RowCount
     columns: list[ColumnFit]
     ignored: list[str]
     about: list[tuple[str, str]] = field(default_factory=list)
@@ -155,7 +147,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     Raises:
         DataError: the table cannot be read, or lacks a column.
     """
-    names, left_out, n_used = list_needed_columns(plan), RowsLeftOut(), 0
+    names, left_out, n_used = units.list_needed_columns(plan), units.RowsLeftOut(), 0
     counts_of_codes = np.zeros(plan.label.n_codes, dtype=np.intp)
     table = open_table(location, plan.privacy.line_breaks)
     counts, place = [_Counted(name, plan) for name in names], find_place(table)
@@ -171,19 +163,19 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
         about = [(plan.label.name, doubt), *about]
     columns = [count.finish() for count in counts]
     ignored = [name for name in table.names() if name not in names]
-    rows = RowCount(n_used, left_out, getattr(table, "lines", None))
+    rows = units.RowCount(n_used, left_out, getattr(table, "lines", None))
     return TableFit(rows, columns, ignored, [*explain_lines(len(table.names()), rows), *about], lines)
 
 
-def _select_labels(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLeftOut) -> NDArray[Any]:
+def _select_labels(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: units.RowsLeftOut) -> NDArray[Any]:
     """The labels of a chunk's rows that are used; the others are counted by the code that says why."""
-    own: RowsLeftOut = {}
+    own: units.RowsLeftOut = {}
     try:
-        used = records_from_columns(columns, plan, table=place, left_out=own).label
+        used = units.records_from_columns(columns, plan, table=place, left_out=own).label
     except DataError as fault:  # a type that no cell of it fits
         used, own = None, {fault.code: len(next(iter(columns.values())))}
     for code, n_rows in own.items():
-        count_left_out(left_out, code, n_rows)
+        units.count_left_out(left_out, code, n_rows)
     return np.empty(0, dtype=np.int32) if used is None else used
 
 
@@ -231,7 +223,7 @@ def read_cells(column: Any, item: Feature | None, place: Place) -> _Cells:
             values = encoders.identifiers(column, place, unfit)
             missing, unlisted = bad & ~undecodable, none
         else:
-            values = read_feature(column, item, place, unfit)
+            values = units.read_feature(column, item, place, unfit)
             is_absent = values == MISSING_CATEGORY if item.is_categorical else np.isnan(values)
             missing, unlisted = is_absent & ~bad, (values == UNKNOWN_CATEGORY) & ~bad & item.is_categorical
     except DataError:  # a type that no cell of it fits
@@ -402,7 +394,7 @@ def format_counts(counts: Mapping[str, int], n_others: int = 0) -> str:
     return said + (f" and {n_rest:,} cells of other texts" if n_rest else "")
 
 
-def explain_lines(n_names: int, rows: RowCount) -> Iterator[tuple[str, str]]:
+def explain_lines(n_names: int, rows: units.RowCount) -> Iterator[tuple[str, str]]:
     """What the rows that have another number of fields than the header may come from."""
     n_ragged = rows.left_out.get("data-ragged-row", 0)
     if not n_ragged:
@@ -508,7 +500,7 @@ def list_data_lines(own: Adapter, before: Adapter = PLAIN) -> list[str]:
 
 def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
     """How many more cells are read; 0 where one that was read becomes anything else."""
-    names, gain = list_needed_columns(plan), 0
+    names, gain = units.list_needed_columns(plan), 0
     tables = [open_table(adapt(place, own), plan.privacy.line_breaks) for own in (before, after)]
     places = [find_place(table) for table in tables]
     for pair in zip_longest(*(table.batches(names, _CHUNK_ROWS, {}) for table in tables)):
@@ -530,7 +522,7 @@ def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
 def header_advice(location: Location, plan: Plan) -> list[str]:
     """The lines by which columns that a table lacks are found and rows are used; none where there are no such lines."""
     own, place = location.adapter if isinstance(location, AdaptedLocation) else PLAIN, os.fspath(location)
-    present, names = column_names(location), list_needed_columns(plan)
+    present, names = column_names(location), units.list_needed_columns(plan)
     found = _renames([name for name in names if name not in present], [each for each in present if each not in names])
     trials = [replace(own, rename=(*own.rename, *found.items()))] if found else []
     trials += [] if own.separator else [replace(own, separator=word) for word in SEPARATORS]

@@ -35,21 +35,7 @@ from hedgerow.data.columns import AsMissing, Place, category_indices, quote_cell
 from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import DataError, UsageError, warn_caller
-from hedgerow.estimators.base import (
-    PRIVATE,
-    FitInputs,
-    PrivateTrees,
-    Rows,
-    TrainingInputs,
-    finite_range,
-    is_dataframe,
-    is_missing,
-    only_rows,
-    rows_by_site,
-    store_parameters,
-    to_python,
-    unused_name,
-)
+from hedgerow.estimators import base
 from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.censored import concordance
 from hedgerow.losses.survival import doubt_times, survival_codes
@@ -60,7 +46,7 @@ from hedgerow.plan.registry import label_kinds, named_losses
 from hedgerow.survey.kinds import DATE, TRUTH
 
 
-class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
+class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
     """Boosted trees for two classes or more, with differential privacy for each record.
 
     Parameters:
@@ -129,7 +115,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         batch_size: int | str = 1,
         learning_rate: float | str = "auto",
         accountant: str = "gdp",
-        bounds: Any = PRIVATE,
+        bounds: Any = base.PRIVATE,
         categories: Mapping[Any, Any] | str | None = None,
         classes: Sequence[Any] | None = None,
         class_weight: Mapping[Any, float] | None = None,
@@ -143,9 +129,9 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         secure_sums: bool = False,
         verbose: int = 0,
     ) -> None:
-        store_parameters(self, locals())
+        base.store_parameters(self, locals())
 
-    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
+    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
         y, weights = _one_column(y, X), self._read_class_weights()
         cells = _read_values(y)
         if self._finds_classes and cells is not None:
@@ -176,9 +162,9 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
         label |= {"origin": self._origin_of_label(self.classes)}
         if weights:
-            label["class_weights"] = [to_python(weights.get(name, 1)) for name in self.classes_.tolist()]
+            label["class_weights"] = [base.to_python(weights.get(name, 1)) for name in self.classes_.tolist()]
         # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
-        return TrainingInputs(table, y if cells is None else cells, label, start)
+        return base.TrainingInputs(table, y if cells is None else cells, label, start)
 
     def _encoded(self, y: Any, plan: Plan) -> NDArray[np.int32]:
         return _class_indices(y, self.classes_, may_be_others=self._finds_classes)
@@ -252,7 +238,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         return np.asarray(self.classes_[chosen])
 
 
-class DPGBDTRegressor(RegressorMixin, PrivateTrees):
+class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
     """Boosted trees for a bounded number, with differential privacy for each record.
 
     Parameters are those of `DPGBDTClassifier`, but for `classes`:
@@ -283,7 +269,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         batch_size: int | str = 1,
         learning_rate: float | str = "auto",
         accountant: str = "gdp",
-        bounds: Any = PRIVATE,
+        bounds: Any = base.PRIVATE,
         categories: Mapping[Any, Any] | str | None = None,
         label_bounds: tuple[float, float] | None = None,
         n_records: int | None = None,
@@ -298,9 +284,9 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         loss: str | Mapping[str, Any] = "squared_error",
         quantile: float | None = None,
     ) -> None:
-        store_parameters(self, locals())
+        base.store_parameters(self, locals())
 
-    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
+    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
         y = _read_numbers(_one_column(y, X))
         table, values = self._table(X, y), _finite(column_or_1d(y, warn=True))
         if getattr(self, "loss", "") == "poisson" and (values < 0).any():
@@ -309,9 +295,9 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         asked = "" if is_known else "counts" if getattr(self, "loss", "") == "poisson" else "bounds"
         start = self._begin(table, len(values), sites, units, asked, values)
         label = {**self._label(values, start), "origin": self._origin_of_label(self.label_bounds)}
-        return TrainingInputs(table, values, label, start)
+        return base.TrainingInputs(table, values, label, start)
 
-    def _label(self, y: NDArray[np.float64], start: FitInputs) -> dict[str, Any]:
+    def _label(self, y: NDArray[np.float64], start: base.FitInputs) -> dict[str, Any]:
         """The plan's [label], but for its name."""
         low, high = self._known_label_bounds(y, start)
         loss = getattr(self, "loss", "squared_error")
@@ -335,13 +321,13 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         if isinstance(loss, str) and loss not in named_losses():
             return {}
         given: dict[str, Any] = {"name": loss} if isinstance(loss, str) else dict(loss)
-        return given if quantile is None else {**given, "tau": to_python(quantile)}
+        return given if quantile is None else {**given, "tau": base.to_python(quantile)}
 
     def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
         sections = super()._model_sections(structure_seed)
         return {**sections, "loss": self._named_loss} if self._named_loss else sections
 
-    def _known_label_bounds(self, y: NDArray[np.float64], start: FitInputs) -> tuple[float, float]:
+    def _known_label_bounds(self, y: NDArray[np.float64], start: base.FitInputs) -> tuple[float, float]:
         if self.label_bounds is not None:
             try:
                 low, high = (float(bound) for bound in self.label_bounds)
@@ -351,7 +337,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
                     expected="two numbers, (min, max), or leave it out to find them by noisy counts",
                 ) from None  # fmt: skip
             return low, high
-        return finite_range(y) if start.findings.label is None else start.findings.label.bounds
+        return base.finite_range(y) if start.findings.label is None else start.findings.label.bounds
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² on rows that you may show; of private rows it is a release without noise: see `DPGBDTClassifier.score`."""
@@ -383,10 +369,10 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         model = self._require_model()
         table, values = self._table(X), _finite(column_or_1d(_read_numbers(_one_column(y, X))))
         check_consistent_length(X, values)
-        rows: Rows = rows_by_site(sites, len(values))
+        rows: base.Rows = base.rows_by_site(sites, len(values))
         plan = model.plan
         if units is not None:
-            rows = only_rows(rows, self._within_bound(units, len(values), plan))
+            rows = base.only_rows(rows, self._within_bound(units, len(values), plan))
         elif plan.privacy.unit != "record":
             raise UsageError("units-missing", caller="calibrate")
         with use_threads(count_threads(self.n_jobs)) as n_threads:
@@ -411,7 +397,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         return self.model_.predict_interval_codes(codes, coverage)
 
 
-class DPGBDTSurvival(PrivateTrees):
+class DPGBDTSurvival(base.PrivateTrees):
     """Boosted trees for the time to an event, with censoring, with differential privacy for each record.
 
     Time is cut into public intervals, and the trees say how a record raises the chance of the event in every interval
@@ -440,7 +426,7 @@ class DPGBDTSurvival(PrivateTrees):
         interaction_size: int | str = "auto",
         learning_rate: float | str = "auto",
         accountant: str = "gdp",
-        bounds: Any = PRIVATE,
+        bounds: Any = base.PRIVATE,
         categories: Mapping[Any, Any] | str | None = None,
         n_records: int | None = None,
         joint_clip: float | str = "auto",
@@ -452,13 +438,13 @@ class DPGBDTSurvival(PrivateTrees):
         secure_sums: bool = False,
         verbose: int = 0,
     ) -> None:
-        store_parameters(self, locals())
+        base.store_parameters(self, locals())
 
-    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
+    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
         if self.intervals is None:
             raise UsageError("intervals-missing")
-        ends = ascending_numbers([to_python(end) for end in self.intervals], "intervals")
-        codes = tuple(as_text(to_python(code)) for code in self.event_codes)
+        ends = ascending_numbers([base.to_python(end) for end in self.intervals], "intervals")
+        codes = tuple(as_text(base.to_python(code)) for code in self.event_codes)
         about: dict[str, Any] = {"type": "survival", "event_codes": codes, "intervals": ends}
         label_kinds()["survival"].check(Label(name="label", event="event", **about))
         event, time = _events_and_times(y, self.event_codes)
@@ -466,11 +452,11 @@ class DPGBDTSurvival(PrivateTrees):
         if doubt := doubt_times(np.bincount(fates, minlength=2 * len(ends) + 1), ends, "time"):
             warn_caller(f"{doubt}.")
         table = self._table(X, fates)
-        about["event"] = unused_name("event", self._feature_names())
+        about["event"] = base.unused_name("event", self._feature_names())
         if codes == ("0", "1"):
             # As the plan says it without a word.
             del about["event_codes"]
-        return TrainingInputs(table, fates, about, self._begin(table, len(fates), sites, units))
+        return base.TrainingInputs(table, fates, about, self._begin(table, len(fates), sites, units))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The risk of each row, float64 [n]: what it adds to the log-odds of the event in every interval."""
@@ -524,8 +510,8 @@ def _one_column(y: Any, X: Any) -> Any:
         if isinstance(y, pa.Table):
             y = y.column(0)
         else:
-            y = y[y.columns[0]] if is_dataframe(y) else np.asarray(y).ravel()
-    name, names = getattr(y, "name", None), list(getattr(X, "column_names", X.columns)) if is_dataframe(X) else []
+            y = y[y.columns[0]] if base.is_dataframe(y) else np.asarray(y).ravel()
+    name, names = getattr(y, "name", None), list(getattr(X, "column_names", X.columns)) if base.is_dataframe(X) else []
     # As polars has it, a series without a name is called "".
     if name not in (None, "") and name in names:
         warn_caller(_LABEL_IN_X.format(name=name), LabelInFeaturesWarning)
@@ -587,7 +573,7 @@ def _read_labels(y: Any) -> tuple[Any, str]:
         missing = np.flatnonzero(values != values)
         kinds: dict[str | None, Any] = {_PLAIN[values.dtype.kind]: values[0]}
     else:
-        missing = np.flatnonzero([is_missing(value) for value in values])
+        missing = np.flatnonzero([base.is_missing(value) for value in values])
         kinds = {_classify_value(value): value for value in values}
     if len(missing):
         raise DataError("data-label-missing", place=f"y[{missing[0]}]")
@@ -602,7 +588,7 @@ def _read_classes(classes: Any) -> tuple[NDArray[Any], str]:
     values = None if isinstance(classes, str | bytes) or not isinstance(classes, Iterable) else list(classes)
     kinds = {_classify_value(value) for value in values or [None]}
     kind = kinds.pop()
-    if values is None or kinds or kind is None or any(is_missing(value) for value in values):
+    if values is None or kinds or kind is None or any(base.is_missing(value) for value in values):
         expected = 'the list of all classes that may occur, of one kind and none missing, such as ["no", "yes"]'
         raise UsageError("argument", code="classes", name="classes", value=classes, expected=expected)
     return np.unique(np.asarray(values)), kind

@@ -23,22 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import PrivacyError
-from hedgerow.evaluation.estimates import (
-    CalibrationCurve,
-    ErrorHistogram,
-    Estimate,
-    Evaluation,
-    auc,
-    average_estimates,
-    calibration_curve,
-    concordance,
-    estimate_mean,
-    estimate_means,
-    integrated_brier,
-    ratio,
-    regression_estimates,
-    within,
-)
+from hedgerow.evaluation import estimates
 from hedgerow.evaluation.sums import (
     ERROR_EDGES,
     LARGEST_ERROR,
@@ -72,9 +57,9 @@ from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import Ensemble
 
-EvaluationProgram = Generator[Query, IntVector, Evaluation]
+EvaluationProgram = Generator[Query, IntVector, estimates.Evaluation]
 """Yields queries, receives the noisy sum of each, returns the evaluation."""
-_Outlined = Generator[Query, IntVector, tuple[EvaluationQuery, Callable[[Counts, float], Evaluation]]]
+_Outlined = Generator[Query, IntVector, tuple[EvaluationQuery, Callable[[Counts, float], estimates.Evaluation]]]
 """Asks for the outline; returns the question about the detail, and what reads its answer in records, with its noise."""
 
 UNIT = RECORD_NORM
@@ -159,7 +144,6 @@ class _EvaluationQueries:
             unit=UNIT,
         )
         return names, query
-
 
     def by_site(self, stage: int, one: EvaluationQuery, sites: tuple[str, ...]) -> SiteSums:
         """The question about each site."""
@@ -284,16 +268,20 @@ def _evaluate_numbers(queries: _EvaluationQueries) -> _Outlined:
     outline = (yield query) / UNIT
     # Labels are kept to half a unit, so an error is up to a unit more than was counted.
     uppers = (np.append(ERROR_EDGES, LARGEST_ERROR) + 1) * (half_range / SCORE_UNIT)
-    errors = ErrorHistogram(tuple(uppers.tolist()), tuple(outline.tolist()), queries.noise(0, query))
+    errors = estimates.ErrorHistogram(tuple(uppers.tolist()), tuple(outline.tolist()), queries.noise(0, query))
     clip = error_clip(outline, errors.noise)
     deviance, largest = loss_kind(queries.plan).deviance, clip / SCORE_UNIT * half_range
 
-    def read(moments: Counts, noise: float) -> Evaluation:
+    def read(moments: Counts, noise: float) -> estimates.Evaluation:
         if deviance is None:
-            scores = regression_estimates(moments, noise, clip / SCORE_UNIT, half_range)
+            scores = estimates.regression_estimates(moments, noise, clip / SCORE_UNIT, half_range)
         else:
-            scores = estimate_means(moments, noise, {"mae": largest, deviance.name: deviance.per_error * largest})
-        return Evaluation(Estimate(float(moments[0]), noise), scores, error_clip=largest, errors=errors)
+            scores = estimates.estimate_means(
+                moments, noise, {"mae": largest, deviance.name: deviance.per_error * largest}
+            )
+        return estimates.Evaluation(
+            estimates.Estimate(float(moments[0]), noise), scores, error_clip=largest, errors=errors
+        )
 
     return queries.moments(clip), read
 
@@ -311,13 +299,15 @@ def _evaluate_times(queries: _EvaluationQueries) -> _Outlined:
     survival, ends = survival[real], np.array(label.intervals)
     weights = np.array([mean_over_time(own, ends) for own in np.eye(len(ends))])
 
-    def read(counts: Counts, noise: float) -> Evaluation:
+    def read(counts: Counts, noise: float) -> estimates.Evaluation:
         cells = counts.reshape(label.n_codes, -1)[:, real]
         scores = {
-            "concordance": concordance(cells, noise),
-            "integrated_brier": within(integrated_brier(cells, noise, survival, weights), 0.0, math.inf),
+            "concordance": estimates.concordance(cells, noise),
+            "integrated_brier": estimates.within(
+                estimates.integrated_brier(cells, noise, survival, weights), 0.0, math.inf
+            ),
         }
-        return Evaluation(Estimate(float(cells.sum()), noise * math.sqrt(cells.size)), scores)
+        return estimates.Evaluation(estimates.Estimate(float(cells.sum()), noise * math.sqrt(cells.size)), scores)
 
     return queries.histogram(1, scale.position, edges, by_label=True), read
 
@@ -333,7 +323,7 @@ def _evaluate_classes(queries: _EvaluationQueries) -> _Outlined:
     middles = [scale.middles(curve)[:, None] for curve in range(len(edges))]
     chances = [in_bins(scale, curve, outline, row, middles[curve])[:, 0] for curve, row in enumerate(edges)]
 
-    def read(sums: Counts, noise: float) -> Evaluation:
+    def read(sums: Counts, noise: float) -> estimates.Evaluation:
         cells = sums[: 2 * len(edges) * n_bins].reshape(len(edges), 2, n_bins)
         if len(edges) > 1:
             return _several_classes(queries.plan, cells, sums[-2:], noise, chances)
@@ -344,7 +334,7 @@ def _evaluate_classes(queries: _EvaluationQueries) -> _Outlined:
 
 def _two_classes(
     plan: Plan, cells: NDArray[np.float64], noise: float, chance: NDArray[np.float64], at_most: NDArray[np.bool_]
-) -> Evaluation:
+) -> estimates.Evaluation:
     """`at_most`: whether each border is at most the decision's threshold."""
     real = ~np.isnan(chance)
     cells, chance = cells[:, real], chance[real]
@@ -354,12 +344,14 @@ def _two_classes(
     hits = np.concatenate([is_first, ~is_first]).astype(np.float64)
     flat = cells.ravel()
     scores = {
-        "auc": auc(cells, noise),
-        "log_loss": within(estimate_mean(losses, flat, noise), 0.0, math.inf),
-        "accuracy": within(estimate_mean(hits, flat, noise), 0.0, 1.0),
+        "auc": estimates.auc(cells, noise),
+        "log_loss": estimates.within(estimates.estimate_mean(losses, flat, noise), 0.0, math.inf),
+        "accuracy": estimates.within(estimates.estimate_mean(hits, flat, noise), 0.0, 1.0),
     }
-    count = Estimate(float(flat.sum()), noise * math.sqrt(len(flat)))
-    return Evaluation(count, scores, (calibration_curve(plan.label.classes[-1], cells, noise, chance),))
+    count = estimates.Estimate(float(flat.sum()), noise * math.sqrt(len(flat)))
+    return estimates.Evaluation(
+        count, scores, (estimates.calibration_curve(plan.label.classes[-1], cells, noise, chance),)
+    )
 
 
 def _several_classes(
@@ -368,25 +360,25 @@ def _several_classes(
     hits: NDArray[np.float64],
     noise: float,
     chances: list[NDArray[np.float64]],
-) -> Evaluation:
-    areas: list[Estimate] = []
-    curves: list[CalibrationCurve] = []
+) -> estimates.Evaluation:
+    areas: list[estimates.Estimate] = []
+    curves: list[estimates.CalibrationCurve] = []
     losses: list[NDArray[np.float64]] = []
     for name, table, every in zip(plan.label.classes, cells, chances, strict=True):
         real = ~np.isnan(every)
-        areas.append(auc(table[:, real], noise))
-        curves.append(calibration_curve(name, table[:, real], noise, every[real]))
+        areas.append(estimates.auc(table[:, real], noise))
+        curves.append(estimates.calibration_curve(name, table[:, real], noise, every[real]))
         losses.append(np.where(real, -np.log(np.where(real, every, 1.0)), 0.0))
     # A record's loss is in its own class's curve only; the hits count the records with the least noise.
     ours = np.concatenate([cells[:, 1].ravel(), hits])
     top = np.concatenate([*losses, [0.0, 0.0]])
     bottom = np.concatenate([np.zeros(len(ours) - 2), [1.0, 1.0]])
     scores = {
-        "auc": average_estimates(areas),
-        "log_loss": within(ratio(top, bottom, ours, noise), 0.0, math.inf),
-        "accuracy": within(estimate_mean(np.array([0.0, 1.0]), hits, noise), 0.0, 1.0),
+        "auc": estimates.average_estimates(areas),
+        "log_loss": estimates.within(estimates.ratio(top, bottom, ours, noise), 0.0, math.inf),
+        "accuracy": estimates.within(estimates.estimate_mean(np.array([0.0, 1.0]), hits, noise), 0.0, 1.0),
     }
-    return Evaluation(Estimate(float(hits.sum()), noise * math.sqrt(2)), scores, tuple(curves))
+    return estimates.Evaluation(estimates.Estimate(float(hits.sum()), noise * math.sqrt(2)), scores, tuple(curves))
 
 
 _PROGRAMS: Mapping[str, Callable[[_EvaluationQueries], _Outlined]] = {

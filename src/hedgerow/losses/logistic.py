@@ -8,20 +8,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses import tables
 from hedgerow.losses.kinds import SQUARES, ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
 from hedgerow.losses.labels import Classes
-from hedgerow.losses.tables import (
-    CLASS_WEIGHT_UNIT,
-    RECORD_NORM,
-    SCORE_UNIT,
-    STEP_BITS,
-    STEPS,
-    Loss,
-    check_units,
-    logistic,
-    loss_from_table,
-    read_class_weights,
-)
 from hedgerow.plan.plan import Label, Plan
 
 GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
@@ -29,7 +18,7 @@ HESSIAN_SCALE = GOLDEN_RATIO**2.5
 """Largest c for which the norm of (g, c h) of the logistic loss never exceeds 1; see docs/privacy.md for the proof."""
 
 
-def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
+def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> tables.Loss:
     newton = plan.model.weight_update == "newton"
     c = hessian_scale or (HESSIAN_SCALE if newton else 0.5)
     return _loss(newton, joint_clip, c, plan.model.class_weights)
@@ -37,19 +26,19 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
 
 # Every replica of a run asks for it.
 @lru_cache(maxsize=8)
-def _loss(newton: bool, joint_clip: float | None, c: float, class_weights: tuple[float, ...]) -> Loss:
-    probability = logistic(STEPS + 1, SCORE_UNIT >> STEP_BITS)
+def _loss(newton: bool, joint_clip: float | None, c: float, class_weights: tuple[float, ...]) -> tables.Loss:
+    probability = tables.logistic(tables.STEPS + 1, tables.SCORE_UNIT >> tables.STEP_BITS)
     # That of the other class, from the same table: a difference would be rounded otherwise.
     other = probability[::-1]
-    hessian = probability * other if newton else np.ones(STEPS + 1)
+    hessian = probability * other if newton else np.ones(tables.STEPS + 1)
     pairs = np.stack([np.stack([gradient, c * hessian], axis=-1) for gradient in (probability, -other)])
     norms = np.sqrt(pairs[..., 0] ** 2 + pairs[..., 1] ** 2)
     limit = float(norms.max()) if joint_clip is None else joint_clip
-    check_units(RECORD_NORM / limit, c * RECORD_NORM / limit)
+    tables.check_units(tables.RECORD_NORM / limit, c * tables.RECORD_NORM / limit)
     pairs *= np.minimum(1, limit / norms)[..., None]
     if class_weights:
-        pairs *= (read_class_weights(class_weights) / CLASS_WEIGHT_UNIT)[:, None, None]
-    return loss_from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
+        pairs *= (tables.read_class_weights(class_weights) / tables.CLASS_WEIGHT_UNIT)[:, None, None]
+    return tables.loss_from_table(pairs, tables.RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
 
 
 class LogOdds(ClassLink):
@@ -65,7 +54,7 @@ class LogOdds(ClassLink):
         return np.asarray(scores[0])
 
     def chance(self, places: Floats) -> Floats:
-        return np.asarray(1 / (1 + np.exp(-places / SCORE_UNIT)))
+        return np.asarray(1 / (1 + np.exp(-places / tables.SCORE_UNIT)))
 
     def objective(self, label: Label) -> Objective:
         return Objective("binary:logistic", {"reg_loss_param": SQUARES}, base=0.5)
@@ -85,7 +74,7 @@ class Binary(Classes):
 
     def centre(self, kept: NDArray[np.int32]) -> Ints:
         """See `LabelKind.centre`: -1/2 and 1/2."""
-        return (2 * kept.astype(np.int64) - 1) * (SCORE_UNIT // 2)
+        return (2 * kept.astype(np.int64) - 1) * (tables.SCORE_UNIT // 2)
 
     def simulate(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
         chance = 1 / (1 + np.exp(-effects[0]))

@@ -26,17 +26,7 @@ from functools import cached_property
 import numpy as np
 
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, Loss
-from hedgerow.methods.adassp.linear import (
-    CrossProducts,
-    LinearBasis,
-    Matrix,
-    ask_cross,
-    ask_gram,
-    linear_loss,
-    list_cross_rounds,
-    lower_inverse,
-    solve,
-)
+from hedgerow.methods.adassp import linear
 from hedgerow.methods.adassp.program import factor_shifted, gram_sigma, read_cross, read_gram
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
@@ -212,21 +202,21 @@ class LinearStart:
     def loss(self) -> Loss:
         """The logistic loss, or squares with clipped gradients, of one integer at least."""
         clip = min(max(self.gradient_clip, 1 / RECORD_NORM), 1.0)
-        return linear_loss("logistic", self.plan.label.kind.is_number, clip)
+        return linear.linear_loss("logistic", self.plan.label.kind.is_number, clip)
 
     @cached_property
-    def basis(self) -> LinearBasis:
+    def basis(self) -> linear.LinearBasis:
         """The rows before they are made round."""
-        return LinearBasis.of(self.plan, build_grid(self.plan), ROW_NORM, self.scale, numeric_only=True)
+        return linear.LinearBasis.of(self.plan, build_grid(self.plan), ROW_NORM, self.scale, numeric_only=True)
 
     def rounds(self, whole: float) -> list[AlikeRounds]:
         """What the start asks, with a noise multiplier as if it were one release."""
         basis, rows, noises = self.basis, self.plan.privacy.rows_per_unit, divide_start_noise(whole)
         round_rows = basis.transform(np.eye(basis.rows.n_columns))
         return [
-            AlikeRounds(ask_gram(0, "any", basis, noises[0], rows)),
-            AlikeRounds(ask_gram(1, "any", round_rows, noises[1], rows)),
-            list_cross_rounds(CrossProducts, round_rows, self.loss, (noises[2], rows), START_ROUNDS),
+            AlikeRounds(linear.ask_gram(0, "any", basis, noises[0], rows)),
+            AlikeRounds(linear.ask_gram(1, "any", round_rows, noises[1], rows)),
+            linear.list_cross_rounds(linear.CrossProducts, round_rows, self.loss, (noises[2], rows), START_ROUNDS),
         ]
 
     def ask(
@@ -255,12 +245,12 @@ class LinearStart:
         noises = divide_start_noise(whole)
         basis = self.basis
         p = basis.rows.n_columns
-        query = ask_gram(first, "linear start, X^T X", basis, noises[0], rows, carried.n_held)
+        query = linear.ask_gram(first, "linear start, X^T X", basis, noises[0], rows, carried.n_held)
         gram = read_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
         factor = factor_shifted(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
         basis = basis.transform(_rounding_matrix(gram, factor))
-        query = ask_gram(first + 1, "linear start, Z^T Z", basis, noises[1], rows, carried.n_held)
+        query = linear.ask_gram(first + 1, "linear start, Z^T Z", basis, noises[1], rows, carried.n_held)
         gram = read_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
         factor = factor_shifted(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
@@ -268,10 +258,10 @@ class LinearStart:
         total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
         reached = np.zeros(p)
         for number in range(START_ROUNDS):
-            purpose = CrossProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
-            release = yield ask_cross(purpose, basis, loss, (noises[2], rows), carried, doublings)
+            purpose = linear.CrossProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
+            release = yield linear.ask_cross(purpose, basis, loss, (noises[2], rows), carried, doublings)
             cross = read_cross(release, basis)
-            move = step * 2.0**-doublings * solve(factor, cross)
+            move = step * 2.0**-doublings * linear.solve(factor, cross)
             values = basis.values(move, largest)
             if run.directions is not None:
                 reached = basis.held(reached + move, factor, run.directions)
@@ -289,12 +279,12 @@ def divide_start_noise(whole: float) -> tuple[float, float, float]:
     return first, second, each
 
 
-def _rounding_matrix(gram: Matrix, factor: Matrix) -> Matrix:
+def _rounding_matrix(gram: linear.Matrix, factor: linear.Matrix) -> linear.Matrix:
     """What makes rows round, and their mean squared norm about 1: sqrt(A_00 / d) L^-1.
 
     d = p - lambda tr (L L^T)^-1 is how many of the p directions stand out of the ridge. Both A_00 and d are 1 at least.
     """
-    inverse = lower_inverse(factor)
+    inverse = linear.lower_inverse(factor)
     ridge = float(factor[0, 0]) ** 2 - float(gram[0, 0])
     resolved = len(gram) - ridge * math.fsum((inverse * inverse).reshape(-1).tolist())
     return math.sqrt(max(1.0, float(gram[0, 0])) / max(1.0, resolved)) * inverse

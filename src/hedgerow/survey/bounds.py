@@ -27,19 +27,8 @@ from numpy.typing import NDArray
 from hedgerow.errors import DataError
 from hedgerow.losses.poisson import LARGEST_COUNT
 from hedgerow.plan.plan import LARGEST_BOUND
+from hedgerow.survey import queries
 from hedgerow.survey.kinds import ABSENT, NUMBER, USUAL_CLASSES
-from hedgerow.survey.queries import (
-    HIGHEST_OCTAVE,
-    LOWEST_OCTAVE,
-    LOWEST_VALUE,
-    N_BITS,
-    N_BUCKETS,
-    N_OCTAVES,
-    N_ZOOM,
-    ZERO,
-    hash_label,
-    spelt,
-)
 
 KIND_STANDS_OUT = 4.0
 """Standard deviations of the noise by which cells of another kind have to be more than the numbers."""
@@ -179,15 +168,15 @@ def _best_window(counts: Counts, kept: Marks, width: int, deviation: float, abov
     return window & free
 
 
-_OCTAVES = np.abs(np.arange(N_OCTAVES) - ZERO) - 1 + LOWEST_OCTAVE
+_OCTAVES = np.abs(np.arange(queries.N_OCTAVES) - queries.ZERO) - 1 + queries.LOWEST_OCTAVE
 """The octave of each bin; below the lowest for that of zero."""
-_SIGNS = np.sign(np.arange(N_OCTAVES) - ZERO)
+_SIGNS = np.sign(np.arange(queries.N_OCTAVES) - queries.ZERO)
 
 
 def octave_thresholds() -> Counts:
     """Deviations of noise that each octave's count has to stand out by; float64 [N_OCTAVES]."""
     is_usual = (_OCTAVES >= USUAL_OCTAVES.start) & (_OCTAVES < USUAL_OCTAVES.stop)
-    is_usual[ZERO] = True
+    is_usual[queries.ZERO] = True
     return np.where(is_usual, STANDS_OUT, STANDS_OUT_FAR)
 
 
@@ -207,10 +196,10 @@ def find_range(counts: Counts, n_parts: float, deviation: float, n_records: floa
 def _octave_range(
     counts: Counts, marks: Marks, n_parts: float, deviation: float, n_records: float, narrow: int = NARROW
 ) -> Range:
-    large, small = marks & (_OCTAVES == HIGHEST_OCTAVE), marks & (_OCTAVES == LOWEST_OCTAVE)
+    large, small = marks & (_OCTAVES == queries.HIGHEST_OCTAVE), marks & (_OCTAVES == queries.LOWEST_OCTAVE)
     held = marks & ~large & ~small
-    unheld = large if held[_OCTAVES > LOWEST_OCTAVE].any() else large | small
-    held[ZERO] |= small.any()
+    unheld = large if held[_OCTAVES > queries.LOWEST_OCTAVE].any() else large | small
+    held[queries.ZERO] |= small.any()
     mass = float(counts[held | small].sum())
     found = _build_range(np.flatnonzero(held), mass, n_parts, deviation, n_records, narrow)
     return replace(found, unheld=float(counts[unheld].sum()))
@@ -222,10 +211,10 @@ def _build_range(
     is_whole = n_parts < FEW_PARTS * 2 * deviation + 0.5 and n_records > MANY_RECORDS * 2 * deviation
     if is_whole:
         # No whole number lies between 0 and 1 in size: what seems to be there is noise.
-        seen = seen[(seen == ZERO) | (_OCTAVES[seen] >= 0)]
+        seen = seen[(seen == queries.ZERO) | (_OCTAVES[seen] >= 0)]
     if not len(seen):
         return Range(*NOTHING_SEEN, is_seen=False)
-    first, last = int(seen[0]) - ZERO, int(seen[-1]) - ZERO
+    first, last = int(seen[0]) - queries.ZERO, int(seen[-1]) - queries.ZERO
     if first == last == 0:
         deviations, share = ONLY_ZEROS
         is_sure = deviations * deviation < share * n_records
@@ -242,7 +231,7 @@ def _build_range(
 
 def _edge(place: int, *, outer: bool) -> float:
     """The end of a signed octave that is away from zero, or the one towards zero; `place` is never 0."""
-    magnitude = 2.0 ** (abs(place) - 1 + LOWEST_OCTAVE + outer)
+    magnitude = 2.0 ** (abs(place) - 1 + queries.LOWEST_OCTAVE + outer)
     return math.copysign(min(magnitude, LARGEST_BOUND), place)
 
 
@@ -265,12 +254,12 @@ def zoom_in(found: Range, counts: Counts, deviation: float) -> Range:
         return found
     sums = np.concatenate([[0.0], np.cumsum(counts)])
     wanted = SHARE_IN_BOUNDS * found.mass - STANDS_OUT * deviation
-    for width in range(1, N_ZOOM + 1):
+    for width in range(1, queries.N_ZOOM + 1):
         held = sums[width:] - sums[:-width]
         if held.max() >= wanted:
             first = int(held.argmax())
-            size = (found.high - found.low) / N_ZOOM
-            start, end = max(0, first - 1), min(N_ZOOM, first + width + 1)
+            size = (found.high - found.low) / queries.N_ZOOM
+            start, end = max(0, first - 1), min(queries.N_ZOOM, first + width + 1)
             low, high = found.low + size * start, found.low + size * end
             return replace(found, low=low, high=high) if low < high else found
     return found
@@ -291,7 +280,7 @@ def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: 
     """
     everywhere = np.full(len(counts), STANDS_OUT_FAR)
     marks = mark(counts, deviation, everywhere)
-    largest = _OCTAVES[marks].max(initial=LOWEST_OCTAVE)
+    largest = _OCTAVES[marks].max(initial=queries.LOWEST_OCTAVE)
     # Next to what stands out by itself less is enough, on both sides of zero.
     marks = mark(counts, deviation, np.where(np.abs(_OCTAVES - largest) <= NEAR, STANDS_OUT_NEAR, everywhere))
     for sign in (-1, 1):
@@ -302,7 +291,7 @@ def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: 
     found = _octave_range(counts, marks, n_parts, deviation, n_records, NARROW_LABEL)
     seen = np.where(marks, np.maximum(counts, 0.0), 0.0)
     mass = float(seen.sum())
-    bins = np.flatnonzero(marks) - ZERO
+    bins = np.flatnonzero(marks) - queries.ZERO
     is_clear = mass > CLEAR_LABEL * deviation and not found.unheld and (is_count or bins.any())
     if not is_clear or (is_count and (bins[0] < 0 or 2.0**largest > LARGEST_COUNT)):
         return replace(found, is_seen=False, mass=mass)
@@ -310,7 +299,7 @@ def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: 
         high = min(max(COUNT_MARGIN * 2.0 ** (largest + 1), LEAST_OF_COUNTS), float(LARGEST_COUNT))
         return Range(0.0, high, mass=mass)
     # Of an octave the middle, and the spread within it.
-    sizes = np.where(_OCTAVES < LOWEST_OCTAVE, 0.0, np.ldexp(1.5, _OCTAVES)) * _SIGNS
+    sizes = np.where(_OCTAVES < queries.LOWEST_OCTAVE, 0.0, np.ldexp(1.5, _OCTAVES)) * _SIGNS
     spread = math.sqrt(np.average(((sizes - np.average(sizes, weights=seen)) ** 2 + sizes**2 / 27), weights=seen))
     wider = [_widened(found, margin) for margin in (MARGINS[1:] if is_away_from_zero(found) else MARGINS)]
     is_fine = (own for own in wider if not _is_too_wide(own.high - own.low, spread, mass, deviation))
@@ -341,19 +330,19 @@ def zoomed_label(found: Range, counts: Counts, deviation: float, *, is_again: bo
         counts, deviation: as in `zoom_in`.
         is_again: whether it was zoomed into before, so that no tail is left to lose: it may be half as wide then.
     """
-    seen = np.flatnonzero(mark(counts, deviation, np.full(N_ZOOM, STANDS_OUT_ZOOM), ZOOM_WINDOWS))
+    seen = np.flatnonzero(mark(counts, deviation, np.full(queries.N_ZOOM, STANDS_OUT_ZOOM), ZOOM_WINDOWS))
     if not len(seen):
         return found
     first, end = int(seen[0]), int(seen[-1]) + 1
     width, noise = end - first, deviation * math.sqrt(end - first)
     # Values that lie evenly between two ends spread by a bit more than a fourth of the distance; in few bins, by less.
     spread = width / 4 if width >= FEW_BINS else 0.0
-    if not _is_too_wide(2 * N_ZOOM if is_again else N_ZOOM, spread, found.mass, deviation):
+    if not _is_too_wide(2 * queries.N_ZOOM if is_again else queries.N_ZOOM, spread, found.mass, deviation):
         return found
     if counts[first:end].sum() - 2 * noise < HELD * found.mass:
-        return replace(found, is_seen=not _is_too_wide(N_ZOOM / 4, spread, found.mass, deviation))
-    size = (found.high - found.low) / N_ZOOM
-    low, high = found.low + size * max(0, first - width), found.low + size * min(N_ZOOM, end + width)
+        return replace(found, is_seen=not _is_too_wide(queries.N_ZOOM / 4, spread, found.mass, deviation))
+    size = (found.high - found.low) / queries.N_ZOOM
+    low, high = found.low + size * max(0, first - width), found.low + size * min(queries.N_ZOOM, end + width)
     return replace(found, low=low, high=high) if low < high else replace(found, is_seen=False)
 
 
@@ -365,7 +354,7 @@ def wants_label_zoom(found: Range, before: Range | None = None) -> bool:
     """
     if not is_away_from_zero(found) or (found.is_whole and found.high - found.low < FEW_VALUES):
         return False
-    return before is None or N_ZOOM * (found.high - found.low) < 3 * FEW_BINS * (before.high - before.low)
+    return before is None or queries.N_ZOOM * (found.high - found.low) < 3 * FEW_BINS * (before.high - before.low)
 
 
 def usual_classes(counts: Mapping[str, float], deviation: float) -> tuple[str, ...]:
@@ -393,7 +382,7 @@ def usual_classes(counts: Mapping[str, float], deviation: float) -> tuple[str, .
 def read_value_classes(counts: Counts, deviation: float) -> tuple[int, ...]:
     """The whole numbers whose counts stand out, ascending: `ValueCounts`."""
     seen = np.flatnonzero(counts > CLASS_STANDS_OUT * deviation)
-    return tuple((seen + LOWEST_VALUE).tolist())
+    return tuple((seen + queries.LOWEST_VALUE).tolist())
 
 
 def read_vote_classes(votes: Counts, deviation: float) -> tuple[str, ...]:
@@ -406,9 +395,9 @@ def read_vote_classes(votes: Counts, deviation: float) -> tuple[str, ...]:
         votes: float64 [N_BUCKETS N_BITS].
     """
     found = []
-    for bucket, own in enumerate(votes.reshape(N_BUCKETS, N_BITS)):
-        text, strength = spelt(own) or ("", 0.0)
-        if strength > CLEAR_VOTES * deviation and hash_label(text) == bucket:
+    for bucket, own in enumerate(votes.reshape(queries.N_BUCKETS, queries.N_BITS)):
+        text, strength = queries.spelt(own) or ("", 0.0)
+        if strength > CLEAR_VOTES * deviation and queries.hash_label(text) == bucket:
             found.append(text)
     return tuple(sorted(found))
 

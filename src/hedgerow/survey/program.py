@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from hedgerow.protocol.queries import IntVector
+from hedgerow.survey import queries, statistics
 from hedgerow.survey.bounds import (
     BOOLEANS,
     Counts,
@@ -32,46 +33,7 @@ from hedgerow.survey.bounds import (
 )
 from hedgerow.survey.curves import SurvivalCurves, read_curves
 from hedgerow.survey.kinds import ABSENT, DATE, MAX_FOUND_CLASSES, N_KINDS, NUMBER, TEXT, TRUTH
-from hedgerow.survey.queries import (
-    N_BITS,
-    N_BUCKETS,
-    N_OCTAVES,
-    N_ZOOM,
-    Bins,
-    CellCounts,
-    JointCounts,
-    KindCounts,
-    NameVotes,
-    NumberBins,
-    OctaveCounts,
-    RecordCount,
-    SurveyQuery,
-    TextBins,
-    TextVotes,
-    ValueCounts,
-    ZoomCounts,
-    blank,
-    in_records,
-    noise_deviation,
-)
 from hedgerow.survey.questions import N_ZOOMS, USUAL_BINS, Budget, Questions
-from hedgerow.survey.statistics import (
-    N_HASHED,
-    ColumnStatistics,
-    Density,
-    Noisy,
-    TableStatistics,
-    choose_edges,
-    compute_rates,
-    describe_numbers,
-    describe_texts,
-    holds_most,
-    merge_bins,
-    name_by_dates,
-    show_count,
-    spread_octaves,
-    spread_zoom,
-)
 
 LEAST_COUNT = 2.0
 """A count below so many standard deviations of its noise is taken to be that many: then the true number is, but for one
@@ -79,11 +41,11 @@ chance in 30,000, at most three times what is found."""
 UNKNOWN = -1
 """Of a table's column, where too few cells are seen."""
 
-Found = Findings | TableStatistics | SurvivalCurves
+Found = Findings | statistics.TableStatistics | SurvivalCurves
 """What surveys find."""
-SurveyProgram = Generator[SurveyQuery, IntVector, Any]
+SurveyProgram = Generator[queries.SurveyQuery, IntVector, Any]
 """Yields queries, receives the noisy sum of each, returns what it found: which kind, `Questions.about` says."""
-_Step = Generator[SurveyQuery, IntVector, None]
+_Step = Generator[queries.SurveyQuery, IntVector, None]
 
 
 def survey(questions: Questions, excess: float = 1.0) -> SurveyProgram:
@@ -99,7 +61,7 @@ def survey(questions: Questions, excess: float = 1.0) -> SurveyProgram:
     budget = Budget(questions, excess)
     if questions.curves is not None:
         query = budget.ask("curves", questions.curves.query)
-        counts = in_records((yield query)).reshape(len(questions.curves.groups), query.n_codes)
+        counts = queries.in_records((yield query)).reshape(len(questions.curves.groups), query.n_codes)
         return read_curves(questions.curves, counts, budget.reported_deviation(query))
     made = _Survey(questions, budget)
     if questions.about == "plan":
@@ -116,12 +78,12 @@ class _Survey:
         self._n_records = float(questions.n_records or 0)
         self._ranges: dict[int, Range] = {}
         self._label_range: Range | None = None
-        self._densities: dict[int, Density] = {}
+        self._densities: dict[int, statistics.Density] = {}
         self._categories: dict[int, tuple[str, ...]] = {}
         self._classes: tuple[int, ...] | tuple[str, ...] = ()
-        self._bins: dict[int, Bins] = {}
+        self._bins: dict[int, queries.Bins] = {}
         # Of a table's columns: which share of the cells is missing, or is not of its kind, and how many are.
-        self._missing, self._odd, self._present = list[Noisy](), list[Noisy](), list[float]()
+        self._missing, self._odd, self._present = list[statistics.Noisy](), list[statistics.Noisy](), list[float]()
 
     def _place(self, index: int) -> int:
         """Where a column is read: what was found to be of dates, as dates, after all columns (`RawSite.numbers`)."""
@@ -132,23 +94,23 @@ class _Survey:
 
     # The gaps of a plan ----------------------------------------------------------------------------------------------
 
-    def of_plan(self) -> Generator[SurveyQuery, IntVector, Findings]:
+    def of_plan(self) -> Generator[queries.SurveyQuery, IntVector, Findings]:
         """Bounds, classes, the number of records."""
         asked = self._asked
         if asked.n_records is None:
-            query = self._budget.ask("records", blank(RecordCount))
-            found = float(in_records((yield query))[0])
+            query = self._budget.ask("records", queries.blank(queries.RecordCount))
+            found = float(queries.in_records((yield query))[0])
             # Never far too small: the checks of releases allow for a few times as many.
-            self._n_records = max(found, LEAST_COUNT * noise_deviation(query))
+            self._n_records = max(found, LEAST_COUNT * queries.noise_deviation(query))
         label_range = None
         if asked.label is not None and not asked.has_bounds:
             yield from self._usual_classes(asked.label)
         unknown = tuple(index for index in asked.unknown if index != asked.label or not self._classes)
         if unknown:
-            kinds = self._budget.ask("kinds", blank(KindCounts, columns=unknown))
-            counts = in_records((yield kinds)).reshape(-1, N_KINDS)
+            kinds = self._budget.ask("kinds", queries.blank(queries.KindCounts, columns=unknown))
+            counts = queries.in_records((yield kinds)).reshape(-1, N_KINDS)
             for index, own in zip(unknown, counts, strict=True):
-                self._kinds[index] = classify_counts(own, noise_deviation(kinds))
+                self._kinds[index] = classify_counts(own, queries.noise_deviation(kinds))
         yield from self._bounds([index for index in asked.surveyed if self._kinds[index] in (NUMBER, DATE)])
         if asked.label is not None and asked.has_bounds:
             label_range = yield from self._range_of_label(asked.label)
@@ -166,9 +128,11 @@ class _Survey:
 
     def _usual_classes(self, label: int) -> _Step:
         """The classes of a label where they are a pair that labels commonly have: few records tell it."""
-        query = self._budget.ask("pairs", blank(CellCounts, columns=(label,), bins=(USUAL_BINS,)))
-        counts = in_records((yield query)).tolist()
-        pair = usual_classes(dict(zip((*USUAL_BINS.categories, ""), counts, strict=True)), noise_deviation(query))
+        query = self._budget.ask("pairs", queries.blank(queries.CellCounts, columns=(label,), bins=(USUAL_BINS,)))
+        counts = queries.in_records((yield query)).tolist()
+        pair = usual_classes(
+            dict(zip((*USUAL_BINS.categories, ""), counts, strict=True)), queries.noise_deviation(query)
+        )
         if pair == BOOLEANS:
             self._kinds[label], self._classes = TRUTH, pair
         elif pair and pair[1].isdigit():
@@ -176,20 +140,20 @@ class _Survey:
         elif pair:
             self._kinds[label], self._classes = TEXT, pair
 
-    def _range_of_label(self, label: int) -> Generator[SurveyQuery, IntVector, Range]:
+    def _range_of_label(self, label: int) -> Generator[queries.SurveyQuery, IntVector, Range]:
         """Its bounds scale all noise, so they are asked for by themselves, however many columns there are."""
-        query = self._budget.ask("label octaves", blank(OctaveCounts, columns=(label,)))
-        counts, deviation = in_records((yield query)), noise_deviation(query)
-        parts, is_count = 2 * float(counts[N_OCTAVES]), self._asked.is_count
-        found = range_of_label(counts[:N_OCTAVES], parts, deviation, self._n_records, is_count=is_count)
+        query = self._budget.ask("label octaves", queries.blank(queries.OctaveCounts, columns=(label,)))
+        counts, deviation = queries.in_records((yield query)), queries.noise_deviation(query)
+        parts, is_count = 2 * float(counts[queries.N_OCTAVES]), self._asked.is_count
+        found = range_of_label(counts[: queries.N_OCTAVES], parts, deviation, self._n_records, is_count=is_count)
         before = None
         for number in range(N_ZOOMS):
             if not wants_label_zoom(found, before):
                 return found
-            zoom = blank(ZoomCounts, columns=(label,), ranges=((found.low, found.high),))
+            zoom = queries.blank(queries.ZoomCounts, columns=(label,), ranges=((found.low, found.high),))
             zoom = self._budget.ask(f"label zoom {number}", zoom)
-            seen = in_records((yield zoom))
-            before, found = found, zoomed_label(found, seen, noise_deviation(zoom), is_again=number > 0)
+            seen = queries.in_records((yield zoom))
+            before, found = found, zoomed_label(found, seen, queries.noise_deviation(zoom), is_again=number > 0)
         if not wants_label_zoom(found, before):
             return found
         # How far within these bounds the values spread is not known, and it may be a tiny part.
@@ -199,23 +163,23 @@ class _Survey:
         """The classes of a label; none of a label of dates."""
         kind = TEXT if self._asked.columns[label].kind == "text" else self._kinds[label]
         if kind == NUMBER:
-            values = self._budget.ask("classes", blank(ValueCounts, column=label))
-            self._classes = read_value_classes(in_records((yield values)), noise_deviation(values))
+            values = self._budget.ask("classes", queries.blank(queries.ValueCounts, column=label))
+            self._classes = read_value_classes(queries.in_records((yield values)), queries.noise_deviation(values))
         elif kind == TEXT:
-            votes = self._budget.ask("classes", blank(NameVotes))
-            self._classes = read_vote_classes(in_records((yield votes)), noise_deviation(votes))
+            votes = self._budget.ask("classes", queries.blank(queries.NameVotes))
+            self._classes = read_vote_classes(queries.in_records((yield votes)), queries.noise_deviation(votes))
         elif kind == TRUTH:
             self._classes = BOOLEANS
 
     # Statistics of a table -------------------------------------------------------------------------------------------
 
-    def of_table(self) -> Generator[SurveyQuery, IntVector, TableStatistics]:
+    def of_table(self) -> Generator[queries.SurveyQuery, IntVector, statistics.TableStatistics]:
         """Histograms, shares of categories, and the label by bin of each column."""
         asked, budget = self._asked, self._budget
         if asked.label is None:
             budget.skip("values", "rates")
-        query = budget.ask("records", blank(RecordCount))
-        n_records = show_count(float(in_records((yield query))[0]), budget.reported_deviation(query))
+        query = budget.ask("records", queries.blank(queries.RecordCount))
+        n_records = statistics.show_count(float(queries.in_records((yield query))[0]), budget.reported_deviation(query))
         self._n_records = n_records.value
         yield from self._kinds_of_table()
         wanted = []
@@ -233,36 +197,36 @@ class _Survey:
         if self._classes:
             yield from self._rates(columns)
         columns = [
-            name_by_dates(column, own.layout) if own.is_date or self._kinds[index] == DATE else column
+            statistics.name_by_dates(column, own.layout) if own.is_date or self._kinds[index] == DATE else column
             for index, (column, own) in enumerate(zip(columns, asked.columns, strict=True))
         ]
         label = "" if asked.label is None else asked.columns[asked.label].name
         classes = tuple(map(str, self._classes))
-        return TableStatistics(n_records, tuple(columns), label, classes, self._label_range)
+        return statistics.TableStatistics(n_records, tuple(columns), label, classes, self._label_range)
 
     def _kinds_of_table(self) -> _Step:
         """What kind each column is, and how much of it is missing."""
         columns, budget = self._asked.columns, self._budget
-        query = budget.ask("kinds", blank(KindCounts, columns=tuple(range(len(columns)))))
-        counts = in_records((yield query)).reshape(-1, N_KINDS)
+        query = budget.ask("kinds", queries.blank(queries.KindCounts, columns=tuple(range(len(columns)))))
+        counts = queries.in_records((yield query)).reshape(-1, N_KINDS)
         # What is neither a number nor missing are three counts.
         spread = math.sqrt(N_KINDS - 2)
-        deviation, said = noise_deviation(query), budget.reported_deviation(query)
+        deviation, said = queries.noise_deviation(query), budget.reported_deviation(query)
         total = max(self._n_records, 1.0)
         for index, (column, own) in enumerate(zip(columns, counts, strict=True)):
             is_date = column.is_date or (column.kind == "" and classify_counts(own, deviation) == DATE)
             numbers, missing = float(own[DATE if is_date else NUMBER]), float(own[ABSENT])
             texts = float(own.sum()) - numbers - missing
             is_text = texts > numbers
-            if not show_count(max(numbers, texts), deviation * (spread if is_text else 1)).is_shown:
+            if not statistics.show_count(max(numbers, texts), deviation * (spread if is_text else 1)).is_shown:
                 self._kinds[index] = UNKNOWN
             elif column.kind == "text" or (not column.kind and is_text):
                 self._kinds[index] = TEXT
             elif is_date and not column.is_date and not is_text:
                 self._kinds[index] = DATE
-            self._odd.append(show_count(texts, said * spread).over(total))
+            self._odd.append(statistics.show_count(texts, said * spread).over(total))
             self._present.append(numbers)
-            self._missing.append(show_count(missing, said).over(total))
+            self._missing.append(statistics.show_count(missing, said).over(total))
 
     def _names(self) -> _Step:
         """The common texts of the columns of text, where they are not declared."""
@@ -272,10 +236,10 @@ class _Survey:
         if not wanted:
             self._budget.skip("names")
             return
-        query = self._budget.ask("names", blank(TextVotes, columns=tuple(wanted)))
-        votes = in_records((yield query)).reshape(len(wanted), N_BUCKETS * N_BITS)
+        query = self._budget.ask("names", queries.blank(queries.TextVotes, columns=tuple(wanted)))
+        votes = queries.in_records((yield query)).reshape(len(wanted), queries.N_BUCKETS * queries.N_BITS)
         for index, own in zip(wanted, votes, strict=True):
-            self._categories[index] = read_vote_classes(own, noise_deviation(query))
+            self._categories[index] = read_vote_classes(own, queries.noise_deviation(query))
 
     def _classes_of_table(self) -> _Step:
         """The label's classes, if it has few."""
@@ -285,68 +249,72 @@ class _Survey:
         classes: tuple[int, ...] | tuple[str, ...] = self._categories.get(label, ())
         own = self._ranges.get(label)
         if self._kinds[label] == NUMBER and own is not None and own.is_whole:
-            query = budget.ask("values", blank(ValueCounts, column=label))
-            classes = read_value_classes(in_records((yield query)), noise_deviation(query))
+            query = budget.ask("values", queries.blank(queries.ValueCounts, column=label))
+            classes = read_value_classes(queries.in_records((yield query)), queries.noise_deviation(query))
         self._classes = classes if 2 <= len(classes) <= MAX_FOUND_CLASSES else ()
         budget.skip("values")
         if not self._classes:
             budget.skip("rates")
 
-    def _cells(self) -> Generator[SurveyQuery, IntVector, list[ColumnStatistics]]:
+    def _cells(self) -> Generator[queries.SurveyQuery, IntVector, list[statistics.ColumnStatistics]]:
         """A histogram, or the shares of categories, of every column of which something is known."""
         for index in self._of_numbers():
             if index in self._ranges:
-                self._bins[index] = NumberBins(choose_edges(self._ranges[index], self._densities.get(index)))
+                self._bins[index] = queries.NumberBins(
+                    statistics.choose_edges(self._ranges[index], self._densities.get(index))
+                )
         for index, names in self._categories.items():
-            self._bins[index] = TextBins(names, 1 if names else N_HASHED)
+            self._bins[index] = queries.TextBins(names, 1 if names else statistics.N_HASHED)
         order = sorted(self._bins)
         found: dict[int, tuple[Counts, float]] = {}
         if order:
             bins = tuple(self._bins[index] for index in order)
-            query = self._budget.ask("cells", blank(CellCounts, columns=tuple(map(self._place, order)), bins=bins))
-            counts = query.by_column(in_records((yield query)))
+            query = self._budget.ask(
+                "cells", queries.blank(queries.CellCounts, columns=tuple(map(self._place, order)), bins=bins)
+            )
+            counts = query.by_column(queries.in_records((yield query)))
             deviation = self._budget.reported_deviation(query)
             found = {index: (own[:, 0], deviation) for index, own in zip(order, counts, strict=True)}
         columns = []
         for index, asked in enumerate(self._asked.columns):
             own_bins = self._bins.get(index)
             about = (asked.name, self._missing[index])
-            if isinstance(own_bins, NumberBins):
-                column = describe_numbers(*about, self._ranges[index], own_bins, *found[index])
+            if isinstance(own_bins, queries.NumberBins):
+                column = statistics.describe_numbers(*about, self._ranges[index], own_bins, *found[index])
                 column = replace(column, odd=self._odd[index])
             elif own_bins is not None:
-                column = describe_texts(*about, own_bins, *found[index])
+                column = statistics.describe_texts(*about, own_bins, *found[index])
             else:
-                column = ColumnStatistics(*about, range=self._ranges.get(index))
+                column = statistics.ColumnStatistics(*about, range=self._ranges.get(index))
             columns.append(replace(column, is_declared=asked.bounds is not None or asked.categories != ()))
         return columns
 
-    def _rates(self, columns: list[ColumnStatistics]) -> _Step:
+    def _rates(self, columns: list[statistics.ColumnStatistics]) -> _Step:
         """The shares of the label's classes by bin, put into the columns."""
         label = self._asked.label or 0
-        bins: dict[int, Bins] = {}
+        bins: dict[int, queries.Bins] = {}
         for index, own in self._bins.items():
-            if index != label and isinstance(own, NumberBins):
-                bins[index] = merge_bins(own, columns[index])
-            elif index != label and isinstance(own, TextBins) and own.categories:
+            if index != label and isinstance(own, queries.NumberBins):
+                bins[index] = statistics.merge_bins(own, columns[index])
+            elif index != label and isinstance(own, queries.TextBins) and own.categories:
                 bins[index] = own
         order = sorted(bins)
         if not order:
             return
         query = self._budget.ask(
             "rates",
-            blank(
-                JointCounts,
+            queries.blank(
+                queries.JointCounts,
                 columns=tuple(map(self._place, order)),
                 bins=tuple(bins[index] for index in order),
                 label=label,
-                classes=TextBins(tuple(map(str, self._classes)), 0),
+                classes=queries.TextBins(tuple(map(str, self._classes)), 0),
             ),
         )
-        counts = query.by_column(in_records((yield query)))
+        counts = query.by_column(queries.in_records((yield query)))
         deviation = self._budget.reported_deviation(query)
         for index, table in zip(order, counts, strict=True):
-            columns[index] = replace(columns[index], rates=compute_rates(bins[index], table, deviation))
+            columns[index] = replace(columns[index], rates=statistics.compute_rates(bins[index], table, deviation))
 
     # Bounds, of both -------------------------------------------------------------------------------------------------
 
@@ -356,16 +324,19 @@ class _Survey:
         if not wanted:
             budget.skip("octaves", *(f"zoom {number}" for number in range(N_ZOOMS)))
             return
-        query = budget.ask("octaves", blank(OctaveCounts, columns=tuple(map(self._place, wanted))))
-        counts, deviation = in_records((yield query)).reshape(-1, N_OCTAVES + 1), noise_deviation(query)
+        query = budget.ask("octaves", queries.blank(queries.OctaveCounts, columns=tuple(map(self._place, wanted))))
+        counts, deviation = (
+            queries.in_records((yield query)).reshape(-1, queries.N_OCTAVES + 1),
+            queries.noise_deviation(query),
+        )
         for index, own in zip(wanted, counts, strict=True):
             # What stands beside the octaves of a column is in halves of a unit.
-            released = own[:N_OCTAVES], 2 * float(own[N_OCTAVES]), deviation, self._n_records
+            released = own[: queries.N_OCTAVES], 2 * float(own[queries.N_OCTAVES]), deviation, self._n_records
             self._ranges[index] = found = find_range(*released)
             if is_table and index == self._asked.label:
                 self._label_range = range_of_label(*released, is_count=False)
             if is_table:
-                self._densities[index] = spread_octaves(own[:N_OCTAVES], found, deviation)
+                self._densities[index] = statistics.spread_octaves(own[: queries.N_OCTAVES], found, deviation)
                 self._kinds[index] = self._kinds[index] if found.is_seen else UNKNOWN
         wanted = [index for index in wanted if is_away_from_zero(self._ranges[index])]
         for number in range(N_ZOOMS):
@@ -373,9 +344,12 @@ class _Survey:
                 return
             before = [self._ranges[index] for index in wanted]
             bounds = tuple((own.low, own.high) for own in before)
-            zoom = blank(ZoomCounts, columns=tuple(map(self._place, wanted)), ranges=bounds)
+            zoom = queries.blank(queries.ZoomCounts, columns=tuple(map(self._place, wanted)), ranges=bounds)
             zoom = budget.ask(f"zoom {number}", zoom)
-            counts, deviation = in_records((yield zoom)).reshape(-1, N_ZOOM), noise_deviation(zoom)
+            counts, deviation = (
+                queries.in_records((yield zoom)).reshape(-1, queries.N_ZOOM),
+                queries.noise_deviation(zoom),
+            )
             again = []
             for index, old, seen in zip(wanted, before, counts, strict=True):
                 after = zoom_in(old, seen, deviation)
@@ -390,7 +364,7 @@ class _Survey:
         if self._asked.about == "plan":
             # A feature's bounds may be wide, but not narrow.
             return wants_zoom(before, after)
-        if after == before or not holds_most(before, after, counts, deviation, self._present[index]):
+        if after == before or not statistics.holds_most(before, after, counts, deviation, self._present[index]):
             return False
-        self._densities[index] = spread_zoom(before, counts, after, deviation)
+        self._densities[index] = statistics.spread_zoom(before, counts, after, deviation)
         return True

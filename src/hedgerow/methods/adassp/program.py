@@ -25,21 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.adassp import Adassp
-from hedgerow.methods.adassp.linear import (
-    CROSS_SHIFT,
-    GRAM_SHIFT,
-    CrossProducts,
-    GramMatrix,
-    LinearBasis,
-    Matrix,
-    ask_cross,
-    ask_gram,
-    cholesky,
-    least_eigenvalue,
-    lower_inverse,
-    solve,
-)
+from hedgerow.methods.adassp import Adassp, linear
 from hedgerow.methods.adassp.settings import AdasspSettings
 from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
@@ -54,25 +40,25 @@ SEARCH_SPAN = 8.0
 """Eigenvalues are looked for within so many sigma sqrt(p): the norm of the noise is near 2 sigma sqrt(p) at most."""
 
 
-def read_gram(release: IntVector, basis: LinearBasis) -> Matrix:
+def read_gram(release: IntVector, basis: linear.LinearBasis) -> linear.Matrix:
     """X^T X in real units from its released triangle: float64 [p, p]."""
     p = basis.rows.n_columns
     gram: NDArray[np.float64] = np.zeros((p, p))
-    gram[np.triu_indices(p)] = release * (2.0**GRAM_SHIFT / basis.unit**2)
+    gram[np.triu_indices(p)] = release * (2.0**linear.GRAM_SHIFT / basis.unit**2)
     return gram + np.triu(gram, 1).T
 
 
-def read_cross(release: IntVector, basis: LinearBasis) -> NDArray[np.float64]:
+def read_cross(release: IntVector, basis: linear.LinearBasis) -> NDArray[np.float64]:
     """X^T g in real units: float64 [p]."""
-    return release.astype(np.float64) * (2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM))
+    return release.astype(np.float64) * (2.0**linear.CROSS_SHIFT / (basis.unit * RECORD_NORM))
 
 
-def gram_sigma(sigma: float, basis: LinearBasis) -> float:
+def gram_sigma(sigma: float, basis: linear.LinearBasis) -> float:
     """The noise on one entry of X^T X in real units, from the one of the release."""
-    return sigma * 2.0**GRAM_SHIFT / basis.unit**2
+    return sigma * 2.0**linear.GRAM_SHIFT / basis.unit**2
 
 
-def factor_shifted(gram: Matrix, wanted: float, sigma: float) -> Matrix:
+def factor_shifted(gram: linear.Matrix, wanted: float, sigma: float) -> linear.Matrix:
     """The Cholesky factor of gram + lambda I with lambda = max(0, wanted - least eigenvalue) + `LEAST_RIDGE`.
 
     Args:
@@ -82,10 +68,10 @@ def factor_shifted(gram: Matrix, wanted: float, sigma: float) -> Matrix:
     """
     size = len(gram)
     span = SEARCH_SPAN * sigma * math.sqrt(size)
-    ridge = max(0.0, wanted - least_eigenvalue(gram, span)) + LEAST_RIDGE
+    ridge = max(0.0, wanted - linear.least_eigenvalue(gram, span)) + LEAST_RIDGE
     identity = np.eye(size)
     while True:
-        factor = cholesky(gram + ridge * identity)
+        factor = linear.cholesky(gram + ridge * identity)
         if factor is not None:
             return factor
         # Noise beyond the span has a chance below 10^-9; without noise, rounding may leave a zero below zero.
@@ -100,11 +86,11 @@ def boost_adassp(plan: Plan, settings: AdasspSettings) -> Program:
         settings: its resolved settings.
     """
     run = Run.from_plan(plan, settings)
-    basis = LinearBasis.of(plan, run.grid, settings.row_norm, Adassp.of(plan).scale)
+    basis = linear.LinearBasis.of(plan, run.grid, settings.row_norm, Adassp.of(plan).scale)
     return grow_by(run, lambda grown: _boost(grown, settings, basis))
 
 
-def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Query, IntVector, None]:
+def _boost(grown: Grown, own: AdasspSettings, basis: linear.LinearBasis) -> Generator[Query, IntVector, None]:
     """Adds all trees at once; each round changes their values."""
     run = grown.run
     first = gram_query(run, basis, own)
@@ -125,10 +111,10 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
             # Scores are 0 before the first round, so the constant's product is the sum of the labels.
             mean = min(max(float(cross[0]) / max(1.0, float(gram[0, 0])), -1.0), 1.0)
         if own.shrinkage or factor is None:
-            noises = sigma, run.sigma(query) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
+            noises = sigma, run.sigma(query) * 2.0**linear.CROSS_SHIFT / (basis.unit * RECORD_NORM)
             step = solve_centred(gram, cross, noises, wanted, own.shrinkage)
         else:
-            step = solve(factor, cross)
+            step = linear.solve(factor, cross)
         values = basis.values(own.learning_rate * step, largest)
         if run.directions is not None and factor is not None:
             reached = basis.held(reached + own.learning_rate * step, factor, run.directions)
@@ -142,7 +128,7 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
 
 
 def solve_centred(
-    gram: Matrix, cross: NDArray[np.float64], noises: tuple[float, float], wanted: float, shrinkage: float
+    gram: linear.Matrix, cross: NDArray[np.float64], noises: tuple[float, float], wanted: float, shrinkage: float
 ) -> NDArray[np.float64]:
     """Coefficients whose slopes are shrunk by what noise alone would make of them: float64 [p].
 
@@ -159,8 +145,8 @@ def solve_centred(
     means, mean = gram[1:, 0] / count, min(max(float(cross[0]) / count, -1.0), 1.0)
     factor = factor_shifted(gram[1:, 1:] - count * (means[:, None] * means[None, :]), wanted, noises[0])
     centred = cross[1:] - means * float(cross[0])
-    slopes = solve(factor, centred)
-    inverse = lower_inverse(factor)
+    slopes = linear.solve(factor, centred)
+    inverse = linear.lower_inverse(factor)
     moved = (inverse * means[None, :]).sum(axis=1)
     trace, along = (math.fsum((part * part).reshape(-1).tolist()) for part in (inverse, moved))
     chance = (noises[1] ** 2 + (mean * noises[0]) ** 2) * trace + noises[1] ** 2 * along
@@ -170,19 +156,19 @@ def solve_centred(
     return np.concatenate([[mean - math.fsum((means * slopes).tolist())], slopes])
 
 
-def gram_query(run: Run, basis: LinearBasis, settings: AdasspSettings) -> GramMatrix:
+def gram_query(run: Run, basis: linear.LinearBasis, settings: AdasspSettings) -> linear.GramMatrix:
     """The question for X^T X."""
-    return ask_gram(0, "X^T X", basis, settings.gram_multiplier, run.plan.privacy.rows_per_unit)
+    return linear.ask_gram(0, "X^T X", basis, settings.gram_multiplier, run.plan.privacy.rows_per_unit)
 
 
-def cross_query(run: Run, basis: LinearBasis, number: int, carried: Carried) -> CrossProducts:
+def cross_query(run: Run, basis: linear.LinearBasis, number: int, carried: Carried) -> linear.CrossProducts:
     """The question for X^T g in a round; `number` counts rounds from 0."""
-    purpose = CrossProducts.purpose_of(1 + number, f"X^T g, round {number}")
+    purpose = linear.CrossProducts.purpose_of(1 + number, f"X^T g, round {number}")
     noise = run.settings.noise_multiplier, run.plan.privacy.rows_per_unit
-    return ask_cross(purpose, basis, run.loss, noise, carried)
+    return linear.ask_cross(purpose, basis, run.loss, noise, carried)
 
 
-def correct_gram(release: IntVector, basis: LinearBasis) -> Matrix:
+def correct_gram(release: IntVector, basis: linear.LinearBasis) -> linear.Matrix:
     """X^T X in real units from its released triangle, with what everybody knows of it put right: float64 [p, p]."""
     gram = read_gram(release, basis)
     for first, size in basis.blocks:

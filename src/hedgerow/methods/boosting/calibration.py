@@ -17,6 +17,7 @@ import numpy as np
 
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
+from hedgerow.methods import score_bins
 from hedgerow.methods.boosting.start import StartResult
 from hedgerow.methods.hazards import fit_hazards
 from hedgerow.methods.line import (
@@ -28,17 +29,6 @@ from hedgerow.methods.line import (
 )
 from hedgerow.methods.linear_start import make_constant_trees
 from hedgerow.methods.residuals import N_CELLS, ResidualCounts, fit_shift, require_residual_loss
-from hedgerow.methods.score_bins import (
-    BINS_LENGTH,
-    BINS_SENSITIVITY_SQUARED,
-    LOGIT_STEP,
-    Floats,
-    KnownBins,
-    LinePrior,
-    ScoreBins,
-    expect_class,
-    fit_score_line,
-)
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
@@ -47,11 +37,11 @@ from hedgerow.trees.constraints import OrderedSum
 
 Steps = Generator[Query, IntVector, None]
 """Asks, and needs nothing but the answer."""
-ODDS_PRIOR = LinePrior(2.0, 0.0, 0.35)
+ODDS_PRIOR = score_bins.LinePrior(2.0, 0.0, 0.35)
 """Of a rare class the shift may be large."""
-NUMBERS_PRIOR, BINS_PER_UNIT, MOST_VARIANCE = LinePrior(0.02, 0.0, 0.1), 8, 0.25
+NUMBERS_PRIOR, BINS_PER_UNIT, MOST_VARIANCE = score_bins.LinePrior(0.02, 0.0, 0.1), 8, 0.25
 """Of numbers the shift's doubt and the bins are of residuals as they are doubled, the variance of their labels."""
-WHOLE_RESIDUALS, CUT_RESIDUALS = LinePrior(0.05, 0.0, 0.1), LinePrior(0.25, 0.3, 0.35)
+WHOLE_RESIDUALS, CUT_RESIDUALS = score_bins.LinePrior(0.05, 0.0, 0.1), score_bins.LinePrior(0.25, 0.3, 0.35)
 """Of counts whose residuals are hardly ever clipped, and of those that are doubled."""
 
 
@@ -119,7 +109,7 @@ class LineCalibration(Calibration):
 class BinnedCalibration(Calibration):
     """By sums of labels by bin of the finished score."""
 
-    kind, length, record_squared = ScoreBins, BINS_LENGTH, BINS_SENSITIVITY_SQUARED
+    kind, length, record_squared = score_bins.ScoreBins, score_bins.BINS_LENGTH, score_bins.BINS_SENSITIVITY_SQUARED
 
 
 class MeansCalibration(BinnedCalibration):
@@ -132,18 +122,18 @@ class MeansCalibration(BinnedCalibration):
         link, label, centre = loss_kind(self.plan).link, self.plan.label, _centre(grown)
         is_count, doublings = label.type == "count", begun.doublings
         if is_count:
-            prior, step = CUT_RESIDUALS if doublings else WHOLE_RESIDUALS, LOGIT_STEP
+            prior, step = CUT_RESIDUALS if doublings else WHOLE_RESIDUALS, score_bins.LOGIT_STEP
             # What is cut off of counts is above the mean: it is less where residuals are twice and twice as wide.
             doublings = max(0, doublings - 2)
         else:
             prior = replace(NUMBERS_PRIOR, shift_doubt=NUMBERS_PRIOR.shift_doubt / 2**doublings)
             step = SCORE_UNIT // BINS_PER_UNIT >> doublings
         query = self.question(**asked, step=step, centre=centre, doublings=doublings, is_number=True)
-        known = KnownBins.of(query, (yield query), grown.run.sigma(query))
+        known = score_bins.KnownBins.of(query, (yield query), grown.run.sigma(query))
         unit = 2**doublings / (2 * SCORE_UNIT)
         before = link.units(_in_units([own.place for own in known.bins]) + centre, label)
 
-        def expect(places: Floats) -> tuple[Floats, Floats, Floats]:
+        def expect(places: score_bins.Floats) -> tuple[score_bins.Floats, score_bins.Floats, score_bins.Floats]:
             means = link.units(_in_units(places) + centre, label)
             above = (means - before) * unit
             # A count rises as its mean does, which is more than its variance where it is a share of its range.
@@ -151,7 +141,7 @@ class MeansCalibration(BinnedCalibration):
                 return above, (means + SCORE_UNIT) * unit, (means + SCORE_UNIT) * unit
             return above, np.full(len(means), unit * SCORE_UNIT), np.full(len(means), MOST_VARIANCE)
 
-        shift, stretch = fit_score_line(known, expect, prior)
+        shift, stretch = score_bins.fit_score_line(known, expect, prior)
         start, *others = [batch.values for batch in grown.batches]
         shifts = np.zeros(start.shape)
         shifts[0, 0, 0] = shift * SCORE_UNIT
@@ -181,12 +171,12 @@ class OddsCalibration(BinnedCalibration):
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         run, query = grown.run, self.question(**asked)
-        known = KnownBins.of(query, (yield query), run.sigma(query))
+        known = score_bins.KnownBins.of(query, (yield query), run.sigma(query))
         # The release counts records as they are, and scores are of classes that are weighed: they stay so far above.
         logs = [Decimal(weight).ln() for weight in self.plan.model.class_weights or (1, 1)]
         above = float(logs[1] - logs[0])
         bins = tuple(own._replace(place=own.place - above) for own in known.bins)
-        shift, stretch = fit_score_line(replace(known, bins=bins), expect_class, ODDS_PRIOR)
+        shift, stretch = score_bins.fit_score_line(replace(known, bins=bins), score_bins.expect_class, ODDS_PRIOR)
         shift -= stretch * above
         ordered = grown.replace_values([batch.values * (1 + stretch) for batch in grown.batches])
         _add_constant(grown, ordered, shift)
@@ -200,12 +190,12 @@ class HazardsCalibration(BinnedCalibration):
         if begun.life_table is None:
             raise ValueError("a time to an event has a life table")
         query = self.question(**asked)
-        known = KnownBins.of(query, (yield query), grown.run.sigma(query))
+        known = score_bins.KnownBins.of(query, (yield query), grown.run.sigma(query))
         grown.baseline, grown.stretch = fit_hazards(begun.life_table, known)
         grown.replace_values([batch.values * grown.stretch for batch in grown.batches])
 
 
-def _in_units(places: Sequence[float] | Floats) -> IntVector:
+def _in_units(places: Sequence[float] | score_bins.Floats) -> IntVector:
     units: IntVector = np.rint(np.asarray(places) * SCORE_UNIT).astype(np.int64)
     return units
 
