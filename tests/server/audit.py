@@ -49,7 +49,7 @@ from hedgerow.evaluation.program import evaluate_ensemble
 from hedgerow.evaluation.sums import GroupedSums
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix
-from hedgerow.methods.boosting.schedule import BoostingSettings, weight_of_trees
+from hedgerow.methods.boosting.schedule import BoostingSettings, weigh_trees
 from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
@@ -355,7 +355,7 @@ def _with_last_share(plan: Plan, settings: Settings, share: float) -> BoostingSe
     assert isinstance(settings, BoostingSettings) and settings.calibration != "none"
     changed = replace(settings, start_share=settings.start_share * (1 - share), calibration_share=share)
     left = 1 - changed.start_share - share
-    return replace(changed, noise_multiplier=calibrate_noise(plan, changed, weight_of_trees(plan, changed) / left))
+    return replace(changed, noise_multiplier=calibrate_noise(plan, changed, weigh_trees(plan, changed) / left))
 
 
 def _raw(table: Mapping[str, Any]) -> RawSite:
