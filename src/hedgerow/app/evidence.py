@@ -13,6 +13,7 @@ import json
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -82,7 +83,11 @@ def gather_evidence(
     """
     report = model.report
     ledger = json.loads(model.ledger.to_json())["releases"]
-    files = [model_file, *([evaluation] if evaluation else []), *published]
+    budget = None
+    if book is not None:
+        with closing(BudgetBook(book)) as opened:
+            budget = opened.describe(report.delta)
+    files = {file: file.read_bytes() for file in (model_file, *([evaluation] if evaluation else []), *published)}
     content: Content = {
         "written_on": date,
         "model": {"file": model_file.name, **model.filing(date)},
@@ -96,8 +101,11 @@ def gather_evidence(
             else line
             for line in recount_ledger(ledger, report.delta)
         ],
-        "budget": None if book is None else _read_book(book, report.delta),
-        "published": [_describe_file(file) for file in files],
+        "budget": budget,
+        "published": [
+            {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+            for file, data in files.items()
+        ],
         "attack": None
         if attack is None
         else read_printed(attack, "--attack", "hedgerow attack", lambda found: render_attack(found, "")),
@@ -115,20 +123,6 @@ def gather_evidence(
     content["trust"] = _describe_trust(model, words["trust"], said)
     content["registry"] = _draft_entry(model, content, said, date)
     return content
-
-
-def _read_book(book: Path, delta: float) -> Content:
-    """What a budget book says, with each sum at delta."""
-    opened = BudgetBook(book)
-    try:
-        return opened.describe(delta)
-    finally:
-        opened.close()
-
-
-def _describe_file(file: Path) -> Content:
-    data = file.read_bytes()
-    return {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
 
 def _group_releases(ledger: Iterable[Mapping[str, Any]]) -> list[Content]:
@@ -373,7 +367,7 @@ def _render_public(report: Content) -> str:
     rows = []
     for each in columns:
         more = [(name, value) for name, value in each.items() if name not in ("name", "role", "type", "origin")]
-        said = [f"{name.replace('_', ' ')} {_list_text(value)}" for name, value in more]
+        said = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in more]
         rows.append((each["name"], each["role"], each["type"], each["origin"], "; ".join(said)))
     return render_table("Public columns", ("column", "role", "type", "from", "values"), rows)
 
@@ -419,17 +413,8 @@ def _list_counts(content: Content) -> list[tuple[str, str]]:
     return [(by, f"{found:.10g}" if isinstance(found, float) else str(found)) for by, found in counts]
 
 
-def _list_text(value: Any) -> str:
-    """A bound, or a list of categories, as a plan has it."""
-    return (
-        ", ".join(map(_list_text, value))
-        if isinstance(value, list | tuple)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
-
-
 def _text(value: Any) -> str:
-    """A cell of a table: six digits of a number, and commas in a whole one."""
+    """A cell of a table: six digits of a number, and commas in a whole one; of a list, such as of categories, each."""
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(each) if isinstance(each, float) else str(each) for each in value)
     return number(value, 6) if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

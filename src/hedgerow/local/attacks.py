@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -33,10 +33,11 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of, noise_of_records
 from hedgerow.privacy.events import PureEvent
+from hedgerow.privacy.ledger import read_prepared_ledger
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
 from hedgerow.protocol.queries import IntVector, PureQuery, Query, SampledQuery
-from hedgerow.server.release import Outcome, PlainAggregation, run_program
-from hedgerow.training.steps import Program
+from hedgerow.server.release import Outcome, Releaser, check_report
+from hedgerow.training.steps import play
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.leaf_sums import LeafSums
@@ -105,19 +106,6 @@ class SampleAll:
         return np.ones(n_records, dtype=np.bool_)
 
 
-class _RecordingSite:
-    """A node, and what it has answered."""
-
-    def __init__(self, node: Node) -> None:
-        self.site, self._node = node.site, node
-        self.answers: list[IntVector] = []
-
-    def answer(self, query: Query) -> IntVector:
-        """See `Node.answer`."""
-        self.answers.append(self._node.answer(query))
-        return self.answers[-1]
-
-
 class Target:
     """Runs of a plan over some of a table's units.
 
@@ -131,7 +119,7 @@ class Target:
         self, plan: Plan, rows: SiteRows, noise: Callable[[], NoiseSource] = lambda: SystemNoise(os.urandom)
     ) -> None:
         self.digest, self.grid = plan.digest, build_grid(plan)
-        self.data, self.units = rows.data, units_of(rows, plan)
+        self.data, self.units = rows.data, group_units(rows, plan)
         plan = plan.with_one_sum()
         if plan.privacy.noise == "distributed":
             # The least noise that the sites' shares may add up to is what the coordinator would add.
@@ -146,20 +134,25 @@ class Target:
     def run(self, chosen: Sequence[Unit]) -> tuple[list[ObservedRelease], Outcome]:
         """Train on these units."""
         rows = self.data.only(np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.intp))
-        witness = _RecordingSite(Node("attacked", self.hold(rows), self.plan, self.settings))
-        asked: list[tuple[Query, IntVector]] = []
-        program = _watch(program_for(self.plan, self.settings), asked)
-        outcome = run_program(self.plan, program, PlainAggregation([witness]), self._noise())
-        entries = {release.purpose: release for release in outcome.ledger}
-        steps = []
-        for (query, released), exact in zip(asked, witness.answers, strict=True):
-            entry, is_local = entries[str(query.purpose)], self.plan.privacy.noise == "local"
-            unit, noise = entry.sigma or entry.sensitivity, noise_of(query, is_local=is_local)
+        node, source = Node("attacked", self.hold(rows), self.plan, self.settings), self._noise()
+        is_local = self.plan.privacy.noise == "local"
+        releaser = Releaser(source, is_local=is_local, ledger=read_prepared_ledger(self.plan))
+        steps = list[ObservedRelease]()
+
+        def answer(query: Query) -> IntVector:
+            exact = node.answer(query)
+            released = releaser.release(query, exact)
+            entry, noise = releaser.ledger.releases[-1], noise_of(query, is_local=is_local)
+            unit = entry.sigma or entry.sensitivity
             sigma = float(noise_of_records(noise.record_sigma, rows.n_records)) if is_local else noise.sigma
             if isinstance(entry.event, PureEvent):
                 sigma = math.sqrt(2) * entry.sigma
             steps.append(ObservedRelease(query, exact, released, unit, (entry.sensitivity / unit) ** 2, sigma))
-        return steps, outcome
+            return released
+
+        ensemble = play(program_for(self.plan, self.settings), answer)
+        report = check_report(self.plan, releaser.ledger, source)
+        return steps, Outcome(self.plan, ensemble, releaser.ledger, report)
 
     def replay(
         self, steps: Sequence[ObservedRelease], candidates: Sequence[SiteData]
@@ -196,20 +189,7 @@ class Target:
         return ensemble.scores(self.data.codes_in(self.grid, ensemble.grid.new_edges)).T
 
 
-def _watch(program: Program, asked: list[tuple[Query, IntVector]]) -> Generator[Query, IntVector, Ensemble]:
-    """The program, and what it asks and receives."""
-    try:
-        query = next(program)
-        while True:
-            released = yield query
-            asked.append((query, released))
-            query = program.send(released)
-    except StopIteration as finished:
-        ensemble: Ensemble = finished.value
-        return ensemble
-
-
-def units_of(rows: SiteRows, plan: Plan) -> list[Unit]:
+def group_units(rows: SiteRows, plan: Plan) -> list[Unit]:
     """The rows of each unit that the plan uses."""
     if rows.unit is None:
         return [np.array([row]) for row in range(rows.data.n_records)]
