@@ -172,6 +172,14 @@ def plans(draw: st.DrawFn, min_epsilon: float = 0.05, max_epsilon: float = 20.0)
     return make_plan(label, model, privacy, features)
 
 
+class NoNoise(SeededNoise):
+    """Noise of which every draw is 0: what stands under it."""
+
+    def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
+        """See `NoiseSource.sample`."""
+        return np.zeros(length, dtype=np.int64)
+
+
 def make_data(plan: Plan, n: int, seed: int) -> SiteData:
     """Random rows: every code of every feature occurs, missing and unlisted ones too."""
     random = np.random.default_rng(seed)

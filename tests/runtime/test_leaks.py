@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
@@ -21,7 +22,7 @@ from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import IntVector
-from tests.builders import make_data, make_plan, take
+from tests.builders import NoNoise, make_data, make_plan, take
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -47,7 +48,7 @@ def private_numbers(federation: Federation) -> dict[str, IntVector]:
     nodes: dict[str, Node | EvaluationNode] = {
         site: Node(site, data, plan, resolve(plan))
         if isinstance(task, TrainingTask)
-        else EvaluationNode(site, data, plan)
+        else EvaluationNode(site, data, plan, 1, NoNoise(0), shows_figures=True)
         for site, data in rows_of(federation).items()
     }
     replica = Replica(task)
@@ -118,10 +119,13 @@ def _run(federate: Callable[[int, Plan], Federation], caplog: pytest.LogCaptureF
     model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
     told = model.to_bytes()
     if what != "training":
-        federation.prepare_evaluation(model, 1.0)
+        for party in federation.parties.values():
+            policy = dataclasses.replace(party.setup.policy, site_figures=True)
+            party.setup = dataclasses.replace(party.setup, policy=policy)
+        federation.prepare_evaluation(model, 1.0, by=("site",))
         outcome = federation.run()
         evaluation = outcome.evaluation.to_dict()
-        for curve in evaluation.get("curves", ()):
+        for curve in (curve for own in (evaluation, *evaluation["groups"]["site"].values()) for curve in own["curves"]):
             # Where bins lie is public, and so fine a grid that its digits may spell a site's share.
             del curve["predicted"]
         told += federation.model_bytes(outcome) + json.dumps([evaluation]).encode()

@@ -57,7 +57,7 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import find_link
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
-from tests.builders import coded, make_data, make_plan, take
+from tests.builders import NoNoise, coded, make_data, make_plan, take
 from tests.tiers import every
 
 LABELS = ("binary", "multiclass", "regression", "survival")
@@ -659,13 +659,6 @@ def test_errors_without_an_evaluation_in_the_ledger_are_refused(
 
 
 # By site --------------------------------------------------------------------------------------------------------------
-
-
-class NoNoise(SeededNoise):
-    """Noise of which every draw is 0: what stands under it."""
-
-    def sample(self, sigma: int, length: int, purpose: str) -> IntVector:
-        return np.zeros(length, dtype=np.int64)
 
 
 def answer_by_site(
