@@ -25,12 +25,12 @@ def trained(scene: Scene) -> None:
     assert all(scene.nodes[site].wait() == 0 for site in SITES)
 
 
-def evaluating(scene: Scene, strike: dict[str, int] | None = None) -> Process:
+def evaluating(scene: Scene, *more: str, strike: dict[str, int] | None = None) -> Process:
     """The coordinator of an evaluation."""
     return scene.start(
         "hub", "evaluate", "model.json", "--federated", "--roster", "roster.toml", "--identity", "hub.private.json",
         "--listen", scene.address, "--epsilon", "2", "--noise", "server", "--seed", "5", "--out", "evaluated.json",
-        "--json", strike=strike,
+        "--json", *more, strike=strike,
     )  # fmt: skip
 
 
@@ -92,26 +92,33 @@ def killed_coordinator(scene: Scene) -> None:
     trained(scene)
     for site in SITES:
         holding_out(scene, site)
-    assert evaluating(scene, {"signal": signal.SIGKILL, "writes": 6}).wait() == -signal.SIGKILL
+    assert evaluating(scene, strike={"signal": signal.SIGKILL, "writes": 6}).wait() == -signal.SIGKILL
     check(scene, evaluating(scene))
 
 
 def rows_to_train_on_only(scene: Scene) -> None:
-    """A node without held-out rows says so, and one for evaluations takes part in no training; the rest go on."""
+    """A node without held-out rows says so, and one for evaluations takes part in no training; the rest go on.
+
+    One site has figures by itself, for its policy allows them.
+    """
     for site in SITES[:3]:
         scene.node(site)
     stays_out = holding_out(scene, "site-3")
     hub = scene.coordinator()
     assert hub.wait() == 0, "".join(hub.err)
     assert stays_out.wait() == 6 and stays_out.error == "policy-no-training"
-    for site in SITES[:2]:
-        holding_out(scene, site)
+    shows = (scene.folder / "policy.toml").read_text(encoding="utf-8") + "site_figures = true\n"
+    (scene.folder / "shows.toml").write_text(shows, encoding="utf-8")
+    holding_out(scene, "site-0", "--policy", "shows.toml")
+    holding_out(scene, "site-1")
     holding_out(scene, "site-3", "--model", "model.json")
     trains_only = scene.node("site-2")
-    hub = evaluating(scene)
+    hub = evaluating(scene, "--by", "site")
     assert hub.wait() == 0, "".join(hub.err)
     assert trains_only.wait() == 6 and trains_only.error == "policy-no-held-out"
-    assert json.loads("".join(hub.out))["sites"] == ["site-0", "site-1", "site-3"]
+    told = json.loads("".join(hub.out))
+    assert told["sites"] == ["site-0", "site-1", "site-3"]
+    assert list(told["groups"]["site"]) == ["site-0"] and told["sites_left_out"] == ["site-1", "site-2", "site-3"]
 
 
 STORIES = {

@@ -155,12 +155,16 @@ def test_every_account_of_an_evaluation_over_the_network_is_the_ledgers(
         first = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
 
-def test_an_evaluation_is_charged_to_every_account(federate: Builder) -> None:
-    """The model's ledger, its report and each site's budget book hold the evaluation beside the training."""
+@pytest.mark.parametrize("by", [(), ("site",)])
+def test_an_evaluation_is_charged_to_every_account(federate: Builder, by: tuple[str, ...]) -> None:
+    """The model's ledger, its report and each site's budget book hold the evaluation beside the training.
+
+    So do those of sites that have no figures of their own.
+    """
     federation = federate(4)
     model = trained(federation)
-    outcome = evaluated(federation, model)
-    assert len(outcome.ledger) == len(model.ledger) + 2 and len({r.purpose for r in outcome.ledger}) == 3
+    outcome = evaluated(federation, model, by=by)
+    assert len(outcome.ledger) == len({r.purpose for r in outcome.ledger}) == len(model.ledger) + 2 + len(by)
     assert outcome.report.epsilon > max(model.report.epsilon, outcome.cost.epsilon)
     for party in federation.parties.values():
         lines = party.book.lines("test")
