@@ -25,12 +25,16 @@ EPSILON = 5.0
 
 
 def trained(federate: Builder, noise: str = "server", faults: FaultPlan = no_faults) -> tuple[Federation, Model]:
-    """Four sites, of which all but one show their figures, and their model of a single tree."""
+    """Four sites, of which all but one show their figures, and their model of a single tree.
+
+    The one says that they may be shown, but no sums by site: of these it answers nothing, and takes part in the others.
+    """
     plan = make_plan(model={"n_trees": 1}, privacy={"noise": noise, "n_records": 400})
     federation = federate(4, plan, faults=faults)
     outcome = federation.run()
     for name, party in federation.parties.items():
-        policy = dataclasses.replace(party.setup.policy, site_figures=name != "site-2")
+        kinds = ("ScoreHistogram", "GroupedSums") if name == "site-2" else ()
+        policy = dataclasses.replace(party.setup.policy, site_figures=True, query_kinds=kinds)
         party.setup = dataclasses.replace(party.setup, policy=policy)
     return federation, Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
 

@@ -144,8 +144,7 @@ def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path
 
 def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     """The number of records, scores with their errors and intervals of an evaluation, as facts for a person."""
-    n_records = evaluation.n_records
-    facts = [("records", f"about {max(n_records.value, 0):,.0f} ± {n_records.noise_error:,.0f}")]
+    facts = [("records", _count_text(evaluation.n_records))]
     facts += [(format_title(name), estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
     if evaluation.error_clip is not None:
         facts.append(("errors", f"beyond {number(evaluation.error_clip)} counted as {number(evaluation.error_clip)}"))
@@ -165,8 +164,12 @@ def describe_left_out(names: Sequence[str]) -> str:
 
 def _describe_group(own: Evaluation) -> str:
     """One group's scores in a line."""
-    scores = {"records": own.n_records, **own.scores}
-    return "; ".join(f"{format_title(name)} {_short(each)}" for name, each in scores.items())
+    scores = (f"{format_title(name)} {_short(each)}" for name, each in own.scores.items())
+    return "; ".join([f"records {_count_text(own.n_records)}", *scores])
+
+
+def _count_text(n_records: Estimate) -> str:
+    return f"about {max(n_records.value, 0):,.0f} ± {n_records.noise_error:,.0f}"
 
 
 def _short(estimate: Estimate) -> str:

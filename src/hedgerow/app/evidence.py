@@ -56,7 +56,7 @@ FILL_IN = "FILL IN"
 _LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
 _OF_MODEL = ("outcome", "created_with", "plan_digest", "agreed_digest")
 _OF_RUNS = ("begun", "status", "epsilon", "unit", "plan")
-_SEEN = ("who", "rows", "one site's sums", "exact totals", "noisy totals")
+_SEEN = ("who", "rows", "one site's exact sums", "exact totals", "noisy totals")
 
 
 # What is said ---------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from hedgerow.plan.fields import (
     text,
 )
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.ledger import SITE_KIND
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.messages import NodePolicy, Roster
 
@@ -136,6 +137,11 @@ class Policy:
         return (*(self.evaluation_noise or DEFAULT_NOISE), *also)
 
     @property
+    def shows_figures(self) -> bool:
+        """Whether evaluations by site show this site's own figures; else it has an empty part in their sums."""
+        return self.site_figures and not _beyond([SITE_KIND], self.query_kinds)
+
+    @property
     def secure_sums(self) -> NodePolicy:
         """The same rules, as secure aggregation checks them."""
         return NodePolicy(
@@ -243,7 +249,8 @@ class Policy:
             raise PolicyRefusal("policy", code="policy-unnoised", asked="a sum without noise")
 
     def _require_kind(self, kind: str) -> None:
-        if _beyond([kind], self.query_kinds):
+        # Of figures by site that are not allowed it answers nothing, and need not stay away.
+        if kind != SITE_KIND and _beyond([kind], self.query_kinds):
             raise PolicyRefusal("policy", code="policy-query-kind", asked=f"queries of the kind {kind}")
 
 

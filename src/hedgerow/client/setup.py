@@ -168,7 +168,7 @@ def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
         held_out = setup.load_held_out(task.plan)
         used = limit_rows(setup, held_out)
         given = setup.site, used, task.run_plan, setup.n_threads, setup.noise
-        return EvaluationNode(*given, shows_figures=setup.policy.site_figures), digest_rows(held_out)
+        return EvaluationNode(*given, shows_figures=setup.policy.shows_figures), digest_rows(held_out)
     data = setup.load(task.plan)
     used = limit_rows(setup, data)
     node = Node(setup.site, used, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
