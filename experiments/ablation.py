@@ -44,8 +44,8 @@ from hedgerow.trees import leaves
 
 Floats = NDArray[np.float64]
 EPSILONS = (0.2, 1.0, 3.0)
-LEAST_EARNED, LEAST_EARNED_MADE = 0.002, 0.01
-MOST_ROWS, FEW_ROWS = 20_000, 2_000
+MIN_EARNED, MIN_EARNED_MADE = 0.002, 0.01
+MAX_ROWS, FEW_ROWS = 20_000, 2_000
 KINDS = {
     "binary": ("AUC", "share of the deviance explained"),
     "regression": ("R2", ""),
@@ -145,7 +145,7 @@ PARTS: Mapping[str, Part] = {
             (settings, name, replaced)
             for name, replaced in {
                 "_trees_of_numbers": lambda signal, m: max(2 * m, settings.count_usual_trees(signal)),
-                "LEAST_TREES_OF_TIMES": 100,
+                "MIN_TREES_OF_TIMES": 100,
             }.items()
         ),
     ),
@@ -211,7 +211,7 @@ Load = Callable[[str | None], Prepared | survival.Cohort]
 """Of the folder with the data sets."""
 
 
-def _cut(load_it: Callable[[str | None], Table], most: int = MOST_ROWS) -> Load:
+def _cut(load_it: Callable[[str | None], Table], most: int = MAX_ROWS) -> Load:
     return lambda folder: Prepared(few(load_it(folder), most))
 
 
@@ -221,7 +221,7 @@ def _made_by(maker: Callable[[Any], T], setting: Any) -> Callable[[str | None], 
 
 def _counts_of(name: str) -> Table:
     """Poisson draws about the exponential of half the log-odds of a synthetic task."""
-    x, log_odds, random = datasets._features_and_log_odds(name, MOST_ROWS)
+    x, log_odds, random = datasets._features_and_log_odds(name, MAX_ROWS)
     drawn = np.minimum(random.poisson(np.exp(np.minimum(log_odds / 2, 3))), 60)
     return made_up(f"{name}, counts", x, drawn.astype(np.float64), 4, {"name": "y", "type": "count", "max": 60})
 
@@ -235,17 +235,17 @@ def _rare_levels(kind: str) -> Table:
     """Eighty categories, the commonest of a tenth of the records and the rarest of one in 600, and three numbers."""
     random = np.random.default_rng(80)
     shares = 1 / np.arange(1, 81) ** 0.8
-    level = random.choice(80, MOST_ROWS, p=shares / shares.sum())
-    x = random.normal(size=(MOST_ROWS, 3)).clip(-4, 4)
+    level = random.choice(80, MAX_ROWS, p=shares / shares.sum())
+    x = random.normal(size=(MAX_ROWS, 3)).clip(-4, 4)
     log_odds = 1.2 * random.normal(size=80)[level] + 0.7 * x[:, 0] - 0.5 * x[:, 1] ** 2
     named = [datasets.number(f"x{place}", -4, 4) for place in range(3)]
     columns = (level.astype(np.int16), *x.T.astype(np.float32))
     own = (datasets.category("level", " ".join(f"k{place}" for place in range(80))), *named)
-    label: NDArray[Any] = (random.random(MOST_ROWS) < 1 / (1 + np.exp(-log_odds))).astype(np.int64)
+    label: NDArray[Any] = (random.random(MAX_ROWS) < 1 / (1 + np.exp(-log_odds))).astype(np.int64)
     section: dict[str, Any] = datasets.BINARY
     if kind == "regression":
         section = {"name": "y", "type": "regression", "min": -12.0, "max": 12.0}
-        label = np.clip(log_odds + random.normal(size=MOST_ROWS), -12, 12)
+        label = np.clip(log_odds + random.normal(size=MAX_ROWS), -12, 12)
     if kind == "count":
         section = {"name": "y", "type": "count", "max": 60}
         label = np.minimum(random.poisson(np.exp(np.minimum(log_odds / 2, 3))), 60).astype(np.float64)
@@ -468,7 +468,7 @@ def _earned(
 
 def _is_close(found: Found, kind: str, part: str) -> bool:
     mean, error, _ = _earned(found, kind, list(NATURAL[kind]), part)
-    return abs(mean - LEAST_EARNED) < 2 * error
+    return abs(mean - MIN_EARNED) < 2 * error
 
 
 def _report(found: Found, kind: str, parts: Sequence[str]) -> list[str]:
@@ -484,7 +484,7 @@ def _report(found: Found, kind: str, parts: Sequence[str]) -> list[str]:
                           key=lambda own: -math.inf if math.isnan(own[0]) else own[0])  # fmt: skip
         other, doubt, _ = _earned(found, kind, natural, part, 1)
         measured = [task for task in natural if found.get((kind, task, part, EPSILONS[0]))]
-        stays = mean >= max(LEAST_EARNED, 2 * error) or most >= LEAST_EARNED_MADE
+        stays = mean >= max(MIN_EARNED, 2 * error) or most >= MIN_EARNED_MADE
         remark = "" if stays or part in CONSTANTS else "earns less than asked"
         remark = remark if len(measured) == len(natural) else f"{len(measured)} of {len(natural)} natural sets"
         rows.append([part, *cells, _cell(mean, error), *([_cell(other, doubt)] if second else []),

@@ -49,7 +49,7 @@ Floats = NDArray[np.float64]
 EPSILONS = (0.5, 1.0, 3.0)
 ROWS_OF_PERSON = 2
 """Of one person that are used, as the plan of the demonstration has it."""
-DEPTHS, RATES, MOST_ROUNDS, PATIENCE = (2, 3, 4, 6), (0.05, 0.1), 300, 20
+DEPTHS, RATES, MAX_ROUNDS, PATIENCE = (2, 3, 4, 6), (0.05, 0.1), 300, 20
 RECIPE: dict[str, Any] = {"max_depth": 8, "eta": 0.1, "objective": "binary:logistic", "tree_method": "hist"}
 FLOWER_ROUNDS, FLOWER_SITES, FLOWER_MOST_ROUNDS = 3, 2, 60
 NVFLARE_ROUNDS, NVFLARE_PATIENCE = 100, 2
@@ -167,7 +167,7 @@ def _tuned(rows: Rows, test: Rows, seed: int) -> Floats:
         for rate in RATES:
             own = {**RECIPE, "max_depth": depth, "eta": rate, "eval_metric": "auc", "seed": seed, "nthread": 1}
             booster = xgboost.train(
-                own, _matrix(fitted), MOST_ROUNDS, evals=[(_matrix(chosen), "chosen")], verbose_eval=False,
+                own, _matrix(fitted), MAX_ROUNDS, evals=[(_matrix(chosen), "chosen")], verbose_eval=False,
                 early_stopping_rounds=PATIENCE,
             )  # fmt: skip
             best = max(best, (booster.best_score, own, booster.best_iteration + 1), key=lambda one: one[0])

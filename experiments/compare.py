@@ -46,8 +46,8 @@ def main(argv: list[str]) -> int:
     split = splits.Split(options.sites or 1, options.label_skew, options.size_skew, options.leaving)
     if options.sites is None and split != splits.Split(1):
         parser.error("skews and sites that leave need --sites N")
-    if options.sites is not None and split.n_sites - split.n_leaving < splits.LEAST_SITES:
-        parser.error(f"{splits.LEAST_SITES} sites have to stay to the end")
+    if options.sites is not None and split.n_sites - split.n_leaving < splits.MIN_SITES:
+        parser.error(f"{splits.MIN_SITES} sites have to stay to the end")
     if any(alpha is not None and not alpha > 0 for alpha in split[1:3]) or not 0 <= split.leaving < 1:
         parser.error("an ALPHA is above 0, and the SHARE from 0 to below 1")
     module = load_plugin(options.plugin)

@@ -135,7 +135,7 @@ SETS: dict[str, Callable[[str | None], Frame]] = {
 
 SIZES = ((1279, 0.17), (1250, 0.5), (3000, 1.0), (1000, 3.0), (17_650, 0.17), (20_000, 1.0))
 """Training rows and epsilon: n epsilon is 217 and 625, three times 3,000, and 20,000."""
-FEWEST_LEFT, MOST_LEFT = 300, 8000
+MIN_LEFT, MAX_LEFT = 300, 8000
 Drawn = tuple[pd.DataFrame, NDArray[np.float64]]
 
 
@@ -153,7 +153,7 @@ def main_ranges(argv: list[str]) -> int:
             scores, means, n_refused = list[tuple[float, float]](), list[float](), 0
             for seed in range(options.splits):
                 rows, label = draw(options.data, seed)
-                if len(label) < n + FEWEST_LEFT:
+                if len(label) < n + MIN_LEFT:
                     continue
                 low, high = float(label.min()), float(label.max())
                 bounds = (0.0, 2 * high) if is_count else (low - (high - low) / 2, high + (high - low) / 2)
@@ -190,7 +190,7 @@ def _ranged(
         if fault.code != "data-range":
             raise
         return None
-    truth, predicted = label[n : n + MOST_LEFT], model.predict(rows[n : n + MOST_LEFT])
+    truth, predicted = label[n : n + MAX_LEFT], model.predict(rows[n : n + MAX_LEFT])
     score = d2_tweedie_score(truth, predicted, power=1) if is_count else r2_score(truth, predicted)
     return float(score), float(predicted.mean() / truth.mean())
 

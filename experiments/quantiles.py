@@ -20,7 +20,7 @@ from hedgerow.plan.plan import Plan
 
 TAUS = (0.1, 0.5, 0.9)
 EPSILON, SHARE = 1.0, 0.8
-FURTHEST, MOST_OF_WAY, FEWEST = 0.02, 1 / 3, 3
+FURTHEST, MAX_OF_WAY, FEWEST = 0.02, 1 / 3, 3
 Floats = NDArray[np.float64]
 
 
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
                 found.append([float(np.mean(labels <= ours)), float(np.mean(labels <= theirs)), *pinball])
             coverage, other, own, best, worst = np.mean(found, axis=0).tolist()
             way = (own - best) / (worst - best)
-            is_met &= abs(coverage - tau) <= FURTHEST and way <= MOST_OF_WAY
+            is_met &= abs(coverage - tau) <= FURTHEST and way <= MAX_OF_WAY
             print(
                 f"{task:10}  {tau:.1f}  {coverage:8.3f}  {other:9.3f} {own:9.4g}  {best:9.4g}  {worst:9.4g}  {way:5.2f}"
             )

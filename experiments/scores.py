@@ -98,8 +98,8 @@ def _gain(pair: Sequence[Prepared], makers: Sequence[MakePlan], seeds: range, mo
 
 # Probabilities --------------------------------------------------------------------------------------------------------
 
-WIDTH_BINS, MASS_BINS, MOST_BEHIND = 15, 10, 0.02
-RISKIEST, MOST_OFF = 0.05, 0.1
+WIDTH_BINS, MASS_BINS, MAX_BEHIND = 15, 10, 0.02
+RISKIEST, MAX_OFF = 0.05, 0.1
 EPSILONS_OF_RATIOS = (1.0, 3.0, 10.0, math.inf)
 """Infinity is without noise."""
 RARE, EPSILONS_OF_RARE = (0.04, 0.01), (0.5, 1.0, 3.0)
@@ -135,8 +135,8 @@ def main_calibration(argv: list[str]) -> int:
             )
             both = np.concatenate([last, first])
             ratios = [_ratio(last, 0), _ratio(first, 0), _ratio(both, 2)]
-            *are_off, riskiest_is_off = (abs(mean - 1) > max(MOST_OFF, 3 * error) for mean, error in ratios)
-            is_behind = epsilon == 1 and bool(both[:, 5].mean() > theirs[:, 5].mean() + MOST_BEHIND)
+            *are_off, riskiest_is_off = (abs(mean - 1) > max(MAX_OFF, 3 * error) for mean, error in ratios)
+            is_behind = epsilon == 1 and bool(both[:, 5].mean() > theirs[:, 5].mean() + MAX_BEHIND)
             is_off = any(are_off) and epsilon in EPSILONS_OF_RATIOS
             is_wrong_at_risk = is_rare and riskiest_is_off and epsilon in EPSILONS_OF_RARE
             is_bad = is_behind or is_off or is_wrong_at_risk

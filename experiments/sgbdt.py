@@ -97,7 +97,7 @@ GRID: dict[str, tuple[Variant, ...]] = {
 }
 FILTERED = {name: _of_role(name, "filtered")[0] for name in GRID}
 DEEP = _of_role("abalone", "deep")
-(LARGEST_RIDGE,) = _of_role("abalone", "largest-ridge")
+(MAX_RIDGE,) = _of_role("abalone", "largest-ridge")
 STREAMED = {
     "abalone": (FILTERED["abalone"], *(v.with_model(n_trees=int(v.model["n_trees"]) // 2) for v in DEEP)),
     "adult": (FILTERED["adult"],),
@@ -548,7 +548,7 @@ FIRST_DIVISION, FIRST_RUNG, FIRST_SEED, RUNG_SEED = 2000, 2100, 70_000, 60_000
 
 def _settings(way: str) -> list[Variant]:
     """Those of the usual grid that fit, but for the one that is there for static noise, and drawn ones."""
-    known = [v for v in GRID["abalone"] if v.name == "s-gbdt" and v != LARGEST_RIDGE]
+    known = [v for v in GRID["abalone"] if v.name == "s-gbdt" and v != MAX_RIDGE]
     plain = [v for v in known if not v.section.get("extra_rounds")]
     if way == FREE:
         known = [v.with_section(v.name, individual_filter=False) for v in plain]

@@ -23,7 +23,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
 
-LEAST_SITES = 3
+MIN_SITES = 3
 """Over a network no sum is over fewer."""
 
 

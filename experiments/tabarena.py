@@ -29,7 +29,7 @@ from hedgerow.errors import DataError
 from hedgerow.losses.kinds import roc_auc
 
 EPSILONS = (0.5, 1.0, 3.0)
-SHARE, N_FOLDS, MOST_TREES, PATIENCE = 2 / 3, 8, 5_000, 50
+SHARE, N_FOLDS, MAX_TREES, PATIENCE = 2 / 3, 8, 5_000, 50
 COSTS = {False: "AUC x 100", True: "RMSE, %"}
 Floats = NDArray[np.float64]
 PUBLISHED = ("XGBoost", "XGBoost, tuned", "linear model, tuned")
@@ -76,7 +76,7 @@ def by_xgboost(prepared: Prepared, train: NDArray[np.bool_], _: float, seed: int
     for fold in np.array_split(rows, N_FOLDS):
         others = np.setdiff1d(rows, fold)
         model = kind(
-            n_estimators=MOST_TREES, max_depth=6, learning_rate=0.1, n_jobs=1, tree_method="hist", random_state=seed,
+            n_estimators=MAX_TREES, max_depth=6, learning_rate=0.1, n_jobs=1, tree_method="hist", random_state=seed,
             enable_categorical=True, early_stopping_rounds=PATIENCE, eval_metric=measure,
         )  # fmt: skip
         seen = [(frame.iloc[fold], table.label[fold])]

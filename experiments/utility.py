@@ -200,7 +200,7 @@ def _prepared(task: str, folder: str | None) -> Prepared:
 
 FLOORS = harness.settings_of("floors")
 """By task and epsilon, what the default's mean has to reach, but for one standard error."""
-MOST_BEHIND, LEAST_R2 = 0.01, -0.05
+MAX_BEHIND, MIN_R2 = 0.01, -0.05
 """Of numbers: how far the default may be below another private method; what no method of the package may fall below."""
 
 # Runs -----------------------------------------------------------------------------------------------------------------
@@ -330,14 +330,14 @@ def _gates(found: Found, ranks: Mapping[str, Sequence[int]]) -> dict[str, bool]:
             gates[f"{task} at epsilon {epsilon:g}: {mean:.4f} ± {error:.4f}, asked {floor:g}"] = reached
         if task in numbers:
             own = found.get((task, DEFAULT, epsilon))
-            if method != XGBOOST and own is not None and own[:, 0].mean() < mean - MOST_BEHIND:
+            if method != XGBOOST and own is not None and own[:, 0].mean() < mean - MAX_BEHIND:
                 behind.append(f"{task} at {epsilon:g} below {method} by {mean - own[:, 0].mean():.4f}")
-            if method in OURS and mean < LEAST_R2:
+            if method in OURS and mean < MIN_R2:
                 low[method] = min(float(mean), low.get(method, 0.0))
     least = [f"{method} {mean:.2f}" for method, mean in low.items()]
     if numbers.intersection(task for task, _, _ in found):
-        gates["; ".join([f"of numbers no private method is ahead by more than {MOST_BEHIND}", *behind])] = not behind
-        gates["; ".join([f"no method of the package has an R2 below {LEAST_R2}", *least])] = not low
+        gates["; ".join([f"of numbers no private method is ahead by more than {MAX_BEHIND}", *behind])] = not behind
+        gates["; ".join([f"no method of the package has an R2 below {MIN_R2}", *least])] = not low
     if DEFAULT in ranks:
         n_cells, first = len(ranks[DEFAULT]), ranks[DEFAULT].count(1)
         average = f"{np.mean(ranks[DEFAULT]):.2f}, first in {first} of {n_cells} cells"

@@ -1,6 +1,6 @@
 """Lumberjack, a method from outside the package: the section [lumberjack] of a plan, and where its parts are.
 
-    plug_in()           plans may say `algorithm = "lumberjack"` from then on
+plug_in()           plans may say `algorithm = "lumberjack"` from then on
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
 from hedgerow.training.presets import Preset
 
-MOST_TREES = 256
+MAX_TREES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ def check(plan: Plan) -> None:
     model = plan.model
     if model.weight_update != "averaging":
         raise refuse("model.weight_update", model.weight_update, '"averaging" with "lumberjack"')
-    if not isinstance(model.n_trees, str) and model.n_trees > MOST_TREES:
-        raise refuse("model.n_trees", model.n_trees, f'at most {MOST_TREES} with "lumberjack"')
+    if not isinstance(model.n_trees, str) and model.n_trees > MAX_TREES:
+        raise refuse("model.n_trees", model.n_trees, f'at most {MAX_TREES} with "lumberjack"')
 
 
 def _parts() -> Parts:

@@ -12,7 +12,7 @@ releases, so that questions depend on them costs nothing (adaptive composition).
 
 With `UNIT` = U integers per record, T trees and units of k rows a round has the L2 sensitivity sqrt(T) k U, and so have
 the leaves' counts by class; a number's sum and count together sqrt(2 T) k U. All are attained, by k equal rows. So
-mu² = R / m_s² + 1 / m_l², for R rounds and the noise multipliers of search and leaves. The search ends at `MOST_ASKED`
+mu² = R / m_s² + 1 / m_l², for R rounds and the noise multipliers of search and leaves. The search ends at `MAX_ASKED`
 entries whatever was released: one site that lies makes no vector longer than the account has planned for. The authors'
 prototype adds noise to nodes that are not empty only, and pays for that with delta; here every node of a layer has it.
 """
@@ -39,11 +39,11 @@ from hedgerow.trees.random_trees import PublicRandom
 Nodes = NDArray[np.int64]
 UNIT = 2**10
 """Integers per record, and per 1.0 of a scaled label."""
-MOST_ASKED = 2**20
+MAX_ASKED = 2**20
 """Nodes that a whole search asks for at most; and leaves that it ends with."""
 FIRST_LOOK, LATER_LOOK = 10, 5
 """How far below a subtree's root it is looked at: a sum names all nodes of a layer, also those without a record."""
-MOST_TESTS = 7
+MAX_TESTS = 7
 """Questions that say where a node is, see `Pieces`: they leave one of a model's eight levels."""
 LIGHT, UNKNOWN, HEAVY = -1, 0, 1
 
@@ -265,7 +265,7 @@ class Search:
             so what is asked for does not bound them, and one site that lies could have more than nodes can hold.
     """
 
-    def __init__(self, forest: Forest, height: int, most_leaves: int = MOST_ASKED) -> None:
+    def __init__(self, forest: Forest, height: int, most_leaves: int = MAX_ASKED) -> None:
         self._forest = forest
         # Every heavy node makes one leaf two.
         self._most_heavy = most_leaves - len(forest.routes.roots)
@@ -281,7 +281,7 @@ class Search:
             for roots, height in self._subtrees:
                 middle = look(height, is_first=self._is_first)
                 # What is more than a whole search may ask for stays as it is: light.
-                room = max(0, MOST_ASKED - self.n_asked) >> middle
+                room = max(0, MAX_ASKED - self.n_asked) >> middle
                 layer = roots[:room]
                 self.n_asked += len(layer) << middle
                 for _ in range(middle):
@@ -380,14 +380,14 @@ class Pieces:
     """Trees of few levels that add up to a deep one.
 
     A tree of a model has at most 8 levels. A deeper tree is the sum of several: the first has its upper levels, and 0
-    below where it goes on. There another one asks where the node is, up to `MOST_TESTS` questions one below the other,
+    below where it goes on. There another one asks where the node is, up to `MAX_TESTS` questions one below the other,
     is 0 for all records elsewhere, and has the next levels; and so on. A record's values add up to that of its leaf.
     A node that more questions are needed for is a leaf.
 
     Args:
         forest: whose splits the trees have.
         grid: the plan's.
-        depth: levels of every piece, more than `MOST_TESTS` where a tree is deeper than that.
+        depth: levels of every piece, more than `MAX_TESTS` where a tree is deeper than that.
     """
 
     def __init__(self, forest: Forest, grid: Grid, depth: int) -> None:
@@ -418,7 +418,7 @@ class Pieces:
                 if not node.sides:
                     first, last = _leaves_below(place, n_nodes)
                     piece[3][first:last] = value_of(node.sums)
-                elif place >= n_nodes and len(list(self._tests(own))) <= MOST_TESTS:
+                elif place >= n_nodes and len(list(self._tests(own))) <= MAX_TESTS:
                     left_over.append((node, own))
                 elif place >= n_nodes:
                     piece[3][place - n_nodes] = value_of(node.sums)

@@ -15,12 +15,12 @@ Ours are, each because sums over sites are all that there is, or because a model
   threshold that a delta pays for (their sparse histogram), the account is exact Gaussian DP, and looks stay close
   enough to a subtree's root (10 layers the first time, 5 later) for a layer to be sent. 24 layers take 5 rounds.
 - A node is heavy from 4 deviations of the noise on, from `least_records`, and from so many records that the whole
-  search cannot be expected to ask for more nodes than `MOST_ASKED`.
+  search cannot be expected to ask for more nodes than `MAX_ASKED`.
 - Leaves release their counts, and a leaf's value is the share of each class, averaged over the trees: their option
   "noisy fraction". Their default votes for one class by the exponential mechanism, which says less to a ranking.
 - Numbers: the mean of the leaf instead, drawn to that of the tree.
 - Categories are split one against the rest, where theirs are encoded so; cuts are on the plan's grid; where a node lies
-  takes `MOST_TESTS` questions at most.
+  takes `MAX_TESTS` questions at most.
 - Leaves whose released count is within two deviations of nothing join their sibling, and what is left of a tree that
   is deeper than 8 levels is the sum of several trees (`forest.Pieces`). Both are post-processing.
 """
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from experiments.lumberjack import Lumberjack
 from experiments.lumberjack.forest import (
     LATER_LOOK,
-    MOST_ASKED,
+    MAX_ASKED,
     UNIT,
     Forest,
     Kept,
@@ -143,7 +143,7 @@ def _threshold(run: Run, query: NodeCounts) -> int:
     own, n_trees = Lumberjack.of(run.plan), run.settings.n_trees
     # A heavy node sends the search to a layer below each of its children; half of what may be asked is for those.
     affordable = n_trees * run.plan.privacy.n_records * run.plan.privacy.rows_per_unit * 2 ** (LATER_LOOK + 2)
-    least: int = max(own.least_records, -(-affordable // MOST_ASKED))
+    least: int = max(own.least_records, -(-affordable // MAX_ASKED))
     return max(math.ceil(own.threshold * run.sigma(query)), least * UNIT)
 
 

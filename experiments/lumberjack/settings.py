@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from experiments.lumberjack import Lumberjack
-from experiments.lumberjack.forest import MOST_ASKED, UNIT, LeafCounts, NodeCounts, look, rounds_of
+from experiments.lumberjack.forest import MAX_ASKED, UNIT, LeafCounts, NodeCounts, look, rounds_of
 from hedgerow.methods.line import asks_for_line, choose_line_share, divide_line_share, list_line_rounds
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
@@ -61,7 +61,7 @@ def n_statistics(plan: Plan) -> int:
 
 def most_leaves(plan: Plan) -> int:
     """Leaves of all trees at most; nodes hold no vectors of more than 2^22 entries."""
-    return min(MOST_ASKED, 4 * MOST_ASKED // n_statistics(plan))
+    return min(MAX_ASKED, 4 * MAX_ASKED // n_statistics(plan))
 
 
 def sensitivities_squared(plan: Plan, n_trees: int) -> tuple[int, int]:
@@ -106,7 +106,7 @@ def _alike_rounds(plan: Plan, settings: LumberjackSettings) -> list[AlikeRounds]
     return [
         AlikeRounds.of(
             NodeCounts,
-            length=MOST_ASKED,
+            length=MAX_ASKED,
             bound=UNIT,
             sensitivity_squared=search,
             noise_multiplier=settings.search_multiplier,
@@ -115,7 +115,7 @@ def _alike_rounds(plan: Plan, settings: LumberjackSettings) -> list[AlikeRounds]
         AlikeRounds.of(
             LeafCounts,
             length=most_leaves(plan) * n_entries,
-            grid_length=MOST_ASKED * n_entries,
+            grid_length=MAX_ASKED * n_entries,
             bound=UNIT,
             sensitivity_squared=leaves,
             noise_multiplier=settings.noise_multiplier,

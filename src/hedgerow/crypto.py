@@ -303,7 +303,7 @@ def _load_key(public: bytes) -> Ed25519PublicKey:
 # Hashes of what was verified. In one process many nodes check the same public header; the hash is kept
 # and not the message, which may be large. Failures are never remembered.
 _VERIFIED: dict[bytes, None] = {}
-_MOST_REMEMBERED = 8192
+_MAX_REMEMBERED = 8192
 
 
 def forget_verified() -> None:
@@ -326,7 +326,7 @@ def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
         _load_key(public).verify(signature, signed)
     except (InvalidSignature, ValueError) as error:
         raise PrimitiveFault("bad-signature") from error
-    if len(_VERIFIED) >= _MOST_REMEMBERED:
+    if len(_VERIFIED) >= _MAX_REMEMBERED:
         _VERIFIED.clear()
     _VERIFIED[claim] = None
 

@@ -443,7 +443,7 @@ SUFFIX = ".invitation"
 COORDINATOR = "coordinator"
 """The name of the coordinator of every study; no party can have it."""
 PLAN, ROSTER, POLICY = "plan.toml", "roster.toml", "policy.toml"
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 """Of an invitation."""
 _WARNING = "Secret until it has been used. Anyone who has this file can ask to take part in this party's name."
 
@@ -522,8 +522,8 @@ def read_invitation(path: Path) -> StudyInvitation:
     """The invitation in a file; raises as `parse_invitation`."""
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
             raise UsageError("invitation-file", where=str(path))
         # An editor, or a mail program, may have put a byte-order mark first.
         return parse_invitation(content.decode("utf-8-sig"), str(path))

@@ -732,7 +732,7 @@ def test_a_request_has_to_be_there_in_time_as_a_whole(tmp_path: Path, monkeypatc
 
 def test_a_node_that_hangs_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It took the request, and does not answer."""
-    monkeypatch.setattr(node_socket, "_LONGEST_ANSWER", 0.2, raising=False)
+    monkeypatch.setattr(node_socket, "_MAX_ANSWER", 0.2, raising=False)
     listener = NodeSocket(tmp_path / "s")
     refused: list[str] = []
 

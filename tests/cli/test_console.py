@@ -89,7 +89,7 @@ def test_a_long_run_keeps_a_short_curve(page: Console) -> None:
     for done in range(2000):
         page.show(replace(REPORT, rounds_done=done, epsilon_spent=done / 2000), since)
     curve = state(page)["curve"]
-    assert len(curve) <= watch.MOST_POINTS and curve[-1] == [1999, 1999 / 2000] and curve == sorted(curve)
+    assert len(curve) <= watch.MAX_POINTS and curve[-1] == [1999, 1999 / 2000] and curve == sorted(curve)
 
 
 def test_a_run_without_privacy_and_one_that_was_given_up(page: Console) -> None:

@@ -43,7 +43,7 @@ def short_lines() -> Iterator[None]:
     """Lines beyond the length that a record may have are short ones here."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (hedgerow.data.lines, hedgerow.data.tables):
-            patch.setattr(module, "MOST_BYTES", MOST)
+            patch.setattr(module, "MAX_BYTES", MOST)
         yield
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.data.columns import Place, category_indices, identifiers, numbers
-from hedgerow.data.lines import MOST_BYTES
+from hedgerow.data.lines import MAX_BYTES
 from hedgerow.data.sources import column_names, read_records
 from hedgerow.data.units import Records, concatenate, records_from_columns
 from hedgerow.errors import DataError
@@ -281,7 +281,7 @@ def test_damaged_files(name: str, content: bytes, code: str, sick_plan: SickPlan
 def test_a_parquet_cell_has_a_limit(write_file: WriteFile, n_more: int, sick_plan: SickPlan) -> None:
     """A few kilobytes unpack to a cell that fills a site's memory; a line of CSV has the same limit."""
     path = write_file("a.parquet", b"")
-    for length, code in ((MOST_BYTES + 1, "data-cell-too-long"), (MOST_BYTES - 64, "")):
+    for length, code in ((MAX_BYTES + 1, "data-cell-too-long"), (MAX_BYTES - 64, "")):
         sexes = ["f" * length, *["f"] * n_more]
         n_rows = len(sexes)
         pq.write_table(pa.table({"age": [1] * n_rows, "sex": sexes, "sick": ["no"] * n_rows}), path, compression="zstd")

@@ -323,7 +323,7 @@ def test_plans_that_contradict_themselves_are_refused() -> None:
 
 def test_a_search_never_asks_for_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """With everything heavy the search stops at its limit, and what is left are leaves that hold all records once."""
-    monkeypatch.setattr(grown, "MOST_ASKED", 2**12)
+    monkeypatch.setattr(grown, "MAX_ASKED", 2**12)
     plan = jack_plan()
     forest = Forest(plan, build_grid(plan), 1, 3)
     search, n_asked = Search(forest, 24), 0

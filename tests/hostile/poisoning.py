@@ -42,9 +42,9 @@ WAYS = {"no groups": (0, False), "3 groups": (3, False), "3 drawn": (3, True)}
 """Groups of sites, and whether they are drawn anew."""
 SLACK = 1.2
 """Rows that a site declares, for each that it has."""
-LEAST_OF_GROUP = 300
+MIN_OF_GROUP = 300
 """Test records of a public group whose rate is looked at."""
-MOST_OF_HONEST, MOST_MOVED, MOST_MOVED_BY_AGE = 0.01, 0.03, 0.05
+MAX_OF_HONEST, MAX_MOVED, MAX_MOVED_BY_AGE = 0.01, 0.03, 0.05
 """What groups may cost when all are honest, and one site of ten may move AUC by at epsilon 1."""
 
 
@@ -218,7 +218,7 @@ def public_groups(plan: Plan, rows: SiteData) -> list[tuple[int, int]]:
         (number, int(code))
         for number in features or range(len(plan.features))
         for code, count in zip(*np.unique(rows.codes[number], return_counts=True), strict=True)
-        if LEAST_OF_GROUP <= count <= rows.n_records // 10
+        if MIN_OF_GROUP <= count <= rows.n_records // 10
     ]
     found = [(number, code) for number, code in found if not features or code < len(plan.features[number].categories)]
     found = found or [(0, int(np.bincount(rows.codes[0]).argmax()))]
@@ -372,7 +372,7 @@ def main(argv: list[str]) -> int:
             print(f"{way:<9}  {lie.name:<24} {text}".rstrip(), flush=True)
             if not case.n_groups:
                 alone = max(alone, moved if math.isfinite(moved) else 0.0)
-            most = MOST_OF_HONEST if lie == LIES[0] else MOST_MOVED_BY_AGE if is_by_age else MOST_MOVED
+            most = MAX_OF_HONEST if lie == LIES[0] else MAX_MOVED_BY_AGE if is_by_age else MAX_MOVED
             if way == "3 groups" and n_sites == SITES[1] and epsilon == 1:
                 misses += (
                     [f"{lie.name}, {'by age' if is_by_age else 'alike'}: AUC by {lost:.3f}"] if lost > most else []

@@ -20,7 +20,7 @@ from hedgerow.errors import HedgerowError, ModelError, PlanError, RemoteProtocol
 from hedgerow.local.training import train
 from hedgerow.methods.tasks import EvaluationTask, read_plan
 from hedgerow.models.model import Model
-from hedgerow.plan.fields import MOST_VALUES, escape_for_terminal, parse_toml, require_plain
+from hedgerow.plan.fields import MAX_VALUES, escape_for_terminal, parse_toml, require_plain
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.identities import Role, build_roster, create_identity, parse_roster, read_private, read_public
@@ -165,7 +165,7 @@ def test_letters_of_every_script_are_plain() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"[" + b"[]," * MOST_VALUES + b"[]]", b'{"features":[[' + b"0," * MOST_VALUES + b"0]]}"]
+    "content", [b"[" + b"[]," * MAX_VALUES + b"[]]", b'{"features":[[' + b"0," * MAX_VALUES + b"0]]}"]
 )
 def test_a_plan_of_too_many_values_is_not_gone_through(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator could otherwise keep each node busy for seconds with every invitation."""
@@ -174,7 +174,7 @@ def test_a_plan_of_too_many_values_is_not_gone_through(content: bytes, monkeypat
         read_plan(content)
     assert refused.value.code == "plan-unreadable"
     with pytest.raises(ValueError, match="more than 250,000 values"):
-        require_plain(json.loads(content), MOST_VALUES)
+        require_plain(json.loads(content), MAX_VALUES)
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ from hedgerow.secagg.messages import Acknowledgement, Kind, RoundSpec, ShareMess
 from hedgerow.secagg.transitions import Code
 from hedgerow.server.coordinator import RunEvent
 from hedgerow.server.release import Outcome, Releaser
-from hedgerow.server.sites import MOST_UNACKNOWLEDGED, Connection, Consent, Sites
+from hedgerow.server.sites import MAX_UNACKNOWLEDGED, Connection, Consent, Sites
 from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived
@@ -566,7 +566,7 @@ def test_of_missing_acknowledgements_the_end_of_most_pairs_goes_first(
         site.link, site.consent = Connection.CONNECTED, Consent.READY
     named = dict(zip("abcdefg", (site.name for site in sites), strict=True))
     for one, other in pairs:
-        sites[named[one]].fault_counts.unacknowledged[named[other]] = MOST_UNACKNOWLEDGED
+        sites[named[one]].fault_counts.unacknowledged[named[other]] = MAX_UNACKNOWLEDGED
     assert sites.members_for_next_epoch() == {named[letter] for letter in left}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.client.budget import MOST_UNUSED_DRAWS
+from hedgerow.client.budget import MAX_UNUSED_DRAWS
 from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError
 from hedgerow.methods.replica import Replica
@@ -410,7 +410,7 @@ def test_a_run_that_was_paid_for_stays_so_when_the_state_folder_is_lost(federate
     federation.run()
     drop_the_run(federation)
     for party in federation.parties.values():
-        for number in range(MOST_UNUSED_DRAWS - 1):
+        for number in range(MAX_UNUSED_DRAWS - 1):
             party.book.note_draw(cheap.digest, bytes([number]) * 32, 1)
         party.kill()
         for name in lost:
@@ -432,7 +432,7 @@ def test_set_ups_under_a_number_that_was_used_before_are_counted(
         raise killed
 
     monkeypatch.setattr(EpochSetup, "close_nonces", look_and_drop)
-    for _ in range(MOST_UNUSED_DRAWS):
+    for _ in range(MAX_UNUSED_DRAWS):
         with pytest.raises(killed):
             federation.run()
         write(federation, "update run set attempt = 0")

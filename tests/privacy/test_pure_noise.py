@@ -15,7 +15,7 @@ from hedgerow.errors import PrivacyError
 from hedgerow.privacy import noise as samplers
 from hedgerow.privacy.noise import SeededNoise, SystemNoise, sample_discrete_laplace, select
 
-LEAST_P = 1e-6
+MIN_P = 1e-6
 """One of these tests fails by chance in about a hundred thousand runs."""
 
 
@@ -37,7 +37,7 @@ def test_the_discrete_laplace_has_its_distribution(scale: int) -> None:
 
     shares = np.diff([0.0, *(below(int(border)) for border in borders), 1.0])
     counts = np.bincount(np.searchsorted(borders, drawn), minlength=len(shares))
-    assert chisquare(counts, shares * len(drawn)).pvalue > LEAST_P
+    assert chisquare(counts, shares * len(drawn)).pvalue > MIN_P
 
 
 @pytest.mark.parametrize("scale", [1, 40, 10_000])
@@ -52,7 +52,7 @@ def test_choices_have_the_exponential_mechanisms_distribution(scale: int) -> Non
     large = expected > 5
     rest = np.append(seen[large], seen[~large].sum()), np.append(expected[large], expected[~large].sum())
     kept = rest[1] > 0
-    assert chisquare(rest[0][kept], rest[1][kept] * rest[0].sum() / rest[1].sum()).pvalue > LEAST_P
+    assert chisquare(rest[0][kept], rest[1][kept] * rest[0].sum() / rest[1].sum()).pvalue > MIN_P
 
 
 def test_parts_without_candidates_have_no_choice() -> None:
@@ -79,7 +79,7 @@ def test_the_bytes_may_come_in_any_pieces(size: int, monkeypatch: pytest.MonkeyP
 
     scores = [np.array([0, 500, 900], dtype=np.int64)] * 50
     whole = sample_discrete_laplace(9, 300, source()).tolist(), select(scores, 300, source()).tolist()
-    monkeypatch.setattr(samplers, "SMALLEST_REQUEST", size)
+    monkeypatch.setattr(samplers, "MIN_REQUEST", size)
     hungry = dataclasses.replace(samplers._LAPLACE, bytes_per_draw=0, uniforms_per_draw=0)
     monkeypatch.setattr(samplers, "_LAPLACE", hungry)
     assert (sample_discrete_laplace(9, 300, source()).tolist(), select(scores, 300, source()).tolist()) == whole

@@ -260,9 +260,9 @@ def _stream_with_k(k: int) -> np.ndarray:
 def test_the_largest_deviate_fits_and_a_larger_one_is_an_error() -> None:
     """Protects int64: 511 sigma of the largest sigma is exact, and a stream that drives k beyond is refused."""
     out = np.zeros(1, dtype=np.int64)
-    filled, _ = kernels.fill(_stream_with_k(kernels.LARGEST_K), False, kernels.LARGEST_SIGMA, out, 0)
+    filled, _ = kernels.fill(_stream_with_k(kernels.MAX_K), False, kernels.MAX_SIGMA, out, 0)
     j = int.from_bytes(b"\x01" * 7, "little") % 2**53
     assert filled == 1
     assert out[0] == -(511 * 2**53 + j)
-    filled, _ = kernels.fill(_stream_with_k(kernels.LARGEST_K + 1), False, kernels.LARGEST_SIGMA, out, 0)
+    filled, _ = kernels.fill(_stream_with_k(kernels.MAX_K + 1), False, kernels.MAX_SIGMA, out, 0)
     assert filled == -1

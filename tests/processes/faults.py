@@ -91,7 +91,7 @@ CHECKS = (
     "honest parties accused",
 )  # fmt: skip
 _LOSSES = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
-_MOST_LIVES = 8
+_MAX_LIVES = 8
 FULL = 0
 """In place of a strike's signal: from now on no file of the process may grow."""
 MUTATING, NUMBERS, LYING, SILENT = "damages what it sends", "sends other numbers", "lies in its first word", "is silent"
@@ -549,7 +549,7 @@ class Play:
     def _was_the_last(self, party: Party, code: int, word: str) -> bool:
         """Whether an operator would leave it at that: it has finished, or its run was given up."""
         if party.name == self.hostile:
-            return self.hub.is_over or len(party.lives) > _MOST_LIVES
+            return self.hub.is_over or len(party.lives) > _MAX_LIVES
         if code < 0 or code in (10, 130):
             # Nobody starts a node again for a coordinator that never comes back.
             return party is not self.hub and self.hub.is_over and (self.n_closings > 1 or self._has_vanished)

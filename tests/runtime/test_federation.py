@@ -89,7 +89,7 @@ def test_a_coordinator_that_counts_every_share_of_noise_is_refused(
     federate: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site that sees the releases takes its own share away; nodes do not believe an account that forgets this."""
-    monkeypatch.setattr(phases, "LEAST_COLLUDERS", 0)
+    monkeypatch.setattr(phases, "MIN_COLLUDERS", 0)
     federation = federate(4, make_plan(privacy={"noise": "distributed"}), noise=SystemNoise(os.urandom))
     with pytest.raises(AggregationError):
         federation.run()

@@ -18,7 +18,7 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, Query
+from hedgerow.protocol.queries import MAX_SCORE, IntVector, Query
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import Releaser, run_program
 from tests.builders import make_data, make_plan, take
@@ -377,7 +377,7 @@ def test_no_lie_of_a_site_makes_a_choice_fail() -> None:
             with np.errstate(over="ignore"):
                 total = own + lie
             scores = [found for _, found in candidate_scores(query, total) if len(found)]
-            assert all(found.max() <= LARGEST_SCORE for found in scores)
+            assert all(found.max() <= MAX_SCORE for found in scores)
             assert len(Releaser(SeededNoise(1)).release(query, total)) == query.release_length
 
 

@@ -10,7 +10,7 @@ from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto import KEY_BYTES, OVERHEAD_BYTES, SHARE_BYTES, Identity
 from hedgerow.secagg import messages
 from hedgerow.secagg.guarantees import MAX_NODES, default_wishes, derive
-from hedgerow.secagg.masks import LEAST_COLLUDERS
+from hedgerow.secagg.masks import MIN_COLLUDERS
 from hedgerow.secagg.messages import Kind, build_signed_list
 from hedgerow.secagg.view import EpochRecord
 from hedgerow.server.coordinator import most_slots
@@ -23,7 +23,7 @@ def setup_sizes(n_sites: int, n_slots: int = 0) -> dict[str, int]:
     content that is made up: their lengths do not depend on it.
     """
     n_slots = n_slots or most_slots(n_sites)
-    degree = derive(n_sites, default_wishes(n_sites, least_colluders=LEAST_COLLUDERS)).degree or n_sites - 1
+    degree = derive(n_sites, default_wishes(n_sites, least_colluders=MIN_COLLUDERS)).degree or n_sites - 1
     some, near, signer = bytes(HASH_BYTES), tuple(range(degree)), Identity(bytes(32))
     coordinator, *keys = (Identity(number.to_bytes(32, "big")).public for number in range(1, n_sites + 2))
     named = (messages.Site(f"site-{number:04}", key) for number, key in enumerate(keys))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor
 from hedgerow.errors import DataError
-from hedgerow.losses.poisson import LARGEST_COUNT
+from hedgerow.losses.poisson import MAX_COUNT
 from hedgerow.survey.bounds import Range, range_of_label, usual_classes
 from hedgerow.survey.kinds import USUAL_CLASSES
 from hedgerow.survey.queries import N_OCTAVES, OctaveCounts, blank, find_octaves, noise_deviation
@@ -113,9 +113,9 @@ def test_counts_have_room_above_what_is_seen(mean: float) -> None:
     """The model of counts begins at their level: a wide range costs nothing, and a narrow one cuts rare large ones."""
     labels = np.random.default_rng(3).negative_binomial(1, 1 / (1 + mean), 5000).astype(np.float64)
     found = searched(labels, 0.5, 1, is_count=True)
-    assert found.is_seen and found.low == 0 and labels.max() < found.high <= LARGEST_COUNT
+    assert found.is_seen and found.low == 0 and labels.max() < found.high <= MAX_COUNT
     assert not searched(-1 - labels, 3.0, 1, is_count=True).is_seen
-    assert not searched(labels + 2 * LARGEST_COUNT, 3.0, 1, is_count=True).is_seen
+    assert not searched(labels + 2 * MAX_COUNT, 3.0, 1, is_count=True).is_seen
 
 
 def test_values_far_from_zero_are_zoomed_into_or_refused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods.adassp.linear import GRAM_SHIFT, LinearBasis
-from hedgerow.methods.adassp.program import LEAST_RIDGE, boost_adassp, correct_gram
+from hedgerow.methods.adassp.program import MIN_RIDGE, boost_adassp, correct_gram
 from hedgerow.methods.adassp.settings import AdasspSettings, resolve_adassp
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
@@ -113,7 +113,7 @@ def test_the_model_is_the_papers_formula(loss: str, epsilon: float) -> None:
     gram_query = run.queries[0]
     sigma = math.ceil(own.gram_multiplier * math.sqrt(gram_query.sensitivity_squared)) * 2**GRAM_SHIFT / basis.unit**2
     wanted = own.noise_ridge * sigma * math.sqrt(len(gram))
-    ridge = max(0.0, wanted - float(np.linalg.eigvalsh(gram)[0])) + LEAST_RIDGE
+    ridge = max(0.0, wanted - float(np.linalg.eigvalsh(gram)[0])) + MIN_RIDGE
     total = np.sum(run.releases[1:], axis=0) * RECORD_NORM / basis.unit / RECORD_NORM
     theta = np.linalg.solve(gram + ridge * np.eye(len(gram)), total)
     expected = np.zeros(100)

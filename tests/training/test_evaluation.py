@@ -31,7 +31,7 @@ from hedgerow.evaluation.estimates import (
 from hedgerow.evaluation.program import UNIT, EvaluationProgram, evaluate_ensemble, schedule_of_evaluation
 from hedgerow.evaluation.sums import (
     ERROR_EDGES,
-    LARGEST_ERROR,
+    MAX_ERROR,
     ErrorMoments,
     GroupedSums,
     ScoreHistogram,
@@ -550,12 +550,12 @@ SHAPES = ("normal", "laplace", "student")
 def drawn_errors(random: np.random.Generator, shape: str, spread: float, n: int) -> NDArray[np.float64]:
     """Sizes of errors, in units of 2**-16 of the scaled label, none beyond the largest that there is."""
     draws = {"normal": random.normal(size=n), "laplace": random.laplace(size=n), "student": random.standard_t(3, n)}
-    return np.minimum(np.abs(draws[shape]) * spread * SCORE_UNIT, LARGEST_ERROR)
+    return np.minimum(np.abs(draws[shape]) * spread * SCORE_UNIT, MAX_ERROR)
 
 
 def histogram_of(errors: NDArray[np.float64], noise: float, random: np.random.Generator) -> ErrorHistogram:
     """The released histogram of some errors, in the program's bins."""
-    uppers = np.append(ERROR_EDGES, LARGEST_ERROR)
+    uppers = np.append(ERROR_EDGES, MAX_ERROR)
     counts = np.bincount(np.searchsorted(ERROR_EDGES, errors), minlength=len(uppers))
     noisy = counts + random.normal(0, noise, len(uppers))
     return ErrorHistogram(tuple(map(float, uppers)), tuple(noisy.tolist()), noise)

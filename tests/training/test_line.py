@@ -17,9 +17,9 @@ from hedgerow.errors import PlanError
 from hedgerow.local.training import train
 from hedgerow.methods.line import (
     FIRST_OCTAVE,
-    LARGEST_SLOPE,
     LINE_LENGTH,
-    MOST_DOUBLINGS,
+    MAX_DOUBLINGS,
+    MAX_SLOPE,
     N_OCTAVES,
     LineSums,
     SpreadSums,
@@ -60,7 +60,7 @@ def record_sums(query: LineSums, label: int, score: int) -> list[int]:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    data=st.data(), doublings=st.integers(0, MOST_DOUBLINGS), centre=st.integers(-(2**16), 2**16),
+    data=st.data(), doublings=st.integers(0, MAX_DOUBLINGS), centre=st.integers(-(2**16), 2**16),
     rows=st.integers(1, 3),
 )  # fmt: skip
 def test_sums_are_those_of_their_definition(data: st.DataObject, doublings: int, centre: int, rows: int) -> None:
@@ -121,12 +121,12 @@ def test_without_noise_it_is_the_line_through_the_records(size: float, slope: fl
 @given(
     released=st.lists(st.integers(-(2**62), 2**62), min_size=LINE_LENGTH, max_size=LINE_LENGTH),
     sigma=st.sampled_from([0.0, 1.0, 1e6, 1e15]),
-    doublings=st.integers(0, MOST_DOUBLINGS),
+    doublings=st.integers(0, MAX_DOUBLINGS),
 )
 def test_any_release_gives_a_line(released: list[int], sigma: float, doublings: int) -> None:
     """Nothing overflows, and no slope turns scores around."""
     constant, slope = fit_line(np.array(released, dtype=np.int64), sigma, doublings)
-    assert math.isfinite(constant) and 0 <= slope <= LARGEST_SLOPE
+    assert math.isfinite(constant) and 0 <= slope <= MAX_SLOPE
 
 
 def test_noise_is_taken_out_and_signal_is_left() -> None:

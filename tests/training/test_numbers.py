@@ -16,10 +16,10 @@ from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.local.training import train
-from hedgerow.losses.tables import LARGEST_UNIT, double_residuals
+from hedgerow.losses.tables import MAX_UNIT, double_residuals
 from hedgerow.methods.adassp.program import solve_centred
 from hedgerow.methods.boosting.schedule import BoostingSettings
-from hedgerow.methods.line import MOST_DOUBLINGS, SpreadSums, choose_doublings
+from hedgerow.methods.line import MAX_DOUBLINGS, SpreadSums, choose_doublings
 from hedgerow.methods.linear_start import LabelSums
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.score_bins import ScoreBins
@@ -67,7 +67,7 @@ def test_the_spread_about_scores_is_that_of_its_definition(data: st.DataObject, 
 @settings(max_examples=60, deadline=None)
 @given(
     label=st.integers(-(2**16), 2**16), score=st.integers(-(2**31), 2**31 - 1),
-    doublings=st.integers(0, MOST_DOUBLINGS),
+    doublings=st.integers(0, MAX_DOUBLINGS),
 )  # fmt: skip
 def test_a_doubled_residual_is_clipped_as_any_other(label: int, score: int, doublings: int) -> None:
     """Doubled before it is clipped, so the largest norm, and with it the noise, is the same however often."""
@@ -112,8 +112,8 @@ def test_noise_that_hides_the_spread_is_not_taken_for_a_small_one() -> None:
     """A spread below its noise doubles no further than the noise allows, and no unit leaves what kernels hold."""
     loss = resolve(make_plan("regression")).loss(make_plan("regression"))
     found = [choose_doublings(spread, loss) for spread in (1.0, 0.2, 0.15, 0.08, 0.07, 0.0)]
-    assert found == [0, 0, 1, 1, 2, MOST_DOUBLINGS]
-    wide = dataclasses.replace(loss, scales=np.array([LARGEST_UNIT / 3, 1.0]))
+    assert found == [0, 0, 1, 1, 2, MAX_DOUBLINGS]
+    wide = dataclasses.replace(loss, scales=np.array([MAX_UNIT / 3, 1.0]))
     assert choose_doublings(0.0, wide) == 1
 
 

@@ -25,9 +25,9 @@ from hedgerow.methods.registry import resolve
 from hedgerow.methods.score_bins import (
     BINS_LENGTH,
     BINS_SENSITIVITY_SQUARED,
-    LEAST_STRETCH,
-    MOST_SHIFT,
-    MOST_STRETCH,
+    MAX_SHIFT,
+    MAX_STRETCH,
+    MIN_STRETCH,
     N_BINS,
     KnownBins,
     LinePrior,
@@ -228,7 +228,7 @@ def test_any_release_gives_a_line_that_keeps_the_order(released: list[int], sigm
         at = np.array([own.place for own in known.bins])
         for curve in (expect_class, partial(expect_numbers, at=at)):
             shift, stretch = fit_score_line(known, curve, prior)
-            assert abs(shift) <= MOST_SHIFT and LEAST_STRETCH <= stretch <= MOST_STRETCH
+            assert abs(shift) <= MAX_SHIFT and MIN_STRETCH <= stretch <= MAX_STRETCH
 
 
 def skewed(plan: Plan, n: int) -> SiteData:

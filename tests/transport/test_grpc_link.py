@@ -15,7 +15,7 @@ import pytest
 
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.transport import grpc_link
-from hedgerow.transport.grpc_link import DEFAULTS, LEAST_SPEED, Caller, GrpcLink, background, get_next, within
+from hedgerow.transport.grpc_link import DEFAULTS, MIN_SPEED, Caller, GrpcLink, background, get_next, within
 
 
 class EndedStream:
@@ -161,11 +161,11 @@ def test_a_peer_that_takes_nothing_is_named() -> None:
 def test_a_long_message_has_the_time_that_it_takes_on_a_slow_line() -> None:
     """A site on a slow line is not cut in the middle of its longest message; one that takes nothing of it still is."""
     longest = bytes(DEFAULTS.max_message_bytes)
-    seconds = len(longest) / LEAST_SPEED
+    seconds = len(longest) / MIN_SPEED
 
     async def scene() -> tuple[bool, WireRefusal, float]:
         near, _ = pair()
-        near.speed = LEAST_SPEED
+        near.speed = MIN_SPEED
         link = link_over(near)
         running = asyncio.ensure_future(link.run())
         link.offer(longest)

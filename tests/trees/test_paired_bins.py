@@ -142,10 +142,10 @@ def test_a_large_batch_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch)
     query = make_query(random, 4, random_trees(random, 3, 1, [N_CODES] * 6), loss)
     records, bins = make_records(random, 300, loss), query.n_bins[query.features[0]]
     n_cells = int(bins[0] * bins[1] + bins[2] * bins[3])
-    monkeypatch.setattr(paired_bins, "MOST_STATISTICS", 3 * 2 * n_cells * loss.n_statistics)
+    monkeypatch.setattr(paired_bins, "MAX_STATISTICS", 3 * 2 * n_cells * loss.n_statistics)
     assert PairedBinsCache().bins_for(records.codes, query, 1) is not None
     assert PairedBinsCache().bins_for(records.codes, query, 2) is None
-    monkeypatch.setattr(paired_bins, "MOST_STATISTICS", 3 * 2 * n_cells * loss.n_statistics - 1)
+    monkeypatch.setattr(paired_bins, "MAX_STATISTICS", 3 * 2 * n_cells * loss.n_statistics - 1)
     pairs = PairedBinsCache()
     assert pairs.bins_for(records.codes, query, 1) is None
     assert (node_histograms(records, query, loss, 1, pairs) == slow_sums(records, query, loss)).all()

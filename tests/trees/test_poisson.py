@@ -20,10 +20,10 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.local.training import evaluate_federated, train
-from hedgerow.losses.poisson import LARGEST_COUNT, LogMean, compute_score
+from hedgerow.losses.poisson import MAX_COUNT, LogMean, compute_score
 from hedgerow.losses.registry import build_loss, loss_kind
 from hedgerow.losses.tables import (
-    LARGEST_UNIT,
+    MAX_UNIT,
     RECORD_NORM,
     SCORE_LIMIT,
     SCORE_UNIT,
@@ -40,7 +40,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.trees.binning import build_grid
 from tests.builders import bare_plan, coded, contributions, numbers
 
-LARGEST = st.sampled_from([1, 2, 12, 365, LARGEST_COUNT])
+LARGEST = st.sampled_from([1, 2, 12, 365, MAX_COUNT])
 CLIPS = st.sampled_from(["none", 0.05, 0.5, 3.0])
 UPDATES = st.sampled_from(["newton", "gradient"])
 
@@ -108,7 +108,7 @@ def test_no_record_exceeds_the_sensitivity(
     except PlanError as error:
         assert "joint_clip" in error.what
         return
-    if update == "newton" and loss.scales[0] * 2**doublings <= LARGEST_UNIT:
+    if update == "newton" and loss.scales[0] * 2**doublings <= MAX_UNIT:
         loss = double_residuals(loss, doublings)
     random = np.random.default_rng(seed)
     labels = random.choice([-SCORE_UNIT, SCORE_UNIT, 0, 777], 256)
@@ -161,7 +161,7 @@ def test_predictions_in_integers_are_the_predictions(largest: int, score: int) -
         ({}, "label.max"),
         ({"max": 0}, "label.max"),
         ({"max": 2.5}, "label.max"),
-        ({"max": LARGEST_COUNT + 1}, "label.max"),
+        ({"max": MAX_COUNT + 1}, "label.max"),
         ({"max": 9, "min": 1}, "label.min"),
         ({"max": 9, "classes": ["0", "1"]}, "label.classes"),
     ],
@@ -276,7 +276,7 @@ def test_a_draft_says_that_there_are_counts(tmp_path: Path) -> None:
         assert '"count" with max' in said
 
 
-@pytest.mark.parametrize("largest", [1, 2, 12, 365, LARGEST_COUNT])
+@pytest.mark.parametrize("largest", [1, 2, 12, 365, MAX_COUNT])
 def test_sizes_of_counts_are_told_exactly(largest: int) -> None:
     """Every count is in the octave of its own number of binary digits, although labels are kept as shares of M."""
     plan = counts_plan(largest, 1.0)

@@ -16,12 +16,12 @@ from hedgerow.app.progress import follow_steps
 from hedgerow.app.statistics import Sheet, print_sheet, render_sheet
 from hedgerow.data.site_data import read_site_rows, site_rows_from_records
 from hedgerow.data.sources import Location
-from hedgerow.data.units import MOST_LEFT_OUT, RowCount
+from hedgerow.data.units import MAX_LEFT_OUT, RowCount
 from hedgerow.local.attacks import AttackReport, Target, run_attacks
 from hedgerow.local.simulation import simulate_records
 from hedgerow.models.model import Model
 
-MOST_MADE = 1_000
+MAX_MADE = 1_000
 MADE = "Rows made from the plan, like no one's: these figures are not private."
 
 
@@ -37,11 +37,11 @@ def attack_model(model: Model, table: Location | None, *, allowed: float | None)
     """
     plan = model.plan
     if table is None:
-        rows = site_rows_from_records([simulate_records(plan, min(plan.privacy.n_records, MOST_MADE), seed=0)], plan)
+        rows = site_rows_from_records([simulate_records(plan, min(plan.privacy.n_records, MAX_MADE), seed=0)], plan)
     else:
         rows = read_site_rows(table, plan)
         count = RowCount(rows.data.n_records, rows.unfit, rows.lines)
-        count.require("The table", MOST_LEFT_OUT if allowed is None else allowed)
+        count.require("The table", MAX_LEFT_OUT if allowed is None else allowed)
         if count.has_gaps:
             note(f"Private: {count.text()}")
     note("Some 80 trainings, and what each row adds to eight of them: a minute or two. Fewer rows take less.")

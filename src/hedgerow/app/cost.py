@@ -8,7 +8,7 @@ from typing import Any
 
 from hedgerow.app.output import megabytes, number, print_facts
 from hedgerow.local.forecast import (
-    SMALLEST_GROUP,
+    MIN_GROUP,
     USUAL_GROUPS,
     Forecast,
     expect_singles,
@@ -24,7 +24,7 @@ from hedgerow.privacy.outlook import is_measured, outlook_facts, outlook_of
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import PrivacyContext, list_warnings
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
-from hedgerow.secagg.guarantees import SMALLEST_COHORT
+from hedgerow.secagg.guarantees import MIN_COHORT
 from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import format_spoken
 from hedgerow.trees.ensemble import Ensemble
@@ -194,8 +194,8 @@ def groups_text(plan: Plan, n_sites: int) -> str:
     if propose_groups(plan, n_sites) is None:
         return "none: one site that lies may turn the model (docs/poisoning.md)"
     return (
-        f"none, and {USUAL_GROUPS} are proposed for {USUAL_GROUPS * SMALLEST_GROUP} sites or more: with groups = "
-        f"{USUAL_GROUPS} and min_sites = {SMALLEST_GROUP} in [federation] no site that lies turns the model, for about "
+        f"none, and {USUAL_GROUPS} are proposed for {USUAL_GROUPS * MIN_GROUP} sites or more: with groups = "
+        f"{USUAL_GROUPS} and min_sites = {MIN_GROUP} in [federation] no site that lies turns the model, for about "
         "0.01 of AUC (docs/poisoning.md)"
     )
 
@@ -204,7 +204,7 @@ def compare_distributed_noise(plan: Plan, n_sites: int) -> dict[str, Any]:
     """What noise of so many sites costs against that of the coordinator, for the same promise."""
     privacy, least = plan.privacy, plan.federation.min_sites
     if plan.federation.groups:
-        n_sites = max(SMALLEST_COHORT, n_sites // plan.federation.groups)
+        n_sites = max(MIN_COHORT, n_sites // plan.federation.groups)
     # A plan with noise of the coordinator would have the echo exchange with noise of the sites.
     has_echo = bool(plan.federation.echo) or privacy.noise != "distributed"
     factor = share_noise_factor(n_sites, has_echo=has_echo, min_survivors=least)

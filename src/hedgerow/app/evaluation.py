@@ -23,14 +23,14 @@ from hedgerow.app.progress import status
 from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.site_data import SiteData, find_kept, read_bounded
 from hedgerow.data.sources import Location, file_path, is_url, open_table, read_records
-from hedgerow.data.units import MOST_LEFT_OUT, Records, RowCount, RowsLeftOut
+from hedgerow.data.units import MAX_LEFT_OUT, Records, RowCount, RowsLeftOut
 from hedgerow.errors import HedgerowError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
 from hedgerow.evaluation.sums import is_by_site
 from hedgerow.local.training import FederatedEvaluation, add_evaluation
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
-from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
+from hedgerow.models.model import MIN_TO_WARN, Model, no_values_text
 from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.plan import Plan
 from hedgerow.server.release import EvaluatedModel, Outcome
@@ -55,7 +55,7 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
     found = list(read_records(source, plan, with_label=with_label, with_unit=False, left_out=left_out))
     rows = RowCount(sum(records.n_records for records in found), left_out, getattr(source, "lines", None))
     name = "The query's result" if is_url(table) else Path(file_path(table)).name
-    rows.require(name, MOST_LEFT_OUT if allowed is None else allowed)
+    rows.require(name, MAX_LEFT_OUT if allowed is None else allowed)
     is_ragged = not with_label and "data-ragged-row" in left_out
     if left_out and (allowed is None or is_ragged):
         note(f"Private: {name}: {rows.text()}{'' if is_ragged else ' Leave such rows out by --allow-loss SHARE.'}")
@@ -80,7 +80,7 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
         outputs.append(model.outputs_codes(codes))
         labels.append(records.label)
     truth, output = np.concatenate([label for label in labels if label is not None]), np.concatenate(outputs)
-    if empty and len(truth) >= FEWEST_TO_WARN:
+    if empty and len(truth) >= MIN_TO_WARN:
         warn(no_values_text(empty))
     scores, kind = loss_kind(model.plan).scores(truth, output, model.plan.label), model.plan.label.kind
     if kind.predicts == "values" or output.shape[1:] == (2,):
@@ -238,7 +238,7 @@ def read_sites(
         with status(f"Reading {join_names(places)}", quiet=quiet):
             bounded = read_bounded(tables, plan, strict=strict, memory=memory)
     reports = {name: report for name, (_, report) in bounded.items()}
-    most = MOST_LEFT_OUT if allowed is None else allowed
+    most = MAX_LEFT_OUT if allowed is None else allowed
     for name, report in reports.items():
         if report.n_rows or most < 1:
             report.rows.require(name, most)

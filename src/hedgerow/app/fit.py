@@ -20,7 +20,7 @@ from hedgerow.data.differences import Difference
 from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, format_counts, header_advice, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, open_table
-from hedgerow.data.units import MANY, MOST_LEFT_OUT, list_needed_columns
+from hedgerow.data.units import MANY, MAX_LEFT_OUT, list_needed_columns
 from hedgerow.errors import PolicyRefusal, UsageError, mark_private
 from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.names import looks_like_identifier
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _TITLES = ("column", "kind", "missing", "clamped", "not listed", "unreadable")
 _SAMPLED_ROWS = 65_536
 """In which values that repeat are looked for."""
-_WIDEST_NAME = 32
+_MAX_NAME = 32
 _WORST = 4
 """Columns that a line names for one reason."""
-_MOST_LINES = 12
+_MAX_LINES = 12
 Seen = Callable[[str, TableFit], object]
 Tell = Callable[..., object]
 """Takes a line for the owner of the site, and no one else; with `level="WARNING"` what must not be passed over."""
@@ -43,7 +43,7 @@ Tell = Callable[..., object]
 
 def is_mostly_left_out(found: TableFit) -> bool:
     """Whether more rows are left out than anybody should pass over, or no row is used."""
-    return found.rows.share_left_out > MOST_LEFT_OUT
+    return found.rows.share_left_out > MAX_LEFT_OUT
 
 
 def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
@@ -213,7 +213,7 @@ def log_fit(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen 
     if said[1:]:
         tell(mark_private(f"{said[0]}: {'; '.join(said[1:])}"))
     odd = found.findings()
-    for title, text in odd[:_MOST_LINES]:
+    for title, text in odd[:_MAX_LINES]:
         tell(mark_private(f"{name}, {title!r}: {text}"))
     if odd:
         tell("`hedgerow check` has the whole table, and what would mend it.")
@@ -236,7 +236,7 @@ def ask_about_left_out_rows(name: str, found: TableFit) -> None:
 def fit_row(column: ColumnFit) -> tuple[str, ...]:
     """A line of the table about a column: name, kind, shares of its cells."""
     name = escape_for_terminal(column.name)
-    name = name if len(name) <= _WIDEST_NAME else name[: _WIDEST_NAME - 3] + "..."
+    name = name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 3] + "..."
     kind = column.kind if column.role != "label" else f"{column.kind} label"
     n_rows, is_numeric = column.n_rows, column.kind in ("numeric", "date")
     return (

@@ -31,7 +31,7 @@ from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.fields import escape_for_terminal, read_toml
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, read_first
-from hedgerow.secagg.guarantees import SMALLEST_COHORT
+from hedgerow.secagg.guarantees import MIN_COHORT
 from hedgerow.study import (
     PLAN,
     POLICY,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from hedgerow.data.fit import TableFit
 
 _SECONDS_BETWEEN_QUESTIONS = 1.0
-_LONGEST_PAUSE = 10.0
+_MAX_PAUSE = 10.0
 _SERVES_NODES = {WireCode.VERSION_MISMATCH, WireCode.MALFORMED}
 """How a coordinator that enrols no one any more answers a party's certificate and question: the run has begun."""
 
@@ -216,7 +216,7 @@ def _agree(options: JoinOptions, invitation: StudyInvitation, folder: Path, page
     Raises PolicyRefusal "not-agreed"; LostRowsError where nobody is asked.
     """
     from hedgerow.app.fit import ask_about_left_out_rows
-    from hedgerow.data.units import MOST_LEFT_OUT
+    from hedgerow.data.units import MAX_LEFT_OUT
     from hedgerow.models.model import write_atomically
 
     plan = parse_plan(invitation.plan)
@@ -237,7 +237,7 @@ def _agree(options: JoinOptions, invitation: StudyInvitation, folder: Path, page
     if invitation.role is Role.SITE:
         policy, found = _show_site(options, invitation, plan, folder)
         proposed |= {} if policy is None else {folder / POLICY: policy}
-    most = MOST_LEFT_OUT if options.allow_loss is None else options.allow_loss
+    most = MAX_LEFT_OUT if options.allow_loss is None else options.allow_loss
     if options.yes and found is not None:
         # Before any run, and by the owner's own command line: no peer hears of it.
         found.rows.require("This site's table", most, needs_row=False)
@@ -266,7 +266,7 @@ def _show_site(
 
     proposed = None
     print()
-    show_cost(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
+    show_cost(plan, forecast(plan), max(MIN_COHORT, plan.federation.min_sites))
     print()
     table, kept, draft = options.data or options.held_out or "", folder / POLICY, folder / f"proposed-{POLICY}"
     own = options.policy or str(kept)
@@ -581,7 +581,7 @@ class _DoorLine:
                     said = f"{self._address}: {refusal.what} {refusal.cause} {refusal.remedy}"
                     note(f"{said} This end tries again. ({refusal.code})", level="WARNING")
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
 
 
 # The book ----------------------------------------------------------------------------------------------------------

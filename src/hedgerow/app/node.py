@@ -435,7 +435,7 @@ _OF_THIS_SITE = {
 _ORDINARY = {"run-closed", "policy-no-held-out", "policy-no-training", "policy-denied"}
 """What its owner has said, or what belongs to a study whose sites do not all hold out rows: no warnings."""
 _UNREADABLE = {"plan-unreadable", "malformed-message", "unknown-version"}
-_SECONDS_BETWEEN_RUNS, _LONGEST_REST = 1.0, 300.0
+_SECONDS_BETWEEN_RUNS, _MAX_REST = 1.0, 300.0
 _SECONDS_FOR_A_MODEL = 60.0
 
 
@@ -485,7 +485,7 @@ def stay(
             note(f"{fault} ({fault.code})", level="INFO" if fault.code in _ORDINARY else "WARNING")
             if page is not None:
                 page.fail(fault)
-            pause = min(2 * pause, _LONGEST_REST)
+            pause = min(2 * pause, _MAX_REST)
         else:
             if page is not None:
                 page.show_models(options.models_folder(name))

@@ -65,8 +65,8 @@ _KINDS = {"": "text/html", "js": "text/javascript", "css": "text/css"}
 _SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_BETWEEN_SIGNS = 15.0
 """Of life, so that a browser notices when the process is gone."""
-_MOST_STREAMS = 16
-_LONGEST_BODY = 4096
+_MAX_STREAMS = 16
+_MAX_BODY = 4096
 _ASKED_BY_PAGE = "x-hedgerow"
 """A header that a page of another origin cannot send without asking this server first, which allows none."""
 
@@ -147,7 +147,7 @@ class Page:
             return Response(self._state, media_type="application/json")
         if name == "shapes.png" and self._picture:
             return Response(self._picture, media_type="image/png")
-        if name == "events" and self._n_streams < _MOST_STREAMS:
+        if name == "events" and self._n_streams < _MAX_STREAMS:
             return StreamingResponse(self._stream(), media_type="text/event-stream")
         return Response("There is no such page.", 404)
 
@@ -165,7 +165,7 @@ class Page:
         body = b""
         async for part in request.stream():
             body += part
-            if len(body) > _LONGEST_BODY:
+            if len(body) > _MAX_BODY:
                 return Response("That is too long.", 413)
         try:
             asked = json.loads(body)
@@ -425,9 +425,9 @@ def _past(run: PastRun) -> list[str]:
 # page.
 
 _KEPT_LINES = 200
-_MOST_RUNS = 24
+_MAX_RUNS = 24
 """Of the book, in the curve; those before count as one."""
-_MOST_INVITATIONS = 20
+_MAX_INVITATIONS = 20
 _SECONDS_BETWEEN_COUNTS = 1.0
 _IDLE_PER_WORK = 20
 """Costs are added up at most for a twentieth of the time: the node computes on the same machine."""
@@ -702,14 +702,14 @@ class _Look:
             "runs": self._runs,
             "invitations": [
                 [line.last, line.kind, line.plan_name, number(line.epsilon), line.answer, str(line.count)]
-                for line in reversed(self._book.invitations()[-_MOST_INVITATIONS:])
+                for line in reversed(self._book.invitations()[-_MAX_INVITATIONS:])
             ],
         }
 
     def _add_up(self, lines: Sequence[BudgetLine]) -> None:
         """What the last runs of the book have cost, each and all so far, oldest first."""
         delta, gdp = self._policy.delta, get_accountant("gdp")
-        first = max(0, len(lines) - _MOST_RUNS)
+        first = max(0, len(lines) - _MAX_RUNS)
         events = [event for line in lines[:first] for event in line.events]
         self._totals, self._runs = [gdp.epsilon(events, delta) if events else 0.0], []
         for line in lines[first:]:

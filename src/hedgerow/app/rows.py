@@ -22,7 +22,7 @@ from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, find_kept, read_bounded, read_site_data
 from hedgerow.data.sources import Location, adapt, column_names, file_path, is_url, open_table, stamp_files
-from hedgerow.data.units import MOST_LEFT_OUT, ContributionReport, RowCount
+from hedgerow.data.units import MAX_LEFT_OUT, ContributionReport, RowCount
 from hedgerow.errors import UsageError, mark_private
 from hedgerow.plan.plan import Plan
 from hedgerow.survey.queries import RawSite
@@ -86,7 +86,7 @@ def make_raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -
 
     def tell_owner(rows: RowCount) -> None:
         said = mark_private(f"{name}, for a survey: {rows.text()}")
-        note(said, level="WARNING" if rows.share_left_out > MOST_LEFT_OUT else "INFO")
+        note(said, level="WARNING" if rows.share_left_out > MAX_LEFT_OUT else "INFO")
 
     return lambda asked: read_raw_site(adapt(place, own), asked, tell_owner)
 
@@ -96,7 +96,7 @@ def _report_reading(read: tuple[SiteData, ContributionReport], source: str, tell
     if tell is not None and (report.unfit or report.warning or not rows.n_records):
         text = " ".join(filter(None, (report.text(), report.warning)))
         said = mark_private(f"{source}: {text}")
-        tell(said, level="WARNING") if report.rows.share_left_out > MOST_LEFT_OUT else tell(said)
+        tell(said, level="WARNING") if report.rows.share_left_out > MAX_LEFT_OUT else tell(said)
     return rows
 
 

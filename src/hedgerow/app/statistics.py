@@ -30,7 +30,7 @@ from hedgerow.models.plots import CLASS_COLOURS
 from hedgerow.survey.curves import Curve, SurvivalCurves
 from hedgerow.survey.statistics import (
     BAND,
-    LEAST_RECORDS,
+    MIN_RECORDS,
     ColumnStatistics,
     Group,
     Noisy,
@@ -120,7 +120,7 @@ def build_sheets(found: TableStatistics | SurvivalCurves, *, is_page: bool = Fal
 
 def explain_sheets(found: TableStatistics | SurvivalCurves) -> str:
     """How to read the sheets."""
-    least = f"not shown, because of fewer than {LEAST_RECORDS:.0f} records or too much noise"
+    least = f"not shown, because of fewer than {MIN_RECORDS:.0f} records or too much noise"
     if isinstance(found, SurvivalCurves):
         return f"Brackets: 95 %, by the noise and the sample. {NOT_SHOWN}: {least}."
     return (

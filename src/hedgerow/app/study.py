@@ -89,7 +89,7 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
     """
     from hedgerow.app.coordinator import require_masks
     from hedgerow.app.cost import groups_text
-    from hedgerow.local.forecast import SMALLEST_GROUP, USUAL_GROUPS
+    from hedgerow.local.forecast import MIN_GROUP, USUAL_GROUPS
 
     plan = read_plan(plan_file)
     require_masks(plan)
@@ -111,7 +111,7 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
         [
             ("study", f"{name}, in the folder {folder}"),
             ("plan", f"{plan.name}, epsilon {plan.privacy.epsilon:g} at delta {plan.privacy.delta:g}"),
-            ("groups of sites", groups_text(plan, max(USUAL_GROUPS * SMALLEST_GROUP, plan.federation.min_sites))),
+            ("groups of sites", groups_text(plan, max(USUAL_GROUPS * MIN_GROUP, plan.federation.min_sites))),
             ("sites dial", address),
             ("fingerprint", identity.public.fingerprint()),
         ]

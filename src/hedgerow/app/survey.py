@@ -16,7 +16,7 @@ from hedgerow.app.statistics import draw_curves, render_page
 from hedgerow.data.drafts import ask_about_texts, read_codebook
 from hedgerow.data.fit import explain_lines
 from hedgerow.data.sources import column_names
-from hedgerow.data.units import MOST_LEFT_OUT
+from hedgerow.data.units import MAX_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
 from hedgerow.local import survey
 from hedgerow.methods.tasks import SurveyTask
@@ -164,7 +164,7 @@ def survey_over_tables(
             _, cause = next(explain_lines(len(column_names(places[site])), rows))
             note(f"Private, for the site {site} only: {cause}.")
     for site, rows in read.rows.items():
-        rows.require(site, MOST_LEFT_OUT if allow_loss is None else allow_loss)
+        rows.require(site, MAX_LEFT_OUT if allow_loss is None else allow_loss)
     _say_unread(read.unread)
     asked = curves or _open_table(options, read.columns, {})
     with status("Adding up", quiet=options.quiet):

@@ -190,13 +190,13 @@ def _capital(said: str) -> str:
     return said[:1].upper() + said[1:]
 
 
-MOST_POINTS = 400
+MAX_POINTS = 400
 Point = TypeVar("Point", bound=tuple[float, float])
 
 
 def thin(curve: list[Point]) -> list[Point]:
-    """A curve; of one of more than `MOST_POINTS` every second point, and the last."""
-    return [*curve[:-1:2], curve[-1]] if len(curve) > MOST_POINTS else curve
+    """A curve; of one of more than `MAX_POINTS` every second point, and the last."""
+    return [*curve[:-1:2], curve[-1]] if len(curve) > MAX_POINTS else curve
 
 
 def span(seconds: float) -> str:

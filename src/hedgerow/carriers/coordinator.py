@@ -37,7 +37,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind, encode
-from hedgerow.secagg.guarantees import SMALLEST_COHORT
+from hedgerow.secagg.guarantees import MIN_COHORT
 from hedgerow.server.coordinator import RunSession, anticipate_setup, invitation_to
 from hedgerow.server.release import Outcome
 from hedgerow.server.status import RunBoard
@@ -246,11 +246,11 @@ def wait_for_nodes(grid: Grid) -> list[int]:
     deadline, before = time.monotonic() + _JOINING_SECONDS, -1
     while time.monotonic() < deadline:
         nodes = sorted(grid.get_node_ids())
-        if len(nodes) == before and len(nodes) >= SMALLEST_COHORT:
+        if len(nodes) == before and len(nodes) >= MIN_COHORT:
             return nodes
         before = len(nodes)
         time.sleep(1.0)
-    raise UsageError("too-few-sites", n_sites=max(before, 0), wanted=SMALLEST_COHORT)
+    raise UsageError("too-few-sites", n_sites=max(before, 0), wanted=MIN_COHORT)
 
 
 def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> None:
@@ -266,7 +266,7 @@ def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> Non
     for number, (name, place) in enumerate(places.items()):
         rows = pa.table({name: values[owner == number] for name, values in columns.items()})
         arrow_csv.write_csv(rows, place / "rows.csv")
-        (place / "policy.toml").write_text(_POLICY.format(name=name, n_sites=SMALLEST_COHORT), encoding="utf-8")
+        (place / "policy.toml").write_text(_POLICY.format(name=name, n_sites=MIN_COHORT), encoding="utf-8")
         (place / "site.toml").write_text(_SITE.format(name=name), encoding="utf-8")
     (folder / "plan.toml").write_text(_plan(n_sites, model), encoding="utf-8")
     (folder / "coordinator.toml").write_text(_COORDINATOR, encoding="utf-8")
@@ -280,7 +280,7 @@ def partition_file(folder: Path, number: int) -> Path:
 def _plan(n_sites: int, model: Mapping[str, int]) -> str:
     """The demonstration's plan for all rows, for so many sites, with patience for so many nodes on one machine."""
     text = rand_hie_plan_text()
-    federation = f"min_sites = {max(SMALLEST_COHORT, n_sites * 2 // 3)}\njoin_timeout = 3600\nround_timeout = 1800"
+    federation = f"min_sites = {max(MIN_COHORT, n_sites * 2 // 3)}\njoin_timeout = 3600\nround_timeout = 1800"
     for old, new in (("n_records = 14133", "n_records = 20190"), ("min_sites = 6", federation)):
         if text.count(old) != 1:
             raise UsageError("demonstration-plan", old=old)

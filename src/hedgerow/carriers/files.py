@@ -46,7 +46,7 @@ from hedgerow.transport.envelope import (
 from hedgerow.transport.identities import PinnedRoster, read_private, read_roster
 
 _REQUEST, _REPLY = "request", "reply"
-_LEAST_SECONDS = 86400.0
+_MIN_SECONDS = 86400.0
 """That a plan has to give sites to join and to answer: files are carried by people."""
 _SETTLING = 5.0
 """Seconds that pass in a run, at most, after what was carried in at one time was read."""
@@ -305,8 +305,8 @@ class CarriedRun:
         file, journal = self._file, self._journal
         plan = read_plan(file.plan) if self._model is None else self._model.plan
         seconds = min(plan.federation.join_timeout, plan.federation.round_timeout)
-        if seconds < _LEAST_SECONDS:
-            raise PlanError("carried-timeouts", seconds=seconds, least=_LEAST_SECONDS)
+        if seconds < _MIN_SECONDS:
+            raise PlanError("carried-timeouts", seconds=seconds, least=_MIN_SECONDS)
         if journal.exists():
             raise UsageError("journal-of-another-run", path=journal)
         if file.model and os.path.realpath(file.out) == os.path.realpath(file.model):
@@ -468,7 +468,7 @@ def run_beside_grpc(file: CoordinatorFile, folder: Path) -> None:
     roster, place = read_roster(Path(file.roster)), output_folder(str(folder))
     if strangers := set(file.by_files) - {site.name for site in roster.sites}:
         raise UsageError("flower-file", path=file.roster, fault=f"{min(strangers)} is not in it")
-    patience = Patience(poll=0.5, longest_poll=2.0, repeat=_LEAST_SECONDS, longest_repeat=_LEAST_SECONDS, closing=5.0)
+    patience = Patience(poll=0.5, longest_poll=2.0, repeat=_MIN_SECONDS, longest_repeat=_MIN_SECONDS, closing=5.0)
     coordinate(file, FolderCarrier(roster, file.by_files, place), patience)
 
 

@@ -28,7 +28,7 @@ except ImportError as error:
 RECORD = "hedgerow"
 MESSAGE_TYPE = "query"
 _SECONDS_TO_LIVE = 3600.0
-_LONGEST_WORD = 64
+_MAX_WORD = 64
 _NODE_UNAVAILABLE = 5
 """Flower's code for a node whose signs of life have stopped (flwr.common.constant.ErrorCode)."""
 
@@ -92,7 +92,7 @@ def _read_fetched(message: Message) -> Fetched:
 def _word(said: object) -> str:
     """A code word that a node sent."""
     letters = "".join(letter for letter in str(said or "") if letter.isascii() and (letter.isalnum() or letter == "-"))
-    return letters[:_LONGEST_WORD] or "malformed"
+    return letters[:_MAX_WORD] or "malformed"
 
 
 SITE_KEY = "hedgerow-site"

@@ -111,7 +111,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.app.progress import status
     from hedgerow.client.node import available_threads, use_threads
     from hedgerow.local.training import evaluate_federated
-    from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text, require_room, sole_writer
+    from hedgerow.models.model import MIN_TO_WARN, Model, no_values_text, require_room, sole_writer
     from hedgerow.privacy.noise import SeededNoise, SystemNoise
 
     _check_federated(arguments)
@@ -125,7 +125,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         allowed = arguments.allow_loss
         rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
         for name, own in rows.items():
-            if own.n_records >= FEWEST_TO_WARN and (empty := model.without_values(own.codes)):
+            if own.n_records >= MIN_TO_WARN and (empty := model.without_values(own.codes)):
                 warn(f"Private, for the site {name} only: {no_values_text(empty)}")
         noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hedgerow.client.state import NodeStore
 
 
-_LEAST_DIGITS = 8
+_MIN_DIGITS = 8
 
 
 def add_commands(commands: Any) -> None:
@@ -56,9 +56,9 @@ def run(arguments: argparse.Namespace) -> None:
         forgotten: dict[str, int] = {}
         if (wanted := arguments.allow_draws) is not None:
             # Set-ups of a plan are set back for all nodes with this book.
-            forgotten = book.forget_draws(wanted.lower()) if len(wanted) >= _LEAST_DIGITS else {}
+            forgotten = book.forget_draws(wanted.lower()) if len(wanted) >= _MIN_DIGITS else {}
             if not forgotten:
-                raise UsageError("no-draws", wanted=wanted, least=_LEAST_DIGITS)
+                raise UsageError("no-draws", wanted=wanted, least=_MIN_DIGITS)
         if arguments.lost is not None:
             if policy is None:
                 raise UsageError("usage-needs", option="--lost", other="--policy")
@@ -109,8 +109,8 @@ def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
     lines = [line for line in book.lines() if line.status == RESERVED and line.run_id.startswith(wanted.lower())]
     if given.is_dir():
         lines = [line for line in lines if _find_folder(line, given) == given.resolve()]
-    if len(wanted) < _LEAST_DIGITS or len({line.run_id for line in lines}) != 1:
-        raise UsageError("run-not-reserved", wanted=wanted, least=_LEAST_DIGITS)
+    if len(wanted) < _MIN_DIGITS or len({line.run_id for line in lines}) != 1:
+        raise UsageError("run-not-reserved", wanted=wanted, least=_MIN_DIGITS)
     closed = []
     with ExitStack() as open_files:
         # All are opened before one is closed: as long as a node works with its folder, nothing is.

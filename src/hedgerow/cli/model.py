@@ -158,7 +158,7 @@ def predict(arguments: argparse.Namespace) -> None:
 def _predictions(
     model: Model, chunks: Iterable[Records], arguments: argparse.Namespace, n_columns: int
 ) -> Iterator[Rows]:
-    from hedgerow.models.model import FEWEST_TO_WARN, no_values_text
+    from hedgerow.models.model import MIN_TO_WARN, no_values_text
 
     n_rows, empty = 0, set(model.plan.feature_names)
     for records in chunks:
@@ -171,7 +171,7 @@ def _predictions(
             found = iter(rows)
             rows = [next(found) if fits else [None] * n_columns for fits in records.fits.tolist()]
         yield rows
-    if empty and n_rows >= FEWEST_TO_WARN:
+    if empty and n_rows >= MIN_TO_WARN:
         warn(no_values_text(empty))
 
 

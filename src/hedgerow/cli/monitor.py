@@ -35,10 +35,10 @@ def add_commands(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Dial the coordinator and show what it tells, until the run is over."""
     from hedgerow.app.monitor import watch
-    from hedgerow.protocol.stream import LEAST_INTERVAL, LONGEST_INTERVAL
+    from hedgerow.protocol.stream import MAX_INTERVAL, MIN_INTERVAL
 
-    if not LEAST_INTERVAL <= arguments.every <= LONGEST_INTERVAL:
-        expected = f"a number of seconds from {LEAST_INTERVAL:g} to {LONGEST_INTERVAL:g}"
+    if not MIN_INTERVAL <= arguments.every <= MAX_INTERVAL:
+        expected = f"a number of seconds from {MIN_INTERVAL:g} to {MAX_INTERVAL:g}"
         raise UsageError("argument", code="usage", name="--every", value=arguments.every, expected=expected)
     watch(
         arguments.roster, arguments.identity, str(Address.parse(arguments.connect, "--connect")), arguments.every,

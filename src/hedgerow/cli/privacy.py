@@ -29,11 +29,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the cost of a plan."""
     from hedgerow.app.cost import show_cost
     from hedgerow.local.forecast import forecast
-    from hedgerow.secagg.guarantees import SMALLEST_COHORT
+    from hedgerow.secagg.guarantees import MIN_COHORT
 
     plan = read_plan(arguments.plan)
     expected = forecast(plan)
-    n_sites = arguments.sites or max(SMALLEST_COHORT, plan.federation.min_sites)
+    n_sites = arguments.sites or max(MIN_COHORT, plan.federation.min_sites)
     if arguments.json:
         print_json(_content(plan, expected, n_sites))
         return

@@ -58,8 +58,8 @@ _VERSION = 5
 
 MAX_INVITATIONS = 1000
 """Lines of the list of invitations; what differs from all of them is counted by its answer alone."""
-_LONGEST_NAME = 80
-MOST_UNUSED_DRAWS = MAX_ATTEMPTS
+_MAX_NAME = 80
+MAX_UNUSED_DRAWS = MAX_ATTEMPTS
 """Set-ups of a plan in which a node reveals its nonce, of runs in which it masks nothing: as many as one run has."""
 RESERVED, FINISHED, STOPPED, LEFT, CLOSED = "reserved", "finished", "stopped", "left", "closed"
 ACCEPTED = "accepted"
@@ -353,7 +353,7 @@ class BudgetBook:
         """
         kind, digest, name, epsilon = asked
         # Somebody else made the name up: it must be safe to show.
-        name = "".join(letter if letter.isprintable() else "?" for letter in name[:_LONGEST_NAME])
+        name = "".join(letter if letter.isprintable() else "?" for letter in name[:_MAX_NAME])
         place = (self._site, kind, digest, name, math.inf if math.isnan(epsilon) else epsilon)
         with self._database.transaction() as execute:
             columns = "(site, kind, plan_digest, plan_name, epsilon, answer)"

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from hedgerow.client.budget import CLOSED, FINISHED, LEFT, MOST_UNUSED_DRAWS, RESERVED, STOPPED, BudgetBook, Charge
+from hedgerow.client.budget import CLOSED, FINISHED, LEFT, MAX_UNUSED_DRAWS, RESERVED, STOPPED, BudgetBook, Charge
 from hedgerow.client.setup import Answers, NodeSetup, build_answers, no_held_out_rows, no_training_rows
 from hedgerow.client.state import JOINING, OPEN, NodeStore, Question, StoredRun
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
@@ -147,7 +147,7 @@ class NodeFiles:
         runs = self.book.draws(plan.digest)
         charged = self.book.list_charged()
         n_unused = sum(run_id not in charged and not self.store.has_masked(run_id) for run_id in runs)
-        if n_unused >= MOST_UNUSED_DRAWS:
+        if n_unused >= MAX_UNUSED_DRAWS:
             raise PolicyRefusal("seed-drawn-too-often", n_unused=n_unused, name=plan.name, digest=plan.digest[:12])
 
 

@@ -156,7 +156,7 @@ def draw_site_noise(query: Query, site: str, n_records: int, source: NoiseSource
 
 # The owner's own eye --------------------------------------------------------------------------------------------------
 
-_MOST_LOOKED_AT = 8192
+_MAX_LOOKED_AT = 8192
 _TOLERANCE = 1e-9
 
 
@@ -165,7 +165,7 @@ def is_worse_than_constant(plan: Plan, records: SiteRecords) -> bool:
 
     False where no such mean means anything (times to an event). Of many rows some thousand are looked at.
     """
-    link, step = loss_kind(plan).link, 1 + records.n_records // _MOST_LOOKED_AT
+    link, step = loss_kind(plan).link, 1 + records.n_records // _MAX_LOOKED_AT
     scores, labels = records.scores[:, ::step], records.labels[::step]
     if not len(labels) or not len(scores):
         return False

@@ -67,7 +67,7 @@ from hedgerow.rounds import VECTOR_ID, bound_entry, clip, least_entry_bound, mos
 from hedgerow.secagg.enrolment import Enrolment, read_context
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS, origin_members
 from hedgerow.secagg.keys import RoundContext
-from hedgerow.secagg.masks import LEAST_COLLUDERS, draw_shares
+from hedgerow.secagg.masks import MIN_COLLUDERS, draw_shares
 from hedgerow.secagg.messages import (
     EpochParameters,
     Header,
@@ -88,7 +88,7 @@ from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 """At what the owner says."""
-_LEAST_WAIT = 1.0
+_MIN_WAIT = 1.0
 """If the time to give up came while this process did not run, what the coordinator sent meanwhile is read first."""
 
 
@@ -436,7 +436,7 @@ def run_node(
             asked(session.question)
         limit = compute_patience(session, patience)
         wait = min(_SECONDS_BETWEEN_LOOKS, last + limit - clock())
-        event = uplink.receive(wait if wait > 0 else _LEAST_WAIT)
+        event = uplink.receive(wait if wait > 0 else _MIN_WAIT)
         if event is None:
             if clock() - last >= limit:
                 raise AggregationError("coordinator-silent", limit=limit)
@@ -638,7 +638,7 @@ class NodeRun:
         """Raise Refusal PARAMETERS_REFUSED for an epoch that is not of this run, or not as its plan asks for."""
         if parameters.run_id != self.run_id or parameters.noise is not noise_mode(self.plan):
             raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
-        if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < LEAST_COLLUDERS:
+        if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < MIN_COLLUDERS:
             raise refuse(Code.PARAMETERS_REFUSED, "Another site's own share of noise is counted.", "coordinator")
         if parameters.wishes.n_groups != self.plan.federation.groups:
             raise refuse(Code.PARAMETERS_REFUSED, "They have other groups of sites than the plan.", "coordinator")

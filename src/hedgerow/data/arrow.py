@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hedgerow.errors import DataError
 
 _PLAINEST: dict[type, Any] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
-_LONGEST_FAULT = 120
+_MAX_FAULT = 120
 
 
 def collect(table: Any) -> Any:
@@ -83,7 +83,7 @@ def to_arrow(column: Any, source: str, name: str) -> Any:
 
 def _unread(source: str, name: str, fault: Exception, kind: Any = None) -> DataError:
     said = str(fault) if kind is None else f"{kind}: {fault}"
-    return DataError("data-column-type", source=source, column=name, found=" ".join(said.split())[:_LONGEST_FAULT])
+    return DataError("data-column-type", source=source, column=name, found=" ".join(said.split())[:_MAX_FAULT])
 
 
 def list_categories(column: Any) -> list[Any]:

@@ -120,9 +120,9 @@ _WITH_DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]*(?:[eE][+-]?[0-9]+)?)$"
 _PERHAPS_NUMBER = r"[0-9]|[nN][aA][nN]|[iI][nN][fF]"
 _TRUTHS = ("false", "true")
 _MIDNIGHT = " 00:00:00"
-_LARGEST_EXACT = 2.0**53
-_LARGEST_EXPONENT = 400
-_WIDEST_IDENTIFIER = 64
+_MAX_EXACT = 2.0**53
+_MAX_EXPONENT = 400
+_MAX_IDENTIFIER = 64
 _BUCKET_DOMAIN = b"hedgerow hashed category 1\0"
 
 
@@ -276,7 +276,7 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
     _report_unreadable(texts, place, unfit)
     unfit(((texts.is_missing | texts.ambiguous) & ~texts.unreadable)[texts.codes], "data-unit-missing", error_at)
     distinct = [
-        hashlib.sha256(text.encode()).hexdigest() if text is not None and len(text) > _WIDEST_IDENTIFIER else text or ""
+        hashlib.sha256(text.encode()).hexdigest() if text is not None and len(text) > _MAX_IDENTIFIER else text or ""
         for text in _canonical(texts.distinct).to_pylist()
     ]
     return np.array(distinct or [""], dtype=np.str_)[texts.codes] if len(texts.codes) else np.empty(0, dtype=np.str_)
@@ -687,7 +687,7 @@ def _format_distinct(values: Any) -> tuple[Any, Flags]:
         return pc.cast(values, pa.string()), ambiguous
     if pa.types.is_floating(kind):
         floats = _as_floats(values)
-        ambiguous = np.abs(floats) >= _LARGEST_EXACT
+        ambiguous = np.abs(floats) >= _MAX_EXACT
         whole = (np.floor(floats) == floats) & ~ambiguous
         whole_texts = pc.cast(pa.array(np.where(whole, floats, 0).astype(np.int64)), pa.string())
         others = [None if is_whole else _raw(value) for value, is_whole in zip(floats.tolist(), whole, strict=True)]
@@ -710,7 +710,7 @@ def _format_objects(values: list[Any]) -> _Texts:
     unreadable, ambiguous = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     texts = [_raw(value) for value in values]
     for index, value in enumerate(values):
-        ambiguous[index] = isinstance(value, float | np.floating) and abs(float(value)) >= _LARGEST_EXACT
+        ambiguous[index] = isinstance(value, float | np.floating) and abs(float(value)) >= _MAX_EXACT
     column = _text_array(texts)
     if column is None:
         for index, text in enumerate(texts):
@@ -825,7 +825,7 @@ def _format_decimal(value: Decimal) -> str:
         return "inf" if value > 0 else "-inf"
     if value.is_zero():
         return "0"
-    if abs(value.adjusted()) > _LARGEST_EXPONENT:
+    if abs(value.adjusted()) > _MAX_EXPONENT:
         # Written out, such a number would fill the memory.
         sign, digits, exponent = value.as_tuple()
         kept = "".join(map(str, digits)).rstrip("0")
@@ -887,7 +887,7 @@ def _spell_number(text: str) -> list[str]:
     if not _NUMBER_WITHOUT_LEADING_ZEROS.fullmatch(text):
         return []
     exact = Decimal(text)
-    if abs(exact.adjusted()) > _LARGEST_EXPONENT:
+    if abs(exact.adjusted()) > _MAX_EXPONENT:
         return [_format_decimal(exact)]
     forms = [exact, Decimal(repr(float(exact)))] if math.isfinite(float(exact)) else [exact]
     if exact != exact.to_integral_value():

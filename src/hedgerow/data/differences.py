@@ -31,16 +31,16 @@ from hedgerow.plan.toml import toml_key, toml_value
 
 _CLEAR = 5.0
 """Standard deviations, of noise and rows together, that a difference has to exceed."""
-_LEAST_SHARE = 0.2
+_MIN_SHARE = 0.2
 """The least difference of two shares that is told; of missing cells half of it."""
-_FEWEST_CELLS = 30
-_MOST_OF_ALL = 0.9
+_MIN_CELLS = 30
+_MAX_OF_ALL = 0.9
 """A site with more of the survey's rows has no others to be compared with."""
 _FITS = 0.1
 """The largest difference of shares that is left by a line which makes one go away."""
 _END = 0.03
 """The share of a site's dates that may lie behind their end."""
-_LEAST_CODES = 0.05
+_MIN_CODES = 0.05
 """The share of a site's cells from which a code is told."""
 _RARE = 0.25
 """Of the cells of a code that the other sites would have if they used it as this one does."""
@@ -146,7 +146,7 @@ class _Comparison:
     def differences(self) -> Iterator[Difference]:
         """What differs, missing cells first."""
         yield from self._missing()
-        is_known = not math.isnan(self.deviation) and _FEWEST_CELLS <= self.n_own < _MOST_OF_ALL * self.n_all
+        is_known = not math.isnan(self.deviation) and _MIN_CELLS <= self.n_own < _MAX_OF_ALL * self.n_all
         # Of numbers, dates are days; a column that the survey took for another kind is not comparable.
         is_date = "days_since" in self.column
         is_alike = self.is_text == (self.column["kind"] == "text") and is_date == (self.item.type == "date")
@@ -164,14 +164,14 @@ class _Comparison:
 
     def _missing(self) -> Iterator[Difference]:
         found, n_all = self.column["missing"], self.n_records["value"]
-        if not _FEWEST_CELLS <= self.n_rows < _MOST_OF_ALL * n_all:
+        if not _MIN_CELLS <= self.n_rows < _MAX_OF_ALL * n_all:
             return
         # One that is not shown may be all that the noise hides.
         deviation = self.n_records["deviation"]
         share, noise = (found["value"], found["deviation"]) if found else (0.0, deviation / n_all)
         noise += share * deviation / n_all
         own = self.n_missing / self.n_rows
-        if self._differs(share, own, noise, self.n_rows, n_all, _LEAST_SHARE / 2):
+        if self._differs(share, own, noise, self.n_rows, n_all, _MIN_SHARE / 2):
             others = _without(share, own, self.n_rows, n_all)
             if _is_alone(own, others):
                 said = f"{own:.0%} of your cells are missing, of the others' about {others:.0%}"
@@ -198,7 +198,7 @@ class _Comparison:
         points = list(self._points(self.values))
         odd = [
             point for point in points
-            if self._differs(point[1], point[2], point[3], self.n_own, self.n_all, _LEAST_SHARE)
+            if self._differs(point[1], point[2], point[3], self.n_own, self.n_all, _MIN_SHARE)
         ]  # fmt: skip
         # What the others have below each value, if the survey holds these rows, and if it does not.
         with_own = [_without(share, own, self.n_own, self.n_all) for _, share, own, _ in points]
@@ -230,8 +230,8 @@ class _Comparison:
         """
         own = np.array([0.0, *(point[2] for point in points), 1.0])
         steps, those = np.diff(own), np.diff([0.0, *others, 1.0])
-        ends = [mine >= 1 - _END and mine - other >= _LEAST_SHARE for mine, other in zip(own[1:], others, strict=False)]
-        return bool(((steps >= _LEAST_SHARE) & (those < steps / 2)).any()) or (self.item.type == "date" and any(ends))
+        ends = [mine >= 1 - _END and mine - other >= _MIN_SHARE for mine, other in zip(own[1:], others, strict=False)]
+        return bool(((steps >= _MIN_SHARE) & (those < steps / 2)).any()) or (self.item.type == "date" and any(ends))
 
     def _try_units(self, others: Sequence[Sequence[float]]) -> tuple[str, str]:
         """A unit with which these rows are as the others, and its line, tried by reading the table with it."""
@@ -269,7 +269,7 @@ class _Comparison:
                 share, own = group["count"]["value"] / self.n_all, self.texts[group["name"]] / self.n_own
                 noise = self.deviation / self.n_all
                 others = _without(share, own, self.n_own, self.n_all)
-                is_other = self._differs(share, own, noise, self.n_own, self.n_all, _LEAST_SHARE)
+                is_other = self._differs(share, own, noise, self.n_own, self.n_all, _MIN_SHARE)
                 if is_other and _is_alone(own, others):
                     said = f"{group['name']!r} is {own:.0%} of yours, of the others' about {others:.0%}"
                     yield Difference(self.item.name, f"{said}: do your codes mean the same?")
@@ -288,7 +288,7 @@ class _Comparison:
         n_others = self.n_all - self.n_own
         return [
             name for name, count in sorted(texts.items())
-            if count >= max(_LEAST_CODES * self.n_own, _FEWEST_CELLS / 2)
+            if count >= max(_MIN_CODES * self.n_own, _MIN_CELLS / 2)
             and self._most_of(name, texts) < _RARE * count / self.n_own * n_others
         ]  # fmt: skip
 

@@ -37,9 +37,9 @@ from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 _ALL_MISSING = 0.5
 _SAMPLED_ROWS = 10_000
 """The first rows of a column, in which an identifier's values all differ."""
-_FEWEST_POINTS = 20
+_MIN_POINTS = 20
 """Different numbers with a point before three digits, and none with another, that may be thousands."""
-_MOST_TEXTS = 1_000
+_MAX_TEXTS = 1_000
 """Distinct odd texts of a column that are counted apart."""
 _CHUNK_ROWS = 65536
 
@@ -340,7 +340,7 @@ class _Counted:
             return
         pointed = {text for text in texts if "." in text}
         self.shows_points |= any(_THOUSANDS.fullmatch(text) is None for text in pointed)
-        self.has_points_only = not self.shows_points and (self.has_points_only or len(pointed) >= _FEWEST_POINTS)
+        self.has_points_only = not self.shows_points and (self.has_points_only or len(pointed) >= _MIN_POINTS)
         self._n_watched += len(texts)
         self._watched.update(texts)
         point = "," if place.has_decimal_commas else "."
@@ -356,7 +356,7 @@ def _count_texts(column: Any, rows: NDArray[np.bool_], place: Place, counts: dic
     at = np.flatnonzero(rows)
     cells = [column[index] for index in at.tolist()] if isinstance(column, list) else column.take(pa.array(at))
     for text in encoders.read_texts(cells, place):
-        if text is not None and (text in counts or len(counts) < _MOST_TEXTS):
+        if text is not None and (text in counts or len(counts) < _MAX_TEXTS):
             counts[text] = counts.get(text, 0) + 1
 
 

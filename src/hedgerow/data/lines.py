@@ -43,7 +43,7 @@ from hedgerow.errors import UsageError
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 """In the order in which they are preferred, by the words of a declaration."""
 DECIMALS = {"point": False, "comma": True}
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 """A longer line, or header, does not fit; a block that is read at once has no longer lines, in any encoding."""
 _UNICODE = ("utf-8", "utf-16")
 _PARTS = ("separator", "decimal", "encoding")
@@ -51,7 +51,7 @@ _DECLARATION = re.compile(rf"#((?:{'|'.join(_PARTS)})=[^#/]*)$")
 _FIRST_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n', re.IGNORECASE)
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 _ENCLOSED = re.compile(r'"[^"]*"?|\([^()]*\)|\[[^][]*\]')
-_NUMBER, _BETWEEN, _MOST_WORDS = re.compile(r"[-+]?\d*[.,]?\d+"), re.compile(r"[\s,;|]+"), 8
+_NUMBER, _BETWEEN, _MAX_WORDS = re.compile(r"[-+]?\d*[.,]?\d+"), re.compile(r"[\s,;|]+"), 8
 _FIELD = r'(?:"[^"]*+(?:""[^"]*+)*+"|[^",;\t|\r\n]*+)'
 _SEVERAL_LINES = re.compile(rf"{_FIELD}(?:[,;\t|]{_FIELD})*+(?=\r?\n|\Z)")
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -95,7 +95,7 @@ class TableHeader:
         """Whether it is most likely a record: of numbers that are no codes or years, or of words that nothing cuts."""
         numbers = [name for name in self.names if _NUMBER.fullmatch(name)]
         are_codes = len({*numbers}) == len(numbers) and all(map(str.isdigit, numbers))
-        is_uncut = len(self.names) == 1 and len(_BETWEEN.findall(self.names[0])) > _MOST_WORDS
+        is_uncut = len(self.names) == 1 and len(_BETWEEN.findall(self.names[0])) > _MAX_WORDS
         return is_uncut or (2 * len(numbers) > len(self.names) and not are_codes)
 
 
@@ -271,9 +271,9 @@ class LineCutter:
             return own
         for _ in range(self._line_breaks):
             if end == len(block):
-                return own if is_last or end - start > MOST_BYTES else 0
+                return own if is_last or end - start > MAX_BYTES else 0
             after = block.find(b"\n", end) + 1
-            if after - start > MOST_BYTES or self._opens.fullmatch(block, end, after):
+            if after - start > MAX_BYTES or self._opens.fullmatch(block, end, after):
                 return own
             if self._is_record.fullmatch(block, start, after):
                 if len(self.cells(block[start : after - 1])[0]) != self._n_fields:
@@ -342,7 +342,7 @@ def text_blocks(blocks: Iterable[bytes], header: TableHeader) -> Iterator[bytes]
 
 
 def whole_lines(blocks: Iterable[bytes], unfit: bytes) -> Iterator[bytes]:
-    """Blocks of whole lines, each with its end; `unfit` stands for a line of more than `MOST_BYTES`."""
+    """Blocks of whole lines, each with its end; `unfit` stands for a line of more than `MAX_BYTES`."""
     rest, is_skipped = b"", False
     for block in blocks:
         if is_skipped:
@@ -352,9 +352,9 @@ def whole_lines(blocks: Iterable[bytes], unfit: bytes) -> Iterator[bytes]:
             rest, block, is_skipped = unfit, block[end:], False
         text = rest + block
         first, end = text.find(b"\n"), text.rfind(b"\n") + 1
-        if first > MOST_BYTES:
+        if first > MAX_BYTES:
             text, end = unfit + text[first:], end - first + len(unfit)
-        is_skipped = first < 0 and len(text) > MOST_BYTES
+        is_skipped = first < 0 and len(text) > MAX_BYTES
         if end:
             yield text[:end]
         rest = b"" if is_skipped else text[end:]

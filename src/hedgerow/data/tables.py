@@ -24,7 +24,7 @@ import pyarrow.parquet as arrow_parquet
 from hedgerow.data.arrow import is_text
 from hedgerow.data.columns import file_error, missing_columns
 from hedgerow.data.lines import (
-    MOST_BYTES,
+    MAX_BYTES,
     SEPARATORS,
     LineCounts,
     LineCutter,
@@ -169,7 +169,7 @@ class CsvTable:
                 header = read_header(first, self._declared)
                 if header.is_whole or is_over:
                     break
-                if len(first) > MOST_BYTES:
+                if len(first) > MAX_BYTES:
                     raise DataError("data-corrupt", source=self.source, kind="CSV")
                 more = stream.read(max(len(first), _HEADER_BYTES))
                 first, is_over = first + more, not more
@@ -336,11 +336,11 @@ def _parquet_errors(source: str) -> Iterator[None]:
 
 
 def _is_long(column: pa.Array) -> bool:
-    """Whether a cell holds more than `MOST_BYTES`."""
+    """Whether a cell holds more than `MAX_BYTES`."""
     cells = column.dictionary if pa.types.is_dictionary(column.type) else column
-    if not is_text(cells.type) or cells.nbytes <= MOST_BYTES:
+    if not is_text(cells.type) or cells.nbytes <= MAX_BYTES:
         return False
-    return (compute.max(compute.binary_length(cells)).as_py() or 0) > MOST_BYTES
+    return (compute.max(compute.binary_length(cells)).as_py() or 0) > MAX_BYTES
 
 
 def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Iterator[tuple[Any, ...]]:
@@ -354,8 +354,8 @@ def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Itera
         for group in map(reader.metadata.row_group, range(reader.num_row_groups)):
             for part in map(group.column, range(group.num_columns)):
                 name, n_bytes = part.path_in_schema, part.total_uncompressed_size
-                if name in wanted and n_bytes > MOST_BYTES * max(1, part.num_values):
-                    raise DataError("data-cell-too-long", source=source, column=name, most=MOST_BYTES >> 20)
+                if name in wanted and n_bytes > MAX_BYTES * max(1, part.num_values):
+                    raise DataError("data-cell-too-long", source=source, column=name, most=MAX_BYTES >> 20)
         batches = reader.iter_batches(batch_size=chunk_rows, columns=wanted)
         while True:
             with _parquet_errors(source):
@@ -363,5 +363,5 @@ def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Itera
             if batch is None:
                 return
             for name in filter(lambda name: _is_long(batch.column(name)), wanted):
-                raise DataError("data-cell-too-long", source=source, column=name, most=MOST_BYTES >> 20)
+                raise DataError("data-cell-too-long", source=source, column=name, most=MAX_BYTES >> 20)
             yield tuple(batch.column(name) for name in wanted)

@@ -53,7 +53,7 @@ def count_left_out(left_out: RowsLeftOut, code: str, n_rows: int = 1) -> None:
         left_out[code] = left_out.get(code, 0) + n_rows
 
 
-MOST_LEFT_OUT = 0.1
+MAX_LEFT_OUT = 0.1
 """A larger share of a table's rows that is left out is an error for who uses the table, unless they allow it."""
 _CAUSES = {
     "data-ragged-row": "another number of fields than the header has",
@@ -110,7 +110,7 @@ class RowCount:
             said += f" Lines: {self.lines.n_lines:,}{', of which ' * bool(also)}{', '.join(also)}."
         return f"{self.n_used:,} of {self.n_rows:,} rows used.{said}"
 
-    def require(self, source: object, allowed: float = MOST_LEFT_OUT, *, needs_row: bool = True) -> None:
+    def require(self, source: object, allowed: float = MAX_LEFT_OUT, *, needs_row: bool = True) -> None:
         """Raise LostRowsError where a larger share than is allowed is left out, or a row is needed and none is used."""
         can_be_allowed = bool(self.n_used) or not needs_row
         if self.share_left_out <= allowed and can_be_allowed:
@@ -121,7 +121,7 @@ class RowCount:
 
     def warn(self) -> None:
         """The same as a warning, for who calls from Python: LostRowsWarning."""
-        if self.share_left_out > MOST_LEFT_OUT:
+        if self.share_left_out > MAX_LEFT_OUT:
             warn_caller(self.text(), LostRowsWarning)
 
 

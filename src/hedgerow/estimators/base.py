@@ -45,15 +45,15 @@ from hedgerow.data.units import (
 )
 from hedgerow.errors import DataError, PlanError, UsageError, warn_caller
 from hedgerow.local.survey import survey_sites
-from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
-from hedgerow.models.model import FEWEST_TO_WARN, Explanation, Model
+from hedgerow.local.training import MIN_MASKED_COHORT, train
+from hedgerow.models.model import MIN_TO_WARN, Explanation, Model
 from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import days_between, format_day, parse_day
-from hedgerow.plan.plan import DECLARED, FOUND, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
+from hedgerow.plan.plan import DECLARED, FOUND, MAX_BOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
 from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.privacy.outlook import LEAST_BUCKETS, doubt_of, with_buckets
+from hedgerow.privacy.outlook import MIN_BUCKETS, doubt_of, with_buckets
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.server.release import Progress
 from hedgerow.survey.bounds import BOOLEANS, Findings, Range, classify_counts
@@ -253,7 +253,7 @@ def plan_features(
             elif kind == TRUTH:
                 own = {"type": "categorical", "categories": list(BOOLEANS)}
             else:
-                own = {"type": "hashed", "buckets": LEAST_BUCKETS}
+                own = {"type": "hashed", "buckets": MIN_BUCKETS}
             own["origin"] = FOUND
         features.append({"name": name, **own})
     return features
@@ -319,7 +319,7 @@ def encode_rows(
 
 def _warn_about_columns(n_rows: int, beyond: Mapping[str, int]) -> None:
     """Tell the caller of columns of which many cells are beyond the plan, or of another kind."""
-    if n_rows >= FEWEST_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=beyond).warning):
+    if n_rows >= MIN_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=beyond).warning):
         warn_caller(said, BeyondPlanWarning)
 
 
@@ -335,7 +335,7 @@ def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
         if not finite.size:
             return 0.0, 1.0
         low, high = float(finite.min()), float(finite.max())
-    low, high = max(low, -LARGEST_BOUND), min(high, LARGEST_BOUND)
+    low, high = max(low, -MAX_BOUND), min(high, MAX_BOUND)
     if low < high:
         return low, high
     width = max(1.0, abs(low) * 1e-3)
@@ -646,7 +646,7 @@ class PrivateTrees(BaseEstimator):
         if self.secure_sums:
             # Whether there are masks is what the caller says, not what names stand in `sites`.
             rows = rows_by_site(sites, n_rows)
-            for count in range(len(rows), SMALLEST_MASKED_COHORT):
+            for count in range(len(rows), MIN_MASKED_COHORT):
                 rows = {**rows, unused_name(f"no rows {count}", list(rows)): np.empty(0, dtype=np.intp)}
         else:
             rows_by_site(sites, n_rows)

@@ -42,7 +42,7 @@ _GRID_SHARES = ((15.0, 0.01), (math.inf, 0.25))
 """Of delta, kept back, by the largest epsilon for which it is: what the grid of the noise costs adds up over all fits,
 and each of them counts its own alone. It grows as e^epsilon: at 20 two fits of one tree of depth 4 cost two hundredths
 of a delta of 1e-6, and one of depth 8 more than a quarter."""
-_LARGEST_EPSILON = 18.0
+_MAX_EPSILON = 18.0
 """Beyond, the grid would cost more than that; what is asked above it is not spent."""
 _FIXED = frozenset(
     {
@@ -159,8 +159,8 @@ def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:
 
 def _cap(epsilon: Any) -> Any:
     """What of an epsilon is spent; anything that is not an epsilon is left for the plan to refuse."""
-    is_larger = isinstance(epsilon, Real) and _LARGEST_EPSILON < float(epsilon) < math.inf
-    return _LARGEST_EPSILON if is_larger else epsilon
+    is_larger = isinstance(epsilon, Real) and _MAX_EPSILON < float(epsilon) < math.inf
+    return _MAX_EPSILON if is_larger else epsilon
 
 
 def _draw_held_out(n_rows: int, units: Any, share: float, seed: int | None) -> NDArray[np.bool_]:

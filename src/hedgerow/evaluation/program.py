@@ -26,8 +26,8 @@ from hedgerow.errors import PrivacyError
 from hedgerow.evaluation import estimates
 from hedgerow.evaluation.sums import (
     ERROR_EDGES,
-    LARGEST_ERROR,
     MAX_BINS,
+    MAX_ERROR,
     N_OUTLINE,
     Counts,
     DevianceMoments,
@@ -267,7 +267,7 @@ def _evaluate_numbers(queries: _EvaluationQueries) -> _Outlined:
     query = queries.histogram(0, "residual", ERROR_EDGES[None, :], by_label=False)
     outline = (yield query) / UNIT
     # Labels are kept to half a unit, so an error is up to a unit more than was counted.
-    uppers = (np.append(ERROR_EDGES, LARGEST_ERROR) + 1) * (half_range / SCORE_UNIT)
+    uppers = (np.append(ERROR_EDGES, MAX_ERROR) + 1) * (half_range / SCORE_UNIT)
     errors = estimates.ErrorHistogram(tuple(uppers.tolist()), tuple(outline.tolist()), queries.noise(0, query))
     clip = error_clip(outline, errors.noise)
     deviance, largest = loss_kind(queries.plan).deviance, clip / SCORE_UNIT * half_range

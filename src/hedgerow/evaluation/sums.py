@@ -51,7 +51,7 @@ LOGIT_REACH = 6.0
 """With three classes or more it covers these log-odds of each class against the rest."""
 ERROR_EDGES = np.rint(2 ** np.arange(5.0, 17.0, 0.5)).astype(np.int64)
 """Regression: borders of the outline of errors, in units of 2**-16 of the scaled label, a factor sqrt(2) apart."""
-LARGEST_ERROR = 2**17
+MAX_ERROR = 2**17
 VISIBLE = 2.0
 """A count of the outline below so many standard deviations of its noise counts as an empty bin."""
 _NEAREST = 1e-6
@@ -185,7 +185,7 @@ class _Moments(EvaluationQuery):
     def fits(self, plan: Plan) -> bool:
         has_errors = plan.label.kind.position == "residual"
         is_for_label = has_errors and not (self.has_deviance and loss_kind(plan).deviance is None)
-        return is_for_label and 1 <= self.error_clip <= LARGEST_ERROR and self.length == self.n_statistics
+        return is_for_label and 1 <= self.error_clip <= MAX_ERROR and self.length == self.n_statistics
 
     def left_open(self) -> bytes:
         return self.error_clip.to_bytes(8, "little")
@@ -341,7 +341,7 @@ class SiteSums(SiteQuery, EvaluationQuery):
 
 BY_SITE = "site"
 """What an evaluation by site is asked for by, where the plan has no such column."""
-MOST_GROUPS = 64
+MAX_GROUPS = 64
 """Of a column by which an evaluation is asked for."""
 _FEW_VALUES, _PARTS = 8, 4
 """A column of so many whole numbers at most has a group for each; any other numbers are cut into so many parts."""
@@ -369,8 +369,8 @@ def count_groups(plan: Plan, column: str, sites: Sequence[str] = ()) -> int:
             raise PrivacyError("noise-mode-unsupported", subject=subject, noise="local", others=others)
         return len(sites)
     counts = {feature.name: 1 + _count_values(feature) for feature in plan.features if not feature.is_hashed}
-    if counts.get(column, MOST_GROUPS + 1) > MOST_GROUPS:
-        known = [name for name, count in counts.items() if count <= MOST_GROUPS] + [BY_SITE] * bool(sites)
+    if counts.get(column, MAX_GROUPS + 1) > MAX_GROUPS:
+        known = [name for name, count in counts.items() if count <= MAX_GROUPS] + [BY_SITE] * bool(sites)
         raise PrivacyError("unknown-name", kind="column of public groups", name=column, known=", ".join(known))
     return counts[column]
 
@@ -567,5 +567,5 @@ def in_bins(
 
 def error_clip(outline: Counts, noise: float) -> int:
     """Regression: the upper border of the last bin of errors that stands out of the noise, in units of 2**-16."""
-    uppers = np.append(ERROR_EDGES, LARGEST_ERROR)
+    uppers = np.append(ERROR_EDGES, MAX_ERROR)
     return int(uppers[np.flatnonzero(visible(outline, noise))[-1]])

@@ -18,7 +18,7 @@ from hedgerow.privacy.outlook import outlook_of
 from hedgerow.privacy.report import ROWS_OF_ONE_PERSON
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
-from hedgerow.secagg.masks import LEAST_COLLUDERS
+from hedgerow.secagg.masks import MIN_COLLUDERS
 from hedgerow.training.settings import Settings
 
 MEASURED_LOSSES = (
@@ -34,7 +34,7 @@ MEASURED_LOSSES = (
 Measured: docs/runs/noise_modes.txt. Not to be tuned: tests/package/test_measured.py holds it to that run.
 """
 
-USUAL_GROUPS, SMALLEST_GROUP = 3, 3
+USUAL_GROUPS, MIN_GROUP = 3, 3
 """Groups of sites that are proposed, where so many are expected in each: the fewest that a sum hides."""
 SIGNAL_OF_GROUPS = 3_000.0
 """From so much signal on, three groups cost at most .01 of AUC, the mean of docs/runs/signal.txt between s and s / 2.01
@@ -47,13 +47,13 @@ def propose_groups(plan: Plan, n_sites: int) -> Plan | None:
     """
     federation, privacy = plan.federation, plan.privacy
     size = n_sites // USUAL_GROUPS
-    if federation.groups or size < SMALLEST_GROUP or not math.isfinite(privacy.epsilon):
+    if federation.groups or size < MIN_GROUP or not math.isfinite(privacy.epsilon):
         return None
     noise = share_noise_factor(size, has_echo=True) if privacy.noise == "distributed" else 1.0
     if outlook_of(plan).signal < SIGNAL_OF_GROUPS * noise:
         return None
     table = plan.to_dict()
-    changes = {"groups": USUAL_GROUPS, "min_sites": min(federation.min_sites, SMALLEST_GROUP)}
+    changes = {"groups": USUAL_GROUPS, "min_sites": min(federation.min_sites, MIN_GROUP)}
     with suppress(PlanError):
         return Plan.from_dict({**table, "federation": {**table["federation"], **changes}})
     return None
@@ -125,7 +125,7 @@ def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) ->
         n_sites: >= 3.
         min_survivors: the plan's `min_sites`.
     """
-    wishes = default_wishes(n_sites, least_colluders=LEAST_COLLUDERS)
+    wishes = default_wishes(n_sites, least_colluders=MIN_COLLUDERS)
     least = max(wishes.min_survivors, min(min_survivors, n_sites))
     return derive(n_sites, replace(wishes, min_survivors=least, has_echo=wishes.has_echo or has_echo))
 

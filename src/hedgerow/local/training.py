@@ -37,7 +37,7 @@ from hedgerow.privacy.report import PrivacyReport, build_report
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.rounds import VECTOR_ID, clip, noise_mode, round_in
 from hedgerow.secagg.guarantees import dealt, default_wishes
-from hedgerow.secagg.masks import LEAST_COLLUDERS, Integers, draw_shares
+from hedgerow.secagg.masks import MIN_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession
 from hedgerow.secagg.transitions import Entropy
@@ -124,7 +124,7 @@ class MaskedAggregation:
 
     def _new_epoch(self) -> EpochSession:
         wishes = default_wishes(
-            len(self._nodes), least_colluders=LEAST_COLLUDERS if self._mode is NoiseMode.DISTRIBUTED else 0
+            len(self._nodes), least_colluders=MIN_COLLUDERS if self._mode is NoiseMode.DISTRIBUTED else 0
         )
         # As many shares count here as over a network.
         wishes = replace(wishes, has_echo=wishes.has_echo or bool(self._plan.federation.echo))
@@ -146,7 +146,7 @@ class MaskedAggregation:
         return draw_shares(spec, self._epoch.view.guarantees, sampler)
 
 
-SMALLEST_MASKED_COHORT = 3
+MIN_MASKED_COHORT = 3
 
 
 def train(
@@ -226,7 +226,7 @@ def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_rounds: int, noi
     is_distributed = plan.privacy.noise == "distributed"
     if is_distributed and len(nodes) < 2:
         raise UsageError("one-site")
-    if is_distributed or (plan.federation.secure_aggregation and len(nodes) >= SMALLEST_MASKED_COHORT):
+    if is_distributed or (plan.federation.secure_aggregation and len(nodes) >= MIN_MASKED_COHORT):
         return MaskedAggregation(nodes, plan, n_rounds, os.urandom, noise)
     return PlainAggregation(nodes)
 

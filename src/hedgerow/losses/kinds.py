@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 DEFAULT_CLIP = 0.25
 """The joint clip of most losses that are clipped without being asked."""
-_LEAST_SHARE = 1e-12
+_MIN_SHARE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Link:
 
     def decision(self, scores: Floats) -> Floats:
         """Log-odds of the last of two classes, float64 [n]; of several their log-probabilities or -weights [n, K]."""
-        logs = np.log(np.clip(self.probabilities(scores), _LEAST_SHARE, 1))
+        logs = np.log(np.clip(self.probabilities(scores), _MIN_SHARE, 1))
         return np.asarray(logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs)
 
     threshold: ClassVar[int] = 0
@@ -190,7 +190,7 @@ class Share(ClassLink):
         if len(scores) == 1:
             positive = np.clip(scores[0], 0, 1)
             return np.stack([1 - positive, positive], axis=1)
-        shares = np.clip(scores, _LEAST_SHARE, 1)
+        shares = np.clip(scores, _MIN_SHARE, 1)
         return np.asarray((shares / shares.sum(axis=0)).T)
 
     def chance(self, places: Floats) -> Floats:
@@ -299,7 +299,7 @@ def means(label: LabelKind, scores: Callable[[Any, Floats, Label], dict[str, flo
 
 # Measures
 
-_SMALLEST_PROBABILITY = 1e-15
+_MIN_PROBABILITY = 1e-15
 
 
 def roc_auc(is_positive: NDArray[Any], scores: NDArray[Any]) -> float:
@@ -341,7 +341,7 @@ def log_loss(labels: NDArray[Any], probabilities: Floats) -> float:
         probabilities: float64 [n, n_classes].
     """
     chosen = probabilities[np.arange(len(labels)), labels]
-    return float(-np.log(np.clip(chosen, _SMALLEST_PROBABILITY, 1)).mean())
+    return float(-np.log(np.clip(chosen, _MIN_PROBABILITY, 1)).mean())
 
 
 def accuracy(labels: NDArray[Any], predicted: NDArray[Any]) -> float:

@@ -56,10 +56,10 @@ from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import LabelColumn
 
-LARGEST_COUNT = 10_000
-LARGEST_RESIDUAL = 2.0
+MAX_COUNT = 10_000
+MAX_RESIDUAL = 2.0
 """In units of M / 2 counts."""
-MOST_OF_HESSIAN = math.sqrt(0.5)
+MAX_OF_HESSIAN = math.sqrt(0.5)
 """Of a record's norm, c h at most: the gradient has as much room beside it."""
 _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
 _COARSE_BITS, _FINE_BITS = 24, 20
@@ -103,13 +103,13 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
 @lru_cache(maxsize=8)
 def _loss(newton: bool, label: Label, joint_clip: float | None, hessian_scale: float | None) -> Loss:
     largest = label.bounds[1]
-    clip = LARGEST_RESIDUAL if joint_clip is None else min(joint_clip, LARGEST_RESIDUAL)
+    clip = MAX_RESIDUAL if joint_clip is None else min(joint_clip, MAX_RESIDUAL)
     c = hessian_scale or (clip / 2 if joint_clip is None or not newton else clip)
     # exp at the middles of the steps, the lowest first.
     rising = _exp(SCORE_LIMIT) * exponentials(2 * STEPS, 2 * _STEPS_PER_UNIT)[1::2][::-1]
-    residual = np.minimum(2 * _exp(_middle(label)) / largest * rising, LARGEST_RESIDUAL)
+    residual = np.minimum(2 * _exp(_middle(label)) / largest * rising, MAX_RESIDUAL)
     hessian = residual if newton else np.ones(STEPS)
-    norm, most = clip, MOST_OF_HESSIAN
+    norm, most = clip, MAX_OF_HESSIAN
     if joint_clip is None:
         norm, most = math.hypot(clip, c * float(hessian.max())), 1.0
     # A hair below the norm, so that no rounding of a product lifts a statistic over it.
@@ -137,13 +137,13 @@ class LogMean(NumberLink):
         """See `Link.units`: exp(s) from two tables, since what it rounds to is part of an evaluation's sums."""
         largest = 2 * _exp(_middle(label)) * _exp(SCORE_LIMIT) / label.bounds[1]
         below = SCORE_LIMIT - np.clip(scores, -SCORE_LIMIT, SCORE_LIMIT)
-        coarse = np.minimum(largest * exponentials(STEPS + 1, _STEPS_PER_UNIT), 2 * LARGEST_RESIDUAL)
+        coarse = np.minimum(largest * exponentials(STEPS + 1, _STEPS_PER_UNIT), 2 * MAX_RESIDUAL)
         coarse = np.rint(coarse * SCORE_UNIT * 2**_COARSE_BITS).astype(np.int64)
         fine = np.rint(exponentials(1 << STEP_BITS, SCORE_UNIT) * 2**_FINE_BITS).astype(np.int64)
         product = coarse[below >> STEP_BITS] * fine[below & ((1 << STEP_BITS) - 1)]
         shift = _COARSE_BITS + _FINE_BITS
         found = (product + (1 << (shift - 1))) >> shift
-        return np.asarray(np.minimum(found, int(LARGEST_RESIDUAL) * SCORE_UNIT) - SCORE_UNIT)
+        return np.asarray(np.minimum(found, int(MAX_RESIDUAL) * SCORE_UNIT) - SCORE_UNIT)
 
     def objective(self, label: Label) -> Objective:
         clip = (float(self.values(np.array([-math.inf]), label)[0]), label.bounds[1])
@@ -182,8 +182,8 @@ class Count(Numbers):
             raise refuse("label.classes", list(label.classes), "no classes on a count")
         if label.min not in (None, 0.0):
             raise refuse("label.min", label.min, "0, or nothing, for a count")
-        if most is None or not 1 <= most <= LARGEST_COUNT or not most.is_integer():
-            expected = f"a whole number from 1 to {LARGEST_COUNT}, the largest count that may occur"
+        if most is None or not 1 <= most <= MAX_COUNT or not most.is_integer():
+            expected = f"a whole number from 1 to {MAX_COUNT}, the largest count that may occur"
             raise refuse("label.max", most, expected)
 
     def columns(self, label: Label) -> tuple[LabelColumn, ...]:

@@ -52,11 +52,11 @@ from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import LabelColumn, LabelKind
 
-MOST_INTERVALS = 64
+MAX_INTERVALS = 64
 EVENT_CODES = ("0", "1", "no", "yes", "No", "Yes")
 """What the column of an event may say, besides false and true, where a plan does not say it; by turns, it was not seen,
 or it was."""
-SHARE_ON_ONE_SIDE, LEAST_TIMES = 0.8, 20
+SHARE_ON_ONE_SIDE, MIN_TIMES = 0.8, 20
 """Of so many records or more, a larger share outside all intervals but one looks like another unit of time."""
 LATEST = 3e38
 """No follow-up ends later."""
@@ -99,13 +99,13 @@ def doubt_times(counts: ArrayLike, intervals: ArrayLike, name: str) -> str:
     """Where nearly all times lie beyond the last interval or within the first, what to look at; else "".
 
     Args:
-        counts: float [2K + 1], records by their code, exact or noisy; below `LEAST_TIMES` together they say nothing.
+        counts: float [2K + 1], records by their code, exact or noisy; below `MIN_TIMES` together they say nothing.
         name: of the column of times.
     """
     found, ends = np.asarray(counts, dtype=np.float64), np.asarray(intervals, dtype=np.float64)
     total = float(found.sum())
     within, beyond = float(found[:2].sum()), float(found[-1])
-    if total < LEAST_TIMES or max(within, beyond) < SHARE_ON_ONE_SIDE * total:
+    if total < MIN_TIMES or max(within, beyond) < SHARE_ON_ONE_SIDE * total:
         return ""
     share, is_late = min(max(within, beyond) / total, 1.0), beyond > within
     where = f"beyond the last interval, {ends[-1]:g}" if is_late else f"within the first interval, to {ends[0]:g}"
@@ -241,9 +241,9 @@ class Survival(LabelKind):
             expected = "two codes: of a record that was lost from sight, and of one whose event was seen, such as "
             expected += "[1, 2]"
             raise refuse("label.event_codes", list(label.event_codes), expected)
-        if not 2 <= len(label.intervals) <= MOST_INTERVALS:
+        if not 2 <= len(label.intervals) <= MAX_INTERVALS:
             found = f"{len(label.intervals)} ends"
-            raise refuse("label.intervals", found, f"the ends of 2 to {MOST_INTERVALS} intervals; 8 to 16 suit most")
+            raise refuse("label.intervals", found, f"the ends of 2 to {MAX_INTERVALS} intervals; 8 to 16 suit most")
         if label.intervals[0] <= 0:
             raise refuse("label.intervals[0]", label.intervals[0], "a number above 0, where the first interval begins")
         if label.classes:

@@ -43,7 +43,7 @@ RECORD_NORM = 2**14
 CLASS_WEIGHT_BITS = 16
 CLASS_WEIGHT_UNIT = 2**CLASS_WEIGHT_BITS
 """Of the largest class weight."""
-LARGEST_UNIT = 2**28
+MAX_UNIT = 2**28
 """Integer units per 1.0 of a statistic: beyond this, products and squares in the kernels would leave 64 bits."""
 _CONTEXT = Context(prec=50)
 
@@ -246,9 +246,9 @@ def read_class_weights(weights: Sequence[float]) -> NDArray[np.int64]:
 
 def check_units(*units: float) -> None:
     """Raise PlanError unless units of 1.0 of a gradient, of a Hessian, and of what else must have one are possible."""
-    if min(units) >= 1 and max(units) <= LARGEST_UNIT:
+    if min(units) >= 1 and max(units) <= MAX_UNIT:
         return
-    raise PlanError("plan-joint-clip", low=min(units), high=max(units), most=LARGEST_UNIT)
+    raise PlanError("plan-joint-clip", low=min(units), high=max(units), most=MAX_UNIT)
 
 
 @lru_cache(maxsize=8)

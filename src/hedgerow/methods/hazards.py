@@ -56,7 +56,7 @@ from hedgerow.methods.adassp.linear import (
     solve,
 )
 from hedgerow.methods.adassp.program import gram_sigma, read_cross, read_gram
-from hedgerow.methods.linear_start import WIDEST_LINEAR_START, AskedModel
+from hedgerow.methods.linear_start import MAX_LINEAR_START, AskedModel
 from hedgerow.methods.score_bins import Bin, KnownBins
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
@@ -90,7 +90,7 @@ BASELINE_DOUBT = 1.0
 """By what share an interval's chance may differ from that of all, one standard deviation, before anything is known."""
 SLOPE, SLOPE_DOUBT = 0.7, 0.25
 """Of scores, before anything is known, and one standard deviation: what was seen of made and real sets."""
-LEAST_SLOPE, MOST_SLOPE = 0.2, 2.0
+MIN_SLOPE, MAX_SLOPE = 0.2, 2.0
 _HALVINGS = 16
 
 
@@ -169,12 +169,12 @@ def fit_hazards(table: LifeTable, known: KnownBins, usual_slope: float = SLOPE) 
         usual_slope: before anything is known.
 
     Returns:
-        K integers within `BASELINE_LIMIT`, and the slope, from `LEAST_SLOPE` to `MOST_SLOPE`.
+        K integers within `BASELINE_LIMIT`, and the slope, from `MIN_SLOPE` to `MAX_SLOPE`.
     """
     noise, bins = known.noise_of_labels, known.bins
     if len(bins) < 2:
         return table.baseline, usual_slope
-    low, high = LEAST_SLOPE, MOST_SLOPE
+    low, high = MIN_SLOPE, MAX_SLOPE
     for _ in range(_HALVINGS):
         slope = (low + high) / 2
         pull = _pull(_line(table, bins, slope), bins, slope - usual_slope, noise)
@@ -300,7 +300,7 @@ class HazardProducts(CrossProducts):
 HAZARD_ROUNDS = 3
 HAZARD_SHARES = (0.15, 0.13, 0.24)
 """Of the linear model's divergence: for the moments, for X^T X, and for each of the rounds."""
-MOST_COLUMNS = 256
+MAX_COLUMNS = 256
 """Rows of more columns are those of the numeric features alone."""
 _CURVATURE = 0.45
 """h: of a record's loss, at most about the share of records with an event, more for those who are followed long."""
@@ -308,12 +308,12 @@ _VARIANCE = 1 / 3
 """Of a column of numbers, and of all of a feature's categories together, before anything is known: as if even."""
 _DOUBT = 3.0
 """Moments count for half where they are so many deviations of their noise."""
-_LEAST_SPREAD = 0.1
+_MIN_SPREAD = 0.1
 """Columns are not scaled by more than this says."""
 _SQUARE_DOUBT = 0.3
 _LIFT = 0.5
 """The least eigenvalue of Z^T Z / n is lifted to so many sqrt(p) deviations of its noise."""
-_LEAST_EIGENVALUE = 0.05
+_MIN_EIGENVALUE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,12 +332,12 @@ class HazardStart:
         features = self.plan.features
         n_columns = 1 + sum(len(own.categories) + 1 if own.is_categorical else 1 for own in features)
         norm = math.sqrt(len(features) + 1)
-        return LinearBasis.of(self.plan, build_grid(self.plan), norm, "grid", numeric_only=n_columns > MOST_COLUMNS)
+        return LinearBasis.of(self.plan, build_grid(self.plan), norm, "grid", numeric_only=n_columns > MAX_COLUMNS)
 
     @property
     def has_columns(self) -> bool:
         """Whether rows hold more than a constant, and no more than can be solved for in seconds."""
-        return 1 < self.basis.rows.n_columns <= WIDEST_LINEAR_START
+        return 1 < self.basis.rows.n_columns <= MAX_LINEAR_START
 
     @property
     def n_trees(self) -> int:
@@ -456,7 +456,7 @@ class HazardStart:
             means = np.clip(usual + (moments[block] / n - usual) * kept, 0.0 if feature.is_categorical else -1.0, 1.0)
             found = means * (1 - means) if feature.is_categorical else np.array([next(second)]) - means * means
             variances = np.maximum(found, 0.0) * kept + _VARIANCE / size * (1 - kept)
-            scale = 1 / math.sqrt(max(math.fsum(variances.tolist()), _LEAST_SPREAD**2))
+            scale = 1 / math.sqrt(max(math.fsum(variances.tolist()), _MIN_SPREAD**2))
             places = np.arange(first, first + size)
             matrix[places, places] = scale
             matrix[places, 0] = -scale * means
@@ -478,7 +478,7 @@ def _curvature(gram: Matrix, squares: NDArray[np.float64], noise: float) -> Matr
     kept = max(0.0, energy - noise * noise) / energy if energy > 0 else 1.0
     diagonal = squares + (np.diagonal(gram) - squares) / (1 + (noise / _SQUARE_DOUBT) ** 2)
     found = off * kept + np.diag(diagonal)
-    wanted = _LEAST_EIGENVALUE + _LIFT * noise * math.sqrt(p) * kept
+    wanted = _MIN_EIGENVALUE + _LIFT * noise * math.sqrt(p) * kept
     # No eigenvalue is beyond the largest sum of a row's magnitudes.
     span = max(math.fsum(row) for row in np.abs(found).tolist())
     ridge = max(0.0, wanted - least_eigenvalue(found, span, 20))

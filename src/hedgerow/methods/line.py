@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hedgerow.losses.tables import LARGEST_UNIT, RECORD_NORM, SCORE_UNIT, Loss, exponentials
+from hedgerow.losses.tables import MAX_UNIT, RECORD_NORM, SCORE_UNIT, Loss, exponentials
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import IntVector, Query
@@ -34,7 +34,7 @@ from hedgerow.training.steps import Carried, Grown
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
 
-MOST_DOUBLINGS, WIDEST_DOUBLED = 8, 0.3
+MAX_DOUBLINGS, MAX_DOUBLED = 8, 0.3
 """Residuals are doubled so many times, as long as their spread about the mean is not beyond this."""
 FIRST_OCTAVE, N_OCTAVES = 8, 14
 """The first holds all scores within 2**8 units of 2**-16 of the centre, the last those beyond 2**20, which is 16."""
@@ -46,11 +46,11 @@ PRIOR_SLOPE_MEAN, PRIOR_SLOPE_SD = 1.0, 0.4
 """The slope of scores that are of use, before anything is known, and one standard deviation."""
 PRIOR_ODDS_USEFUL = 10.0
 """How much likelier it is that scores are of use than that they are noise, before anything is known."""
-LARGEST_SLOPE = 1.5
-LEAST_SHARE, MOST_SHARE = 0.05, 0.15
+MAX_SLOPE = 1.5
+MIN_SHARE, MAX_SHARE = 0.05, 0.15
 SPREAD_SHARE = 0.1
 """Of it, for the spread of labels about the centre."""
-_STEPS_PER_UNIT, _MOST_STEPS = 64, 64 * 40
+_STEPS_PER_UNIT, _MAX_STEPS = 64, 64 * 40
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,16 +117,16 @@ class LineSums(Query):
             yield "a sum of the last release is out of range"
 
 
-def choose_doublings(spread: float, loss: Loss | None = None, widest: float = WIDEST_DOUBLED) -> int:
+def choose_doublings(spread: float, loss: Loss | None = None, widest: float = MAX_DOUBLED) -> int:
     """How many times residuals are doubled so that their spread stays within `widest`; kernels hold no more."""
-    most = MOST_DOUBLINGS if loss is None else bound_doublings(loss)
+    most = MAX_DOUBLINGS if loss is None else bound_doublings(loss)
     return sum(spread * 2**doublings <= widest for doublings in range(1, most + 1))
 
 
 def bound_doublings(loss: Loss) -> int:
     """How many times residuals of a loss are doubled at most."""
-    most: int = math.floor(LARGEST_UNIT / loss.scales[0]).bit_length() - 1
-    return max(0, min(MOST_DOUBLINGS, most))
+    most: int = math.floor(MAX_UNIT / loss.scales[0]).bit_length() - 1
+    return max(0, min(MAX_DOUBLINGS, most))
 
 
 def shorten(distances: IntVector, doublings: int) -> IntVector:
@@ -142,7 +142,7 @@ def asks_for_line(plan: Plan) -> bool:
 
 def choose_line_share(signal: float) -> float:
     """Of mu^2, for this release: more where n mu is small, so that the mean and the slope are known at all."""
-    return min(max(LEAST_SHARE, 60 / signal), MOST_SHARE)
+    return min(max(MIN_SHARE, 60 / signal), MAX_SHARE)
 
 
 def ask_spread(plan: Plan, round_number: int, noise_multiplier: float) -> SpreadSums:
@@ -252,7 +252,7 @@ def fit_line(released: IntVector, sigma: float, doublings: int) -> tuple[float, 
     if weight <= 0:
         return mean, PRIOR_SLOPE_MEAN * PRIOR_ODDS_USEFUL / (1 + PRIOR_ODDS_USEFUL) if noise else PRIOR_SLOPE_MEAN
     slope = math.fsum(expected * product for expected, product in parts) / weight
-    slope = min(max(_likely(slope, noise * unit / math.sqrt(weight)), 0.0), LARGEST_SLOPE)
+    slope = min(max(_likely(slope, noise * unit / math.sqrt(weight)), 0.0), MAX_SLOPE)
     return mean - slope * place, slope
 
 
@@ -268,4 +268,4 @@ def _likely(slope: float, doubt: float) -> float:
 
 def _exponential(distance: float) -> float:
     """exp(-distance), from a table."""
-    return float(exponentials(_MOST_STEPS, _STEPS_PER_UNIT)[int(min(distance * _STEPS_PER_UNIT, _MOST_STEPS - 1))])
+    return float(exponentials(_MAX_STEPS, _STEPS_PER_UNIT)[int(min(distance * _STEPS_PER_UNIT, _MAX_STEPS - 1))])

@@ -42,7 +42,7 @@ START_SHARES = (3 / 7, 1 / 7, 1 / 7)
 ROW_NORM = 1.0
 FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
 """What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
-WIDEST_LINEAR_START = 1000
+MAX_LINEAR_START = 1000
 """Where a plan leaves the start open, no linear model has more columns: solving takes their cube, 25 s for so many."""
 MIN_SIZE_DEVIATIONS = 3.5
 CLASS_STEP = 2.0

@@ -22,7 +22,7 @@ from hedgerow.errors import ModelError
 from hedgerow.evaluation.sums import centre_and_spread
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.boosting.calibration import BINS_PER_UNIT, MOST_VARIANCE
+from hedgerow.methods.boosting.calibration import BINS_PER_UNIT, MAX_VARIANCE
 from hedgerow.methods.hazards import FateCounts, LifeTable, count_expected, fit_hazards
 from hedgerow.methods.score_bins import (
     BINS_LENGTH,
@@ -180,7 +180,7 @@ def recalibrate_ensemble(
         """How far labels are above the predictions so far, see `MeansCalibration`."""
         found = share_of_bins(at)
         rises = found * unit if is_count else np.full(len(at), unit / 2)
-        return (found - before) * unit, rises, rises if is_count else np.full(len(at), MOST_VARIANCE)
+        return (found - before) * unit, rises, rises if is_count else np.full(len(at), MAX_VARIANCE)
 
     prior = NUMBERS_PRIOR if is_number and not is_count else LINE_PRIOR
     shift, stretch = fit_score_line(known, expect if is_number else expect_two, prior)

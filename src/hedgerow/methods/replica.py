@@ -26,7 +26,7 @@ from hedgerow.trees.ensemble import Ensemble
 # No sum within the plan, and no noise but with a chance below 10^-300, is larger than this many times its bound.
 _BEYOND = 64
 _N_REHEARSED = 3
-_LARGEST_REHEARSED = 1 << 22
+_MAX_REHEARSED = 1 << 22
 """Entries of an answer: nodes refuse to hold more, so such a run is not begun in memory before they are asked."""
 
 
@@ -259,7 +259,7 @@ def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None)
         answer: what this party does with each query.
     """
     try:
-        if task.schedule.longest > _LARGEST_REHEARSED:
+        if task.schedule.longest > _MAX_REHEARSED:
             return
         replica = Replica(task)
         try:

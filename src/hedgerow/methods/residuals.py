@@ -26,7 +26,7 @@ NEAREST, FURTHEST = 5, 17
 """The cells next to 0 end at 2**5 units of 2**-16, and those beyond 2**16, which is 1.0, at 2**17."""
 N_SIDE = FURTHEST - NEAREST + 1
 N_CELLS = 2 * N_SIDE
-LEAST_DEVIATIONS = 2.0
+MIN_DEVIATIONS = 2.0
 """A cell with less than so many deviations of its noise counts as empty."""
 _PARTS = 16
 """Within a cell labels are taken to lie at so many places, along a line between its neighbours."""
@@ -70,7 +70,7 @@ def fit_shift(
         sigma: the noise's standard deviation, in integer units.
         gradient: of residuals, prediction less label, scaled to [-1, 1].
     """
-    counts = np.where(released > LEAST_DEVIATIONS * sigma, released / RECORD_NORM, 0.0)
+    counts = np.where(released > MIN_DEVIATIONS * sigma, released / RECORD_NORM, 0.0)
     if not counts.any():
         return 0.0
     ends = 2.0 ** np.arange(NEAREST, FURTHEST + 1)

@@ -32,11 +32,11 @@ BINS_LENGTH = 2 * N_BINS
 BINS_SENSITIVITY_SQUARED = (RECORD_NORM // 2) ** 2 + RECORD_NORM**2
 LOGIT_STEP = SCORE_UNIT // 2
 """The width of a bin of log-odds, and of logarithms of means."""
-LEAST_KNOWN = 3.0
+MIN_KNOWN = 3.0
 """A bin counts from so many deviations of noise on its records on: else empty ones would add up."""
-LEAST_STRETCH, MOST_STRETCH, MOST_SHIFT = -0.75, 3.0, 8.0
-_MOST_ROUNDS, _LONGEST_STEP = 40, 1.0
-_LEAST_SPREAD = 1e-9
+MIN_STRETCH, MAX_STRETCH, MAX_SHIFT = -0.75, 3.0, 8.0
+_MAX_ROUNDS, _MAX_STEP = 40, 1.0
+_MIN_SPREAD = 1e-9
 """Of a label; and of the two parameters, as a share of all that is known: one bin alone tells only one of them."""
 
 
@@ -117,7 +117,7 @@ class KnownBins:
         """
         counts, labels = released.reshape(2, N_BINS) / RECORD_NORM
         noise, unit = sigma / RECORD_NORM, 2 if query.is_number else 1
-        known = np.flatnonzero(counts > LEAST_KNOWN * noise)
+        known = np.flatnonzero(counts > MIN_KNOWN * noise)
         places = (known - BINS_BESIDE) * (query.step / SCORE_UNIT)
         bins = map(Bin, places.tolist(), (counts[known] * unit).tolist(), (labels[known] / unit).tolist())
         return cls(tuple(bins), noise * unit, noise / unit)
@@ -153,17 +153,17 @@ def fit_score_line(known: KnownBins, curve: Curve, prior: LinePrior) -> tuple[fl
         return 0.0, 0.0
     shift, stretch = 0.0, 0.0
     places, n_records, labels = np.array(known.bins).T
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         expected, rises, variances = curve(shift + (1 + stretch) * places)
         rests, weights = labels - n_records * expected, n_records * rises
         noises = known.noise_of_labels**2 + (known.noise_of_records * expected) ** 2
-        spreads = n_records * np.maximum(variances, _LEAST_SPREAD) + noises
+        spreads = n_records * np.maximum(variances, _MIN_SPREAD) + noises
         sums = (rests, rests * places, *(own * places**power for own in (weights, spreads) for power in range(3)))
         g0, g1, *rest = [math.fsum(own.tolist()) for own in sums]
         steps = _step_of_line((g0, g1), rest[:3], rest[3:], prior, (shift, stretch))
-        shift = min(max(shift + min(max(steps[0], -_LONGEST_STEP), _LONGEST_STEP), -MOST_SHIFT), MOST_SHIFT)
-        stretch += min(max(steps[1], -_LONGEST_STEP), _LONGEST_STEP)
-        stretch = min(max(stretch, LEAST_STRETCH), MOST_STRETCH)
+        shift = min(max(shift + min(max(steps[0], -_MAX_STEP), _MAX_STEP), -MAX_SHIFT), MAX_SHIFT)
+        stretch += min(max(steps[1], -_MAX_STEP), _MAX_STEP)
+        stretch = min(max(stretch, MIN_STRETCH), MAX_STRETCH)
     return shift, stretch
 
 
@@ -176,7 +176,7 @@ def _step_of_line(
 ) -> tuple[float, float]:
     """By how much the equations move the shift and the stretch; of symmetric matrices, three entries each."""
     (g0, g1), (h00, h01, h11), (v00, v01, v11) = score, change, covariance
-    least = _LEAST_SPREAD * (v00 + v11)
+    least = _MIN_SPREAD * (v00 + v11)
     v00, v11 = v00 + least, v11 + least
     # M = H V^-1.
     whole = v00 * v11 - v01 * v01

@@ -21,7 +21,7 @@ from hedgerow.errors import HedgerowError, PlanError, PrivacyError, RemoteProtoc
 from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble, schedule_of_evaluation
 from hedgerow.evaluation.sums import count_groups
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.plan.fields import MOST_VALUES, read_json
+from hedgerow.plan.fields import MAX_VALUES, read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import check_delta, check_epsilon
 from hedgerow.privacy.schedule import Schedule
@@ -242,7 +242,7 @@ SURVEYS: dict[str, type[Asked]] = {OpenPlan.KIND: OpenPlan, OpenTable.KIND: Open
 def survey_task(about: str, content: bytes) -> SurveyTask:
     """The task of an invitation; raises RemoteProtocolError for what cannot be read, PrivacyError for a bad promise."""
     try:
-        return SurveyTask(SURVEYS[about](read_json(content, MOST_VALUES)))
+        return SurveyTask(SURVEYS[about](read_json(content, MAX_VALUES)))
     except (ValueError, AttributeError, KeyError, TypeError) as fault:
         why = f" {fault.what}" if isinstance(fault, PlanError) else ""
         raise RemoteProtocolError("task-unreadable", code="plan-unreadable", what="plan", why=why) from fault
@@ -287,7 +287,7 @@ def read_invitation(
 def read_plan(content: bytes) -> Plan:
     """The plan in an invitation; raises RemoteProtocolError."""
     try:
-        return Plan.from_dict(read_json(content, MOST_VALUES))
+        return Plan.from_dict(read_json(content, MAX_VALUES))
     except (ValueError, AttributeError) as fault:
         why = f" {fault.what}" if isinstance(fault, PlanError) else ""
         raise RemoteProtocolError("task-unreadable", code="plan-unreadable", what="plan", why=why) from fault

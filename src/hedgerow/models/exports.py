@@ -476,7 +476,7 @@ OPSET, ML_OPSET, IR_VERSION = 21, 5, 10
 """The first ones that have the TreeEnsemble; newer runtimes read older graphs."""
 _LESS, _MEMBER = 1, 6
 """Modes of a node."""
-_LEAST_SHARE = 1e-12
+_MIN_SHARE = 1e-12
 
 
 def onnx_module() -> ModuleType:
@@ -761,7 +761,7 @@ def _shares(graph: _Graph, scores: str, _: Label, __: Objective, classes: Sequen
         chance = graph.add("Clip", [scores, graph.double(0.0), graph.double(1.0)])
         _two_classes(graph, chance, graph.add("Greater", [chance, graph.double(0.5)]), classes)
         return
-    shares = graph.add("Clip", [scores, graph.double(_LEAST_SHARE), graph.double(1.0)])
+    shares = graph.add("Clip", [scores, graph.double(_MIN_SHARE), graph.double(1.0)])
     total = graph.add("ReduceSum", [shares, graph.constant(np.array([1]))], keepdims=1)
     _classes(graph, graph.add("Div", [shares, total]), graph.add("ArgMax", [shares], axis=1, keepdims=0), classes)
 

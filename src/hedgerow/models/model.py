@@ -72,7 +72,7 @@ _GAUSSIAN = (
 _INFINITE = "infinite"
 
 
-FEWEST_TO_WARN = 10
+MIN_TO_WARN = 10
 """Records from which on a column without any value is no accident."""
 
 
@@ -287,7 +287,7 @@ class Model:
 
     def warn_about_missing(self, codes: CodeArray) -> None:
         """Warn (`NoValuesWarning`) of columns that have no value in any of so many records that one should have one."""
-        if codes.shape[1] >= FEWEST_TO_WARN and (names := self.without_values(codes)):
+        if codes.shape[1] >= MIN_TO_WARN and (names := self.without_values(codes)):
             warn_caller(no_values_text(names), NoValuesWarning)
 
     def predict(self, columns: Columns) -> NDArray[Any]:

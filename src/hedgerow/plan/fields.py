@@ -21,9 +21,9 @@ from hedgerow.errors import PlanError
 
 DEEPEST = 32
 """Tables and lists inside one another."""
-MOST_VALUES = 250_000
+MAX_VALUES = 250_000
 """In a plan: 20,000 features have half as many. More would cost a node seconds to read, at every invitation."""
-LARGEST_INTEGER = 1 << 128
+MAX_INTEGER = 1 << 128
 """No bound of a plan, and no integer of a model, is as large."""
 _KEY = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
 _DEEP_KEY = re.compile(rf"(?<![\w-]){_KEY}(?:[ \t]*\.[ \t]*{_KEY}){{{DEEPEST}}}")
@@ -84,7 +84,7 @@ def require_plain(value: object, most: float = math.inf) -> None:
                 raise ValueError(f"{path or 'it'}: there are more than {most:,} values")
             if isinstance(item, str):
                 _require_showable(item, path)
-            elif isinstance(item, int) and not -LARGEST_INTEGER <= item <= LARGEST_INTEGER:
+            elif isinstance(item, int) and not -MAX_INTEGER <= item <= MAX_INTEGER:
                 raise ValueError(f"{path or 'it'}: an integer of {item.bit_length()} bits is too large")
             elif isinstance(item, Mapping):
                 for name in item:
@@ -161,7 +161,7 @@ def refuse(path: str, found: object, expected: str) -> PlanError:
 def quote(found: object) -> str:
     """An offending value as a person may see it, and no more of it than a line holds."""
     # A part is enough, and Python writes no integer of many digits out.
-    found = found if not isinstance(found, int) or abs(found) <= LARGEST_INTEGER else f"{found.bit_length()} bits"
+    found = found if not isinstance(found, int) or abs(found) <= MAX_INTEGER else f"{found.bit_length()} bits"
     said = escape_for_terminal(repr(found))
     return said if len(said) <= 60 else said[:57] + "..."
 
@@ -197,7 +197,7 @@ def number(low: float, high: float, *also: str, exclusive: bool = False) -> Chec
         expected = f"a number {between} {low:g} {joiner} {high:g}{words}"
         # No double holds an integer of hundreds of digits.
         is_number = not isinstance(value, bool) and isinstance(value, int | float)
-        if not is_number or (isinstance(value, int) and abs(value) > LARGEST_INTEGER) or math.isnan(value):
+        if not is_number or (isinstance(value, int) and abs(value) > MAX_INTEGER) or math.isnan(value):
             raise refuse(path, value, expected)
         inside = low < value < high if exclusive else low <= value <= high
         if not inside:

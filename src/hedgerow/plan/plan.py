@@ -22,7 +22,7 @@ from typing import Any
 
 from hedgerow.errors import PlanError
 from hedgerow.plan.fields import (
-    MOST_VALUES,
+    MAX_VALUES,
     allows,
     ascending_numbers,
     boolean,
@@ -61,9 +61,9 @@ MAX_CATEGORIES, MANY_CATEGORIES = 65_000, 250
 """A category is one code of two bytes, and of one byte up to the second; a few are kept for unknown and missing
 values. A list beyond the second is one of codes: neighbours in it may share a leaf, and no draft makes one of texts."""
 MAX_STRUCTURE_SEED = 2**63 - 1
-MOST_NAMED = 12
+MAX_NAMED = 12
 """Features that a line for a person names."""
-LEAST_SECONDS = 1.0
+MIN_SECONDS = 1.0
 """Of every timeout: with less, a party that waits gives up before anyone can answer."""
 DECLARED, FOUND, TYPED, READ_OFF = "declared", "found", "type", "data"
 """Where a column's type, bounds, categories or classes are from: its author; noisy sums in [[prepared]]; the type that
@@ -436,7 +436,7 @@ class Plan:
             PlanError: naming the first offending field and the fix.
         """
         try:
-            require_plain(table, MOST_VALUES)
+            require_plain(table, MAX_VALUES)
         except ValueError as error:
             raise PlanError("plan-not-plain", error=error) from None
         _check_top_level(table)
@@ -673,7 +673,7 @@ def _list_gaps(gaps: list[_Gap]) -> str:
 
 def name_first(names: Sequence[str]) -> str:
     """Names for a person, the first of many."""
-    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    return ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
 
 
 def _plain(section: Any) -> dict[str, Any]:
@@ -909,15 +909,15 @@ def _check_prepared(plan: Plan, rules: PlanRules) -> None:
 def _check_timeouts(federation: FederationSection) -> None:
     for name in ("join_timeout", "round_timeout", "idle_timeout"):
         seconds = getattr(federation, name)
-        if seconds < LEAST_SECONDS:
-            raise refuse(f"federation.{name}", seconds, f"at least {LEAST_SECONDS:g} (seconds)")
+        if seconds < MIN_SECONDS:
+            raise refuse(f"federation.{name}", seconds, f"at least {MIN_SECONDS:g} (seconds)")
     least = max(federation.join_timeout, federation.round_timeout)
     if federation.idle_timeout < least:
         reason = f"at least {least:g}, which join_timeout and round_timeout are at most"
         raise refuse("federation.idle_timeout", federation.idle_timeout, reason)
 
 
-LARGEST_BOUND = 3e38
+MAX_BOUND = 3e38
 """Single precision ends a little above; no bound that is read off or found lies beyond."""
 
 

@@ -622,7 +622,7 @@ def get_accountant(name: str) -> Accountant:
 
 
 _GROUP_STEPS = 60
-_LARGEST_EXPONENT = 600.0
+_MAX_EXPONENT = 600.0
 """Exponentials of more leave the range of doubles."""
 
 
@@ -677,7 +677,7 @@ def _epsilon_of_group(name: str, events: list[Event], delta: float, n_rows: int)
     part = delta
     for _ in range(_GROUP_STEPS):
         epsilon = compute_account(name, events, part).epsilon
-        if not 0 < n_rows * epsilon < _LARGEST_EXPONENT:
+        if not 0 < n_rows * epsilon < _MAX_EXPONENT:
             break
         factor = math.expm1(n_rows * epsilon) / math.expm1(epsilon) * ROUND_UP
         if part * factor <= delta:

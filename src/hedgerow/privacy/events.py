@@ -20,7 +20,7 @@ from hedgerow.errors import PrivacyError
 
 LARGEST = 1e100
 """No number of an event is larger, nor smaller than its inverse: costs are made of their squares."""
-LARGEST_ORDER = 2**16
+MAX_ORDER = 2**16
 """Orders that are tried go to 2**13, and what a divergence takes grows with its order."""
 
 
@@ -230,7 +230,7 @@ class FilteredGaussianEvent(SampledEvent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 2 <= self.order <= LARGEST_ORDER or not isinstance(self.scope, str):
+        if not 2 <= self.order <= MAX_ORDER or not isinstance(self.scope, str):
             raise _event_error(f"A filter has order {self.order!r} and scope {self.scope!r}.")
 
 

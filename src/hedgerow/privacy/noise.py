@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hedgerow.errors import PrivacyError
-from hedgerow.protocol.queries import LARGEST_SCORE
+from hedgerow.protocol.queries import MAX_SCORE
 
 RandomBytes = Callable[[int], bytes]
 """Gives that many uniform random bytes: `os.urandom` at the edges, a keyed stream in experiments."""
@@ -36,18 +36,18 @@ RandomBytes = Callable[[int], bytes]
 END_OF_STREAM = -1
 
 # (k + 1) sigma must fit an int64 for every k that is allowed. k > 511 has a probability below e^(-130 000).
-LARGEST_SIGMA = 2**53
-LARGEST_K = 511
+MAX_SIGMA = 2**53
+MAX_K = 511
 
 # More successes of chance 1/e in a row than this have a probability below e^(-10^6).
-LARGEST_WHOLE = 2**20
+MAX_WHOLE = 2**20
 
 # One request to the byte source: enough for a thousand draws at least, and small beside the machine's memory.
-SMALLEST_REQUEST = 4096
-_LARGEST_REQUEST = 1 << 22
+MIN_REQUEST = 4096
+_MAX_REQUEST = 1 << 22
 
 # An attempt takes a few dozen bytes; one that takes a million has a probability below e^(-100 000).
-LARGEST_ATTEMPT = 1 << 20
+MAX_ATTEMPT = 1 << 20
 
 Stream = npt.NDArray[np.uint8]
 
@@ -166,7 +166,7 @@ def attempt_discrete_gaussian(stream: Stream, position: int, sigma: int) -> tupl
     k, position = draw_half_normal_integer(stream, position)
     if position == END_OF_STREAM or k < 0:
         return 0, 0, position
-    if k > LARGEST_K:
+    if k > MAX_K:
         return -1, 0, position
     sign, position = uniform_below(stream, position, int(np.int64(2)))
     if position == END_OF_STREAM:
@@ -283,7 +283,7 @@ def attempt_selection(stream: Stream, position: int, gaps: npt.NDArray[np.int64]
     if position == END_OF_STREAM:
         return -1, END_OF_STREAM
     whole, part = gaps[index] // scale, gaps[index] % scale
-    for _ in range(min(whole, LARGEST_WHOLE)):
+    for _ in range(min(whole, MAX_WHOLE)):
         success, position = bernoulli_exp_one(stream, position)
         if position == END_OF_STREAM or success == 0:
             return -1, position
@@ -365,7 +365,7 @@ def select(scores: Sequence[npt.NDArray[np.int64]], scale: int, random_bytes: Ra
     for part, values in enumerate(scores):
         if not len(values):
             continue
-        if int(np.abs(values).max()) > LARGEST_SCORE:
+        if int(np.abs(values).max()) > MAX_SCORE:
             raise PrivacyError(
                 "out-of-range", name="A score", value="beyond 2^61", wanted="below it; count in coarser units"
             )
@@ -373,9 +373,9 @@ def select(scores: Sequence[npt.NDArray[np.int64]], scale: int, random_bytes: Ra
         while chosen[part] < 0:
             index, after = attempt_selection(stream, position, gaps, scale)
             if after == END_OF_STREAM:
-                if stream.size - position > LARGEST_ATTEMPT:
+                if stream.size - position > MAX_ATTEMPT:
                     raise PrivacyError("unsound-randomness", given="a megabyte without one whole attempt at a choice")
-                fresh = _request_bytes(random_bytes, max(SMALLEST_REQUEST, stream.size - position))
+                fresh = _request_bytes(random_bytes, max(MIN_REQUEST, stream.size - position))
                 stream, position = np.concatenate([stream[position:], fresh]), 0
                 continue
             chosen[part], position = index, after
@@ -391,13 +391,13 @@ def _draw(sampler: _Sampler, size: int, length: int, random_bytes: RandomBytes) 
     filled = 0
     while filled < length:
         wanted = (length - filled) * (sampler.bytes_per_draw + sampler.uniforms_per_draw * width)
-        request = max(min(max(wanted, SMALLEST_REQUEST), _LARGEST_REQUEST), stream.size)
+        request = max(min(max(wanted, MIN_REQUEST), _MAX_REQUEST), stream.size)
         stream = np.concatenate([stream, _request_bytes(random_bytes, request)])
         filled, used = fill(stream, sampler.is_laplace, size, out, filled)
         if filled < 0:
             raise PrivacyError("unsound-randomness", given=f"a value beyond {sampler.limit}")
         stream = stream[used:]
-        if filled < length and stream.size > LARGEST_ATTEMPT:
+        if filled < length and stream.size > MAX_ATTEMPT:
             given = f"{stream.size} bytes without completing one attempt at a draw"
             raise PrivacyError("unsound-randomness", given=given)
     return out
@@ -405,7 +405,7 @@ def _draw(sampler: _Sampler, size: int, length: int, random_bytes: RandomBytes) 
 
 def _check_arguments(sigma: int, length: int) -> None:
     """Raise PrivacyError for a size of noise, or a length, out of range."""
-    if isinstance(sigma, bool) or not isinstance(sigma, int) or not 1 <= sigma <= LARGEST_SIGMA:
+    if isinstance(sigma, bool) or not isinstance(sigma, int) or not 1 <= sigma <= MAX_SIGMA:
         raise PrivacyError(
             "out-of-range", name="sigma, in grid units,", value=sigma, wanted="an integer from 1 to 2^53"
         )
@@ -501,7 +501,7 @@ class SeededNoise:
         key = _key(self._seed, purpose)
         if self._exact:
             return sample_discrete_gaussian(sigma, length, _KeyedStream(key).read)
-        if not 1 <= sigma <= LARGEST_SIGMA:
+        if not 1 <= sigma <= MAX_SIGMA:
             # The exact sampler has the words for it.
             sample_discrete_gaussian(sigma, 0, _KeyedStream(key).read)
         return np.rint(_generator(key).standard_normal(length) * sigma).astype(np.int64)

@@ -20,7 +20,7 @@ without noise on all rows, over four public sets with two classes.
 """
 SIGNAL_TO_WARN = 300.0
 """Below, a model of most data sets says little."""
-LEAST_BUCKETS, MOST_BUCKETS, SIGNAL_OF_BUCKET = 32, 1024, 16
+MIN_BUCKETS, MAX_BUCKETS, SIGNAL_OF_BUCKET = 32, 1024, 16
 """Of hashed text, and the signal for each: with less of it fewer texts can be told apart (docs/defaults.md)."""
 
 
@@ -60,7 +60,7 @@ def with_buckets(plan: Plan) -> Plan:
     if plan.model.algorithm != DEFAULT_ALGORITHM or math.isinf(plan.privacy.epsilon):
         return plan
     most = int(min(outlook_of(plan).signal, 1e9)) // SIGNAL_OF_BUCKET
-    buckets = max(LEAST_BUCKETS, min(MOST_BUCKETS, 1 << max(0, most.bit_length() - 1)))
+    buckets = max(MIN_BUCKETS, min(MAX_BUCKETS, 1 << max(0, most.bit_length() - 1)))
     features = [
         replace(own, buckets=buckets, categories=()) if own.is_hashed and own.origin == FOUND else own
         for own in plan.features

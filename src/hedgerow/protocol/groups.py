@@ -99,15 +99,15 @@ def combine(release: IntVector, n_groups: int) -> IntVector:
     return np.ascontiguousarray((low & high) + ((low ^ high) >> 1))
 
 
-MOST_DRAWINGS = 8
+MAX_DRAWINGS = 8
 """Of groups in a run. Each takes one of its 16 set-ups; the others are for what goes wrong."""
-LEAST_ROUNDS = 5
+MIN_ROUNDS = 5
 """Of a drawing."""
 
 
 def count_drawing_rounds(n_rounds: int) -> int:
     """Rounds that are summed over the same groups, where they are drawn anew, in a run of so many."""
-    return max(LEAST_ROUNDS, -(-n_rounds // MOST_DRAWINGS))
+    return max(MIN_ROUNDS, -(-n_rounds // MAX_DRAWINGS))
 
 
 def derive_drawing(seed: int, number: int) -> bytes:
@@ -124,7 +124,7 @@ _TINY = 1e-300
 OUT_OF_LINE_ROUNDS = 10
 OUT_OF_LINE = 4.0
 """Mean of the logarithm over so many rounds: the squares of a group's distances are e^4 = 55 times the others'."""
-MOST_OF_DRAWING, NAMED = 2.5, 3.5
+MAX_OF_DRAWING, NAMED = 2.5, 3.5
 """A site has the mean mark of its group, 0 to the first, of each drawing; who has so much more than any other is named.
 
 So it takes three drawings: of two, others stood beside it in one. In 200 runs no honest site had so much more, whose
@@ -207,7 +207,7 @@ class LineUp:
         if self._n_taken % self._n_rounds:
             return []
         for group, part in enumerate(parts):
-            self._evidence[list(part)] += min(max(self._of_drawing[group], 0.0), MOST_OF_DRAWING)
+            self._evidence[list(part)] += min(max(self._of_drawing[group], 0.0), MAX_OF_DRAWING)
         self._of_drawing[:] = 0
         rest = np.delete(np.arange(len(self._evidence)), self.named)
         *_, second, first = rest[np.argsort(self._evidence[rest], kind="stable")].tolist()

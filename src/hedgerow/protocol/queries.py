@@ -267,7 +267,7 @@ class SampledQuery(Query):
         return self.sampling_threshold / SAMPLING_STEPS
 
 
-LARGEST_SCORE = 2**61
+MAX_SCORE = 2**61
 """Scores of a choice are within this magnitude, whatever the sums are: a choice never fails for an exact sum."""
 
 

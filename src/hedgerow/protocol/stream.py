@@ -428,7 +428,7 @@ WAITING = "waiting-for-sites"
 """The phase of a run in which too few sites are there."""
 
 
-_LONGEST_SECONDS = 1e9
+_MAX_SECONDS = 1e9
 """More than thirty years: a number that someone made up, or infinity."""
 TRAINING, EVALUATION, SURVEY = "training", "evaluation", "survey"
 """What a run is for."""
@@ -557,7 +557,7 @@ class RunReport(Record):
         if self.is_over or self.phase == WAITING or self.rounds_per_second <= 0:
             return None
         left = max(0, self.rounds_planned - self.rounds_done) / self.rounds_per_second
-        return left if left <= _LONGEST_SECONDS else None
+        return left if left <= _MAX_SECONDS else None
 
 
 # What is said ---------------------------------------------------------------------------------------------------------
@@ -566,7 +566,7 @@ MAX_REQUEST_BYTES = 1024
 MAX_REPORT_BYTES = 4 << 20
 """Enough for 4096 sites with the longest names and codes, and all events."""
 MAX_EVENTS = 256
-LEAST_INTERVAL, LONGEST_INTERVAL = 0.2, 60.0
+MIN_INTERVAL, MAX_INTERVAL = 0.2, 60.0
 """Seconds between two reports."""
 
 
@@ -586,7 +586,7 @@ class WatchRequest(Encoded):
     @property
     def seconds(self) -> float:
         """The interval, within its bounds."""
-        return min(max(self.interval, LEAST_INTERVAL), LONGEST_INTERVAL)
+        return min(max(self.interval, MIN_INTERVAL), MAX_INTERVAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from hedgerow.crypto import keystream
 from hedgerow.secagg.transitions import Code, Refusal, refuse
 
 MAX_NODES = 4096
-SMALLEST_COHORT = 3
+MIN_COHORT = 3
 """Sites in a masked sum, at least: of two each would read the other's vector off it."""
 NodeCount = Annotated[int, Unsigned(2, most=MAX_NODES)]
 

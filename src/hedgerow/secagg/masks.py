@@ -152,7 +152,7 @@ def _goes_beyond(vector: Integers, bound: int) -> bool:
 
 
 # Every site sees the releases and knows its own share, which hides nothing from it: one share never counts.
-LEAST_COLLUDERS = 1
+MIN_COLLUDERS = 1
 
 Sampler = Callable[[Fraction, int], Integers]
 """That many independent draws (int64) of the discrete Gaussian of the given variance parameter sigma^2."""

@@ -80,8 +80,8 @@ from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
 from hedgerow.rounds import VECTOR_ID, count_possible_rows, noise_mode, release_bound, require_words, round_in
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
-from hedgerow.secagg.guarantees import MAX_ATTEMPTS, SMALLEST_COHORT, default_wishes, derive, least_groups
-from hedgerow.secagg.masks import LEAST_COLLUDERS, WIDTHS, OpenedSums, name_in, wrap
+from hedgerow.secagg.guarantees import MAX_ATTEMPTS, MIN_COHORT, default_wishes, derive, least_groups
+from hedgerow.secagg.masks import MIN_COLLUDERS, WIDTHS, OpenedSums, name_in, wrap
 from hedgerow.secagg.messages import (
     EpochParameters,
     NoiseMode,
@@ -101,8 +101,8 @@ from hedgerow.server.release import (
     weigh_groups,
 )
 from hedgerow.server.sites import (
-    MOST_BROKEN_SETUPS,
-    MOST_LOST_EPOCHS,
+    MAX_BROKEN_SETUPS,
+    MAX_LOST_EPOCHS,
     Asked,
     Connection,
     Consent,
@@ -163,7 +163,7 @@ def check_groups(task: Task, roster: Roster) -> None:
     if not n_groups:
         return
     size = len(roster.sites) // n_groups
-    if size >= max(SMALLEST_COHORT, plan.federation.min_sites):
+    if size >= max(MIN_COHORT, plan.federation.min_sites):
         return
     raise PlanError("plan-groups-too-small", n_groups=n_groups, n_sites=len(roster.sites), size=size,
                     least=plan.federation.min_sites)  # fmt: skip
@@ -693,7 +693,7 @@ def build_parameters(
     run_id, attempt, roster_hash = identity
     mode = noise_mode(plan)
     # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
-    wishes = default_wishes(*sizes, least_colluders=LEAST_COLLUDERS)
+    wishes = default_wishes(*sizes, least_colluders=MIN_COLLUDERS)
     least, has_echo = min(plan.federation.min_sites, *sizes), wishes.has_echo or bool(plan.federation.echo)
     wishes = replace(wishes, min_survivors=least, has_echo=has_echo, n_groups=plan.federation.groups)
     return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
@@ -844,7 +844,7 @@ def _judge_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
     for site in missing:
         site.fault_counts.broken_setups += 1
         run.tell(RunEventKind.COMPLAINT, site.name, "set-up-broken")
-        if site.fault_counts.broken_setups >= MOST_BROKEN_SETUPS and not site.left_out:
+        if site.fault_counts.broken_setups >= MAX_BROKEN_SETUPS and not site.left_out:
             run.leave_out(site, "set-ups-broken")
 
 
@@ -898,7 +898,7 @@ def _choose_next_step(run: CoordinatorRun, between: BetweenSlots) -> tuple[NextS
     is_full = between.next_slot >= view.parameters.n_slots or view.parameters.drawing != run.replica.drawing
     is_short = not is_enough(view, [site.node for site in present])
     ready = choose_members(run)
-    comes_back = {name for name in ready - there if sites[name].fault_counts.lost_epochs >= MOST_LOST_EPOCHS}
+    comes_back = {name for name in ready - there if sites[name].fault_counts.lost_epochs >= MAX_LOST_EPOCHS}
     # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
     would_suffice = is_short and bool(sites.members_for_next_epoch() - there)
     # Where groups are drawn anew, each drawing needs a set-up of its own, in which newcomers join as well. Half of the
@@ -1569,9 +1569,9 @@ def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
 # The loop ------------------------------------------------------------------------------------------------------------
 
 _SECONDS_BETWEEN_WORDS = 2.0
-_LEAST_WAIT = 1.0
+_MIN_WAIT = 1.0
 """Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
-_MOST_LATE = 4096
+_MAX_LATE = 4096
 """Messages that are read so, once the deadline is over, and for no longer than the phase had: a site that sends
 without end, or what takes long to read, does not put the timeout off."""
 
@@ -1617,10 +1617,10 @@ def run_coordinator(
             event = hub.receive(left if waiting is None else min(left, _SECONDS_BETWEEN_WORDS))
         else:
             if not n_late:
-                late_until = clock() + _LEAST_WAIT
+                late_until = clock() + _MIN_WAIT
                 late_end = late_until + _timeout(session, timeouts)
             n_late += 1
-            if n_late <= _MOST_LATE and clock() < late_end:
+            if n_late <= _MAX_LATE and clock() < late_end:
                 # After the second that what is on its way is given, only what is there already is read.
                 event = hub.receive(max(0.0, late_until - clock()))
         if event is None and clock() < deadline:

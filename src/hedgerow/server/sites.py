@@ -9,19 +9,19 @@ from enum import Enum
 
 from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
-from hedgerow.secagg.guarantees import SMALLEST_COHORT, default_colluders, least_groups, origin_members
+from hedgerow.secagg.guarantees import MIN_COHORT, default_colluders, least_groups, origin_members
 from hedgerow.secagg.messages import Roster
 from hedgerow.secagg.transitions import Code
 
-SMALLEST_NOISED_COHORT = 2
+MIN_NOISED_COHORT = 2
 """Where every site adds noise to its own vector, two sites can sum without reading each other's."""
 
 # A site that has used up its time so often is asked no more.
-MOST_TIMEOUTS_IN_A_ROW, MOST_TIMEOUTS = 2, 3
-MOST_BROKEN_SETUPS = 2
-MOST_LOST_EPOCHS = 2
+MAX_TIMEOUTS_IN_A_ROW, MAX_TIMEOUTS = 2, 3
+MAX_BROKEN_SETUPS = 2
+MAX_LOST_EPOCHS = 2
 """For a site that has left so many epochs by itself, no new one is begun."""
-MOST_UNACKNOWLEDGED = 2
+MAX_UNACKNOWLEDGED = 2
 """Two sites of which one did not acknowledge the other in so many set-ups are not in one again."""
 # What a node says that may have answered more than this journal knows of, or was sent what cannot be.
 _DOUBTS = {
@@ -62,7 +62,7 @@ class FaultCounts:
     def count_timeout(self) -> bool:
         """Count a timeout; whether it was one too many."""
         self.timeouts, self.in_a_row = self.timeouts + 1, self.in_a_row + 1
-        return self.in_a_row >= MOST_TIMEOUTS_IN_A_ROW or self.timeouts >= MOST_TIMEOUTS
+        return self.in_a_row >= MAX_TIMEOUTS_IN_A_ROW or self.timeouts >= MAX_TIMEOUTS
 
     def text(self) -> str:
         """What it comes to, in words; empty for a site that has cost nothing."""
@@ -360,7 +360,7 @@ class Sites:
             (one, other)
             for one in among
             for other, count in self[one].fault_counts.unacknowledged.items()
-            if other in among and count >= MOST_UNACKNOWLEDGED
+            if other in among and count >= MAX_UNACKNOWLEDGED
         }
         rest = set(among)
         while True:
@@ -394,7 +394,7 @@ class Sites:
     def least_in_sum(self) -> int:
         """Sites without which there is no sum, of a group where there are any."""
         is_noised = self._plan.privacy.noise == "distributed" and not self._plan.federation.groups
-        smallest = SMALLEST_NOISED_COHORT if is_noised else SMALLEST_COHORT
+        smallest = MIN_NOISED_COHORT if is_noised else MIN_COHORT
         return max(self._plan.federation.min_sites, smallest)
 
     def too_few(self) -> AggregationError:

@@ -29,7 +29,7 @@ _PACE_ROUNDS = 50
 """The pace is that of so many rounds."""
 _IDLE_PER_WORK = 20
 """An accountant reads the whole ledger, so epsilon is computed at most for a twentieth of the time."""
-_LONGEST_WORD = 64
+_MAX_WORD = 64
 _WORDS = {TrainingTask: TRAINING, EvaluationTask: EVALUATION, SurveyTask: SURVEY}
 _IN_A_ROUND = {RunState.COLLECTING_VECTORS, RunState.COLLECTING_ECHOES, RunState.COLLECTING_ANSWERS}
 
@@ -215,7 +215,7 @@ class RunBoard:
 
 def _word(code: str) -> str:
     """A code that fits into a report: a site may have sent it."""
-    return "".join(letter for letter in code[:_LONGEST_WORD] if letter.isascii() and letter.isprintable())
+    return "".join(letter for letter in code[:_MAX_WORD] if letter.isascii() and letter.isprintable())
 
 
 class Audience(Protocol):

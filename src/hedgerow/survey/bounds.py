@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import DataError
-from hedgerow.losses.poisson import LARGEST_COUNT
-from hedgerow.plan.plan import LARGEST_BOUND
+from hedgerow.losses.poisson import MAX_COUNT
+from hedgerow.plan.plan import MAX_BOUND
 from hedgerow.survey import queries
 from hedgerow.survey.kinds import ABSENT, NUMBER, USUAL_CLASSES
 
@@ -68,7 +68,7 @@ fewer than a fifth in any octave; what is cut off with them, squared, is at most
 MARGINS, WIDTH_OF_SPREAD = (8.0, 4.0, 2.0), 0.25
 """How far beyond the octaves seen a label's range reaches: the most that keeps it below this share of the records seen,
 in standard deviations of their noise, times their spread."""
-COUNT_MARGIN, LEAST_OF_COUNTS = 8.0, 1024.0
+COUNT_MARGIN, MIN_OF_COUNTS = 8.0, 1024.0
 """How far beyond the octaves seen counts may go, and how far in any case: their model starts at their own level."""
 FEW_BINS = 4
 """Of a label whose values lie in fewer bins of a zoom it is not known how far they spread."""
@@ -232,7 +232,7 @@ def _build_range(
 def _edge(place: int, *, outer: bool) -> float:
     """The end of a signed octave that is away from zero, or the one towards zero; `place` is never 0."""
     magnitude = 2.0 ** (abs(place) - 1 + queries.LOWEST_OCTAVE + outer)
-    return math.copysign(min(magnitude, LARGEST_BOUND), place)
+    return math.copysign(min(magnitude, MAX_BOUND), place)
 
 
 def is_away_from_zero(found: Range) -> bool:
@@ -276,7 +276,7 @@ def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: 
 
     Args:
         counts, n_parts, deviation, n_records: as in `find_range`.
-        is_count: whether it is a count, whose range begins at zero and is at most `LARGEST_COUNT`.
+        is_count: whether it is a count, whose range begins at zero and is at most `MAX_COUNT`.
     """
     everywhere = np.full(len(counts), STANDS_OUT_FAR)
     marks = mark(counts, deviation, everywhere)
@@ -293,10 +293,10 @@ def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: 
     mass = float(seen.sum())
     bins = np.flatnonzero(marks) - queries.ZERO
     is_clear = mass > CLEAR_LABEL * deviation and not found.unheld and (is_count or bins.any())
-    if not is_clear or (is_count and (bins[0] < 0 or 2.0**largest > LARGEST_COUNT)):
+    if not is_clear or (is_count and (bins[0] < 0 or 2.0**largest > MAX_COUNT)):
         return replace(found, is_seen=False, mass=mass)
     if is_count:
-        high = min(max(COUNT_MARGIN * 2.0 ** (largest + 1), LEAST_OF_COUNTS), float(LARGEST_COUNT))
+        high = min(max(COUNT_MARGIN * 2.0 ** (largest + 1), MIN_OF_COUNTS), float(MAX_COUNT))
         return Range(0.0, high, mass=mass)
     # Of an octave the middle, and the spread within it.
     sizes = np.where(_OCTAVES < queries.LOWEST_OCTAVE, 0.0, np.ldexp(1.5, _OCTAVES)) * _SIGNS
@@ -316,7 +316,7 @@ def _widened(found: Range, margin: float) -> Range:
     low, high = (
         bound * (margin if bound * side > 0 else 0.5) for bound, side in ((found.low, -1.0), (found.high, 1.0))
     )
-    return replace(found, low=max(low, -LARGEST_BOUND), high=min(high, LARGEST_BOUND))
+    return replace(found, low=max(low, -MAX_BOUND), high=min(high, MAX_BOUND))
 
 
 def zoomed_label(found: Range, counts: Counts, deviation: float, *, is_again: bool) -> Range:

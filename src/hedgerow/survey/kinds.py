@@ -18,7 +18,7 @@ USUAL_CLASSES = (
 MAX_FOUND_CLASSES = 20
 """A label with more values than this is a quantity."""
 
-_MOST_TEXTS = 1_000
+_MAX_TEXTS = 1_000
 _OTHERWISE = re.compile(
     r"[^\w\s]{0,2}\s?([A-Z]{3}\s)?[0-9][0-9.,'\u2019 \u00a0\u2009\u202f]*\s?[^\W\d_]{0,4}[^\w\s]{0,3}[^\W\d_]{0,3}|"
     r"[0-9]{1,4}([./-])[0-9]{1,2}\2[0-9]{2,4}.*"
@@ -27,5 +27,5 @@ _OTHERWISE = re.compile(
 
 def number_like(texts: Iterable[str]) -> bool:
     """Whether most of many texts look like numbers or dates in another writing: 70 kg, 12 %, 1,045.50, 13/05/2020."""
-    found = [_OTHERWISE.fullmatch(text) is not None for text in itertools.islice(texts, _MOST_TEXTS)]
+    found = [_OTHERWISE.fullmatch(text) is not None for text in itertools.islice(texts, _MAX_TEXTS)]
     return len(found) > MAX_FOUND_CLASSES and 2 * sum(found) > len(found)

@@ -35,7 +35,7 @@ from hedgerow.survey.curves import SurvivalCurves, read_curves
 from hedgerow.survey.kinds import ABSENT, DATE, MAX_FOUND_CLASSES, N_KINDS, NUMBER, TEXT, TRUTH
 from hedgerow.survey.questions import N_ZOOMS, USUAL_BINS, Budget, Questions
 
-LEAST_COUNT = 2.0
+MIN_COUNT = 2.0
 """A count below so many standard deviations of its noise is taken to be that many: then the true number is, but for one
 chance in 30,000, at most three times what is found."""
 UNKNOWN = -1
@@ -101,7 +101,7 @@ class _Survey:
             query = self._budget.ask("records", queries.blank(queries.RecordCount))
             found = float(queries.in_records((yield query))[0])
             # Never far too small: the checks of releases allow for a few times as many.
-            self._n_records = max(found, LEAST_COUNT * queries.noise_deviation(query))
+            self._n_records = max(found, MIN_COUNT * queries.noise_deviation(query))
         label_range = None
         if asked.label is not None and not asked.has_bounds:
             yield from self._usual_classes(asked.label)

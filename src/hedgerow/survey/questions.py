@@ -53,7 +53,7 @@ from hedgerow.survey.queries import (
     blank,
     noise_deviation,
 )
-from hedgerow.survey.statistics import MOST_LISTED_VALUES
+from hedgerow.survey.statistics import MAX_LISTED_VALUES
 
 USUAL_BINS = TextBins(tuple(dict.fromkeys(own for pair in USUAL_CLASSES for own in pair)))
 """One for each class of a usual pair, and one for all others."""
@@ -247,7 +247,7 @@ class Questions:
             # Of a column of which nothing is known, the texts that may be found are most.
             most = [len(own.categories or range(N_BUCKETS)) for own in self.columns]
             bins = tuple(
-                TextBins(("",) * (2 * MOST_LISTED_VALUES - 1 if own.kind == "number" else n_texts), 1)
+                TextBins(("",) * (2 * MAX_LISTED_VALUES - 1 if own.kind == "number" else n_texts), 1)
                 for own, n_texts in zip(self.columns, most, strict=True)
             )
             queries["cells"] = blank(CellCounts, columns=columns, bins=bins)

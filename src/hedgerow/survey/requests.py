@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from hedgerow.errors import PlanError, PrivacyError
-from hedgerow.plan.fields import MOST_VALUES as MOST_PLAIN
+from hedgerow.plan.fields import MAX_VALUES as MAX_PLAIN
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse, require_plain
 from hedgerow.plan.plan import FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
@@ -35,7 +35,7 @@ from hedgerow.survey.program import SurveyProgram, survey
 from hedgerow.survey.questions import AskedColumn, Questions
 from hedgerow.survey.statistics import TableStatistics
 
-MOST_RECORDS = 10**9
+MAX_RECORDS = 10**9
 """The records that there may be where a survey is to find how many: words are made for so many, and nothing wraps."""
 WORDS_FOR_CLASSES = {"numbers": "values", "texts": "texts"}
 """What may stand in place of a list of classes, and what is then asked for, as `Questions.label` says it."""
@@ -51,7 +51,7 @@ class _Request(ABC):
 
     def __post_init__(self) -> None:
         try:
-            require_plain(self.table, MOST_PLAIN)
+            require_plain(self.table, MAX_PLAIN)
         except ValueError as error:
             raise PlanError("plan-not-plain", error=error) from None
 
@@ -146,7 +146,7 @@ class OpenPlan(_Request):
         elif label.get("min") is None and label.get("max") is None:
             table["label"] = {**label, "max": 1.0} if label.get("type") == "count" else {**label, **_TRIAL_BOUNDS}
         if _lacks(privacy, "n_records"):
-            table["privacy"] = {**privacy, "n_records": MOST_RECORDS}
+            table["privacy"] = {**privacy, "n_records": MAX_RECORDS}
         return Plan.from_dict(table)
 
     @cached_property
@@ -360,7 +360,7 @@ class OpenTable(_Request):
             {
                 "version": PLAN_VERSION,
                 "name": "statistics",
-                "privacy": {**privacy, "n_records": MOST_RECORDS},
+                "privacy": {**privacy, "n_records": MAX_RECORDS},
                 "federation": self.table.get("federation", {}),
                 "label": {"name": self.label or _NO_LABEL, "type": "binary", "classes": ["0", "1"]},
                 "features": items,

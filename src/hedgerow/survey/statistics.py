@@ -26,21 +26,21 @@ from hedgerow.survey.queries import (
 # What the counts say of a column --------------------------------------------------------------------------------------
 # Shares, quantiles, means, rates, each with the noise that it has. All of it is post-processing of releases, so it
 # costs nothing. Errors are those of the noise alone; that a sample is a sample, and that values are only known by their
-# bin, comes on top. A count below `LEAST_RECORDS`, or below `CLEAR` standard deviations of its noise, is not shown, and
+# bin, comes on top. A count below `MIN_RECORDS`, or below `CLEAR` standard deviations of its noise, is not shown, and
 # neither is what would rest on it.
 
 N_HASHED = 16
 """Bins of a column's texts where no common text was found."""
-MOST_BEYOND = 0.05
+MAX_BEYOND = 0.05
 """A column of which a larger share lies beyond its bounds is shown without a mean."""
-LEAST_RECORDS = 10.0
+MIN_RECORDS = 10.0
 CLEAR = 3.0
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 BAND = 1.96
 """Standard deviations of the noise on either side that a band covers: 95 %."""
 N_BINS = 32
 """Of a histogram whose column is not of a few whole numbers."""
-MOST_LISTED_VALUES = 40
+MAX_LISTED_VALUES = 40
 """Whole numbers up to so many have a bin each."""
 N_GROUPS = 8
 """Bins at most that a label's rates are given by."""
@@ -63,7 +63,7 @@ class Noisy:
     @property
     def limit(self) -> float:
         """What a count that is not shown is below, with a chance of 95 %: the noise may have hidden some of it."""
-        return max(LEAST_RECORDS, CLEAR * self.deviation) + BAND * self.deviation
+        return max(MIN_RECORDS, CLEAR * self.deviation) + BAND * self.deviation
 
     def over(self, whole: float) -> Noisy:
         """The share of a whole that is taken as it is."""
@@ -77,7 +77,7 @@ class Noisy:
 def show_count(value: float, deviation: float, n_counts: int = 1) -> Noisy:
     """A sum of so many counts of one deviation each, shown if it is large enough."""
     deviation *= math.sqrt(n_counts)
-    return Noisy(value, deviation, value >= max(LEAST_RECORDS, CLEAR * deviation))
+    return Noisy(value, deviation, value >= max(MIN_RECORDS, CLEAR * deviation))
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ def choose_edges(found: Range, density: Density | None) -> tuple[float, ...]:
         density: None for even bins.
     """
     low, high = found.bounds
-    if found.is_whole and high - low < MOST_LISTED_VALUES:
+    if found.is_whole and high - low < MAX_LISTED_VALUES:
         return tuple((np.arange(low, high + 2) - 0.5).tolist())
     if found.is_whole:
         low, high = low - 0.5, high + 0.5
@@ -327,7 +327,7 @@ def describe_numbers(
         return own
     beyond = sum(group.count.value for group in (own.groups[0], own.groups[-1]) if group.count.is_shown)
     # Values beyond the bounds count as the bounds: of many such values the mean would be another one.
-    mean = None if beyond > MOST_BEYOND * own.present.value else _mean(bins, counts, deviation, found)
+    mean = None if beyond > MAX_BEYOND * own.present.value else _mean(bins, counts, deviation, found)
     return replace(own, mean=mean, quantiles=_quantiles(bins, counts, deviation, own))
 
 
@@ -436,7 +436,7 @@ def _quantiles(bins: NumberBins, counts: Counts, deviation: float, own: ColumnSt
         is_outside = (share <= curve[0] and groups[0].count.is_shown) or (
             share > curve[-1] and groups[-1].count.is_shown
         )
-        if is_outside or tail < max(LEAST_RECORDS, CLEAR * spread):
+        if is_outside or tail < max(MIN_RECORDS, CLEAR * spread):
             continue
         band = BAND * spread / total
         ends = (_at(share - band, curve, bins, found), _at(share + band, curve, bins, found))

@@ -34,7 +34,7 @@ PARTS_OF_SHARE = 3
 CROWDED = 20
 """A feature is crowded when its heavy cells hold all but one part in so many of it: with 32 candidates, at most 96 of
 its 253 cells. At a third of a candidate's share a first release notices whose rows all fall into one wide leaf."""
-LEAST_FREE = 2
+MIN_FREE = 2
 """A feature is cut again while trees use so few of its edges that this many times the candidates are free."""
 
 
@@ -289,7 +289,7 @@ class AdaptiveCandidates:
         n_free = len(edges) - len(used)
         finer = np.setdiff1d(inner[np.isfinite(inner)], edges)
         finer = finer[_is_heavy(density, n_candidates)[np.searchsorted(edges, finer, side="right")]]
-        if not len(finer) or n_free < LEAST_FREE * n_candidates:
+        if not len(finer) or n_free < MIN_FREE * n_candidates:
             return None
         union = np.union1d(edges, finer)
         cell = np.searchsorted(edges, np.append(np.float32(-np.inf), union), side="right")

@@ -22,7 +22,7 @@ from hedgerow.transport.envelope import (
     HIGHEST_NUMBER,
     KEY_BYTES,
     LINK_BYTES,
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     Envelope,
     EnvelopeKind,
     Fetched,
@@ -129,7 +129,7 @@ class _Peer:
     def put(self, message: bytes) -> bool:
         """Keep a message until the next request; False where there is no room beside those that wait."""
         cost = len(message) + _PER_MESSAGE
-        is_full = len(self.outbox) >= MOST_MESSAGES or self.outbox_bytes + cost > OUTBOX_BYTES
+        is_full = len(self.outbox) >= MAX_MESSAGES or self.outbox_bytes + cost > OUTBOX_BYTES
         if self.outbox and is_full:
             return False
         self.outbox.append(message)

@@ -34,7 +34,7 @@ from hedgerow.transport.interface import Repeats, times
 _log = logging.getLogger(__name__)
 STRANGERS = 1024
 """Places, where there are files for them, for connections that no one has vouched for yet."""
-_FEWEST_STRANGERS = 16
+_MIN_STRANGERS = 16
 _RESERVE = 160
 """Files that no connection is given: databases and their logs, the model, ports for HTTP, and what libraries open."""
 _FILES = "/dev/fd"
@@ -99,7 +99,7 @@ def places(host: str, n_needed: int, n_guests: int) -> int:
         EnvironmentFault: `too-few-files`.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free, needed = soft - len(os.listdir(_FILES)) - _RESERVE, n_needed + _FEWEST_STRANGERS
+    free, needed = soft - len(os.listdir(_FILES)) - _RESERVE, n_needed + _MIN_STRANGERS
     if soft == resource.RLIM_INFINITY:
         free = n_guests + STRANGERS
     if free < needed:
@@ -236,7 +236,7 @@ class Door:
         idle = {file for file in present if self._is_idle(present[file])}
         surplus = self._surplus_peers()
         ended = idle | {file for file, one in present.items() if one.peer in surplus}
-        room = max(self._n_places - (len(present) - len(strangers)), _FEWEST_STRANGERS) // 2
+        room = max(self._n_places - (len(present) - len(strangers)), _MIN_STRANGERS) // 2
         staying = [file for file in strangers if file not in ended]
         if len(staying) > room:
             ended.update(self._by_turn(staying)[: len(staying) - room])

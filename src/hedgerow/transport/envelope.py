@@ -32,7 +32,7 @@ from hedgerow.protocol.stream import WireCode, WireRefusal, translate_fault
 LINK_BYTES = KEY_BYTES = HASH_BYTES
 HIGHEST_NUMBER = 0xF0000000
 """That a node may name; requests of a link have room above it."""
-MOST_MESSAGES = 4096
+MAX_MESSAGES = 4096
 """In one envelope."""
 _DOMAIN = b"flower"
 
@@ -89,7 +89,7 @@ class Bundle(Encoded):
     """The messages of a run that travel in one envelope, in their order."""
 
     KIND = PartKind.BUNDLE
-    messages: Annotated[tuple[bytes, ...], Many(Blob(), most=MOST_MESSAGES)]
+    messages: Annotated[tuple[bytes, ...], Many(Blob(), most=MAX_MESSAGES)]
 
 
 def sign(envelope: Envelope, seed: bytes) -> bytes:
@@ -182,7 +182,7 @@ def messages_in(envelope: Envelope, key: bytes) -> tuple[bytes, ...]:
 MAX_BYTES = 1 << 27
 _PATIENCE = 60.0
 """Seconds for a whole request, from a process of the same machine: the next one waits for it."""
-_LONGEST_ANSWER = 3600.0
+_MAX_ANSWER = 3600.0
 """Seconds for a node to answer, after the requests before: one that reads its rows or grows trees takes minutes."""
 
 
@@ -264,11 +264,11 @@ def ask(path: Path, version: str, request: bytes) -> bytes:
         raise RemoteProtocolError("flower-version", whose="The coordinator", said=said, installed=__version__) from None
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_LONGEST_ANSWER)
+            connection.settimeout(_MAX_ANSWER)
             connection.connect(str(path))
             connection.sendall(asked)
             connection.shutdown(socket.SHUT_WR)
-            back = HandedBack.from_bytes(_receive_all(connection, _LONGEST_ANSWER))
+            back = HandedBack.from_bytes(_receive_all(connection, _MAX_ANSWER))
     except (OSError, ValueError) as fault:
         raise EnvironmentFault("flower-node-absent", path=path, fault=fault) from None
     if code := back.refusal:

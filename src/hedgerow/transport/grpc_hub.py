@@ -501,9 +501,7 @@ class MonitorServer:
     coordinator.
     """
 
-    def __init__(
-        self, identity: PrivateIdentity, roster: PinnedRoster, address: Address, monitors: Monitors
-    ) -> None:
+    def __init__(self, identity: PrivateIdentity, roster: PinnedRoster, address: Address, monitors: Monitors) -> None:
         require_pinned(identity, roster)
         self._identity, self._roster, self._monitors = identity, roster, monitors
         self.port = background.run(self._start(address))
@@ -525,7 +523,7 @@ class MonitorServer:
 # there is a roster, it knows no other certificate and asks for none; afterwards only parties of the roster get in. A
 # node that comes meanwhile is told to come again.
 
-_MOST_ASKED_BYTES = 16 << 10
+_MAX_ASKED_BYTES = 16 << 10
 _LAST_SECONDS = 1.0
 _ANSWER_SECONDS = 60.0
 
@@ -564,7 +562,7 @@ class StudyServer:
     async def _start(self) -> int:
         door = Door(places(self._address.host, self._n_parties, self._n_parties), DEFAULTS.idle_seconds)
         # A message is short: what is longer is refused before it is in memory.
-        self._server = TlsServer(self._identity, self._parties, door, DEFAULTS, _MOST_ASKED_BYTES, MAX_ENROLMENT_BYTES)
+        self._server = TlsServer(self._identity, self._parties, door, DEFAULTS, _MAX_ASKED_BYTES, MAX_ENROLMENT_BYTES)
         enrol: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._enrol)
         join: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._come_again)
         handlers = [
@@ -575,7 +573,7 @@ class StudyServer:
 
     async def _enrol(self, raw: bytes, _: object) -> bytes:
         try:
-            message = unwrap_message(raw, _MOST_ASKED_BYTES)
+            message = unwrap_message(raw, _MAX_ASKED_BYTES)
         except WireRefusal as refusal:
             return wrap_message(Farewell.from_refusal(refusal).to_bytes())
         return wrap_message(await asyncio.to_thread(self._answer_in_turn, message))

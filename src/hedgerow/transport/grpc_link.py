@@ -67,7 +67,7 @@ ENROL = f"/hedgerow.wire.v{VERSION}.Study/Enrol"
 ENROL_SERVICE, ENROL_METHOD = ENROL[1:].split("/")
 _ON_THE_WAY = 4 << 20
 """Bytes of a stream that its reader has not taken yet: 40 MB a second over a distance of 100 ms."""
-LEAST_SPEED = 256 << 10
+MIN_SPEED = 256 << 10
 """Bytes a second at which a peer has to take a message, at least; docs/deploy.md states it as a line of 2 Mbit/s."""
 _SLICE_SECONDS = 1.0
 _SLICES = 8
@@ -90,7 +90,7 @@ class LinkSettings:
         inbox_bytes: what may wait for the party above from one peer, beyond it nothing more is read from that peer.
         ping_seconds: after so long without a word a peer is asked for a sign of life.
         silence_seconds: after so long without one the peer is disconnected, and so it is when a message takes so long
-            and the time of its length at `LEAST_SPEED`.
+            and the time of its length at `MIN_SPEED`.
         handshake_seconds: for TLS.
         hello_seconds: for the first message.
         closing_seconds: for a peer to take what was sent before the end.
@@ -479,7 +479,7 @@ class GrpcLink:
         while not self._ended.done():
             n_written, patience = -1, self._settings.silence_seconds
             if self._is_writing:
-                n_written, patience = self._n_written, patience + len(self._outbox[0]) / LEAST_SPEED
+                n_written, patience = self._n_written, patience + len(self._outbox[0]) / MIN_SPEED
             with contextlib.suppress(TimeoutError):
                 await within(asyncio.wait({self._ended}), patience)
             if self._n_written == n_written:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from hedgerow.errors import UsageError
 
-_MOST_KINDS = 8
+_MAX_KINDS = 8
 _ADDRESS = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9]{1,15})?\]):[0-9]{1,5}")
 _ANY_HOST = {"0.0.0.0", "::"}
 
@@ -177,7 +177,7 @@ class Repeats:
     def note(self, peer: str, kind: str) -> int:
         """Take note of one more; returns how many there were by now, or 0 when that is not worth a line."""
         counts = self._counts.setdefault(peer, Counter())
-        kind = kind if kind in counts or len(counts) < _MOST_KINDS else ""
+        kind = kind if kind in counts or len(counts) < _MAX_KINDS else ""
         counts[kind] += 1
         return counts[kind] if is_worth_a_line(counts[kind]) else 0
 

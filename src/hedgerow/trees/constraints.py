@@ -35,7 +35,7 @@ from hedgerow.trees.binning import Grid
 
 Mask = NDArray[np.bool_]
 NEVER = 2**62
-LEAST_WEIGHT = 1e-9
+MIN_WEIGHT = 1e-9
 """Of a leaf whose released Hessian is lost in the noise, where no ridge counts for it."""
 _SIGNS = {None: 0, "increasing": 1, "decreasing": -1}
 
@@ -143,7 +143,7 @@ class OrderedSum:
         if self._directions is None:
             return values
         # What has no weight at all still has a place in the order.
-        known = np.ones(1) if weights is None else np.maximum(weights, LEAST_WEIGHT)
+        known = np.ones(1) if weights is None else np.maximum(weights, MIN_WEIGHT)
         # A copy: for what is read-only, as this view may be, the kernel would be compiled once more.
         own = np.array(np.broadcast_to(known, values.shape)[:, :, 0], order="C")
         schema = self._directions.signs, self._directions.n_codes

@@ -44,11 +44,11 @@ from hedgerow.trees.plausibility import PartitionSums, Reals, ReleaseChecks, Sum
 
 IntArray = NDArray[np.int64]
 
-MOST_CELLS = 2**16
+MAX_CELLS = 2**16
 """Of all pairs together, so that 16 bits number them."""
-MOST_SUMS = 2**17
+MAX_SUMS = 2**17
 """Of all cells of a tree's nodes: a megabyte, which stays in the second-level cache."""
-MOST_STATISTICS = 2**25
+MAX_STATISTICS = 2**25
 """Of all cells of all trees in all threads, two to a word: 128 MB, for a batch may be of thousands of trees."""
 
 
@@ -350,9 +350,9 @@ class PairedBinsCache:
         n_cells = int((first * second[: len(first)]).sum())
         n_sums = n_cells << query.trees.depth
         n_pairs = (len(features) + 1) // 2
-        if n_cells > MOST_CELLS or n_sums > MOST_SUMS or codes.shape[1] * n_pairs < n_sums * n_threads:
+        if n_cells > MAX_CELLS or n_sums > MAX_SUMS or codes.shape[1] * n_pairs < n_sums * n_threads:
             return None
-        if query.length * n_cells * n_threads > MOST_STATISTICS * int(n_bins.sum()):
+        if query.length * n_cells * n_threads > MAX_STATISTICS * int(n_bins.sum()):
             return None
         known = self._made_of
         if (

@@ -45,7 +45,7 @@ OWN_MEMORY, LEAVES_OF_ALL = 0.7, 100.0
 """The same among trees on the same features; and as how many leaves of theirs the covariance of all trees counts."""
 CLASSES_PER_TREE = 32
 """Of more classes than these the filter is computed again every K // 32 + 1 trees, and is the same for all features."""
-MOST_SWEEPS, SMALL = 30, 1e-9
+MAX_SWEEPS, SMALL = 30, 1e-9
 """Rotations end when what is off the diagonal is so small beside what is on it; ten sweeps do."""
 
 
@@ -331,7 +331,7 @@ def wiener_filter(covariance, noise_squared):  # type: ignore[no-untyped-def]
     size = 0.0
     for i in range(n):
         size += a[i, i]
-    for _ in range(MOST_SWEEPS):
+    for _ in range(MAX_SWEEPS):
         off = 0.0
         for i in range(n):
             for j in range(i):

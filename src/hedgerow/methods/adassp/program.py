@@ -32,7 +32,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by
 
-LEAST_RIDGE = 1.0
+MIN_RIDGE = 1.0
 """Added to lambda, in records: without noise, categories that add up to the constant leave X^T X singular."""
 CHANCE_DEVIATIONS = 1.0
 """Slopes are shrunk by what noise alone would make of them, and by so many of its standard deviations."""
@@ -59,7 +59,7 @@ def gram_sigma(sigma: float, basis: linear.LinearBasis) -> float:
 
 
 def factor_shifted(gram: linear.Matrix, wanted: float, sigma: float) -> linear.Matrix:
-    """The Cholesky factor of gram + lambda I with lambda = max(0, wanted - least eigenvalue) + `LEAST_RIDGE`.
+    """The Cholesky factor of gram + lambda I with lambda = max(0, wanted - least eigenvalue) + `MIN_RIDGE`.
 
     Args:
         gram: the noisy X^T X, float64 [p, p].
@@ -68,7 +68,7 @@ def factor_shifted(gram: linear.Matrix, wanted: float, sigma: float) -> linear.M
     """
     size = len(gram)
     span = SEARCH_SPAN * sigma * math.sqrt(size)
-    ridge = max(0.0, wanted - linear.least_eigenvalue(gram, span)) + LEAST_RIDGE
+    ridge = max(0.0, wanted - linear.least_eigenvalue(gram, span)) + MIN_RIDGE
     identity = np.eye(size)
     while True:
         factor = linear.cholesky(gram + ridge * identity)

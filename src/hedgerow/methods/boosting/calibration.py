@@ -39,7 +39,7 @@ Steps = Generator[Query, IntVector, None]
 """Asks, and needs nothing but the answer."""
 ODDS_PRIOR = score_bins.LinePrior(2.0, 0.0, 0.35)
 """Of a rare class the shift may be large."""
-NUMBERS_PRIOR, BINS_PER_UNIT, MOST_VARIANCE = score_bins.LinePrior(0.02, 0.0, 0.1), 8, 0.25
+NUMBERS_PRIOR, BINS_PER_UNIT, MAX_VARIANCE = score_bins.LinePrior(0.02, 0.0, 0.1), 8, 0.25
 """Of numbers the shift's doubt and the bins are of residuals as they are doubled, the variance of their labels."""
 WHOLE_RESIDUALS, CUT_RESIDUALS = score_bins.LinePrior(0.05, 0.0, 0.1), score_bins.LinePrior(0.25, 0.3, 0.35)
 """Of counts whose residuals are hardly ever clipped, and of those that are doubled."""
@@ -139,7 +139,7 @@ class MeansCalibration(BinnedCalibration):
             # A count rises as its mean does, which is more than its variance where it is a share of its range.
             if is_count:
                 return above, (means + SCORE_UNIT) * unit, (means + SCORE_UNIT) * unit
-            return above, np.full(len(means), unit * SCORE_UNIT), np.full(len(means), MOST_VARIANCE)
+            return above, np.full(len(means), unit * SCORE_UNIT), np.full(len(means), MAX_VARIANCE)
 
         shift, stretch = score_bins.fit_score_line(known, expect, prior)
         start, *others = [batch.values for batch in grown.batches]

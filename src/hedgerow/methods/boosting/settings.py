@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.boosting.schedule import INTERACTION_SHARE, BoostingSettings, weigh_trees
-from hedgerow.methods.boosting.start import BASELINE_SHARE, LEAST_CLIP_OF_COUNTS
+from hedgerow.methods.boosting.start import BASELINE_SHARE, MIN_CLIP_OF_COUNTS
 from hedgerow.methods.hazards import HazardStart
 from hedgerow.methods.line import asks_for_line, choose_line_share
-from hedgerow.methods.linear_start import WIDEST_LINEAR_START
+from hedgerow.methods.linear_start import MAX_LINEAR_START
 from hedgerow.methods.residuals import require_residual_loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
@@ -121,7 +121,7 @@ SIGNAL_OF_SPREAD = 500.0
 SHAPE_RATES, SIGNAL_OF_SHAPE_RATE = {"binary": (0.3, 0.3), "regression": (0.5, 0.75), "count": (0.5, 0.5)}, 4000.0
 """By the type of the label the least and the most. Between these the rate rises as the fourth root of what is missing
 of this signal: functions that jump from value to value need longer steps where there are few."""
-SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS, MOST_MU_OF_CLASSES = 5000.0, 0.4, 1, 3.0
+SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS, MAX_MU_OF_CLASSES = 5000.0, 0.4, 1, 3.0
 """Of two classes, from so much signal on trees on several features have expected values too, and are a level deeper
 then. Up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases more
 closely fit what is chance in the records."""
@@ -142,7 +142,7 @@ def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> Boost
     if not is_own or signal < SIGNAL_OF_SPREAD or privacy.noise != "server":
         return settings
     is_classes = label == "binary"
-    if is_classes and mu_of(privacy.epsilon, privacy.delta) > MOST_MU_OF_CLASSES:
+    if is_classes and mu_of(privacy.epsilon, privacy.delta) > MAX_MU_OF_CLASSES:
         return settings
     least, most = SHAPE_RATES[label]
     settings = replace(settings, shape_rate=_within(least, least * _fourth_root(SIGNAL_OF_SHAPE_RATE / signal), most))
@@ -218,7 +218,7 @@ def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSe
     """Their mean first, larger steps on doubled residuals, and a last release for what is cut off."""
     model = plan.model
     # Of the clip's unit, half the largest count, no less than a part of one count.
-    rule = replace(usual, joint_clip=max(loss_kind(plan).clip, 2 * LEAST_CLIP_OF_COUNTS / plan.label.bounds[1]))
+    rule = replace(usual, joint_clip=max(loss_kind(plan).clip, 2 * MIN_CLIP_OF_COUNTS / plan.label.bounds[1]))
     if model.start == "none":
         return rule
     least, most = LEVEL_SHARES
@@ -239,7 +239,7 @@ def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSe
 
 LINEAR_SHARES, SIGNAL_OF_LINEAR = (0.3, 0.85), 350.0
 """Of mu^2, least and most, for a linear model: with so much signal all of it."""
-LEAST_TREES_OF_TIMES, RIDGE_OF_TIMES = 20, 6.0
+MIN_TREES_OF_TIMES, RIDGE_OF_TIMES = 20, 6.0
 
 
 def _of_times(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
@@ -256,7 +256,7 @@ def _of_times(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSet
         start="linear hazards",
         start_share=BASELINE_SHARE + _within(least, SIGNAL_OF_LINEAR / signal, most),
         # After a linear model few trees, where noise is most of what they would add.
-        n_trees=int(_within(LEAST_TREES_OF_TIMES, 100 * math.sqrt(signal / 1000), MAX_TREES)),
+        n_trees=int(_within(MIN_TREES_OF_TIMES, 100 * math.sqrt(signal / 1000), MAX_TREES)),
         noise_ridge=RIDGE_OF_TIMES,
         shrinkage=1.0,
     )
@@ -270,9 +270,9 @@ SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
 DEEPER = (800.0, 6000.0)
 """From so much signal on trees have a level more."""
 CLIP_OF_NUMBERS, HESSIAN_SCALE, USUAL_RIDGE = 0.2, 0.066, 90.0
-LEAST_RATE, MOST_RATE = 0.25, 2.2
+MIN_RATE, MAX_RATE = 0.25, 2.2
 EXPLORING_SHARE = 0.9
-MOST_START, SIGNAL_OF_START = 0.6, 125.0
+MAX_START, SIGNAL_OF_START = 0.6, 125.0
 """Of mu^2, for the start: 125 / s, for a linear model needs as much whatever the signal, and no more than the first."""
 MEAN_SHARE_OF_NUMBERS = 0.05
 """Of mu^2, for the mean and the spread about it, where leaves are not smoothed."""
@@ -286,12 +286,12 @@ def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
             return usual
         return _with_line(plan, signal, replace(usual, start="mean", start_share=MEAN_SHARE_OF_NUMBERS))
     # Steps are short where the noise ridge shortens them little, whether signal or the plan makes it so.
-    rate = min(MOST_RATE, 1.75 * _fourth_root(2000 / signal))
+    rate = min(MAX_RATE, 1.75 * _fourth_root(2000 / signal))
     rule = replace(
         usual,
         n_trees=_trees_of_numbers(signal, m),
         max_depth=4 + sum(signal >= border for border in DEEPER),
-        learning_rate=max(LEAST_RATE, rate * min(1.0, value_or(model.noise_ridge, USUAL_RIDGE) / USUAL_RIDGE)),
+        learning_rate=max(MIN_RATE, rate * min(1.0, value_or(model.noise_ridge, USUAL_RIDGE) / USUAL_RIDGE)),
         noise_ridge=USUAL_RIDGE,
         joint_clip=CLIP_OF_NUMBERS,
         hessian_scale=HESSIAN_SCALE,
@@ -301,8 +301,8 @@ def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
     if model.start == "none":
         return rule
     n_numeric = sum(not feature.is_categorical for feature in plan.features)
-    start = ("linear" if 0 < n_numeric <= WIDEST_LINEAR_START else "mean") if model.start == "auto" else model.start
-    share = min(MOST_START, SIGNAL_OF_START / signal)
+    start = ("linear" if 0 < n_numeric <= MAX_LINEAR_START else "mean") if model.start == "auto" else model.start
+    share = min(MAX_START, SIGNAL_OF_START / signal)
     return replace(rule, start=start, start_share=share, calibration="means", calibration_share=CALIBRATION_SHARE)
 
 

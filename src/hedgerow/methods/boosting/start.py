@@ -49,7 +49,7 @@ START_CLIP = 0.25
 """Of the linear model's gradients, in units in which the label's public range is [-1, 1]."""
 BASELINE_SHARE = 0.05
 """Of mu^2, for the baseline of a time to an event."""
-LEAST_CLIP_OF_COUNTS = 0.7
+MIN_CLIP_OF_COUNTS = 0.7
 """Residuals of counts are doubled as long as the clip is so many of their deviations, and so much of one count."""
 
 
@@ -209,7 +209,7 @@ def _choose_count_doublings(mean: float, spread: float, run: Run) -> int:
     however small its spread: a clip far below 1 would cut off nearly all that says where it happens.
     """
     spread = max(1.0, math.sqrt(mean + mean * mean), spread)
-    widest = run.loss.clip / float(run.loss.scales[0]) / LEAST_CLIP_OF_COUNTS
+    widest = run.loss.clip / float(run.loss.scales[0]) / MIN_CLIP_OF_COUNTS
     return choose_doublings(spread * 2 / run.plan.label.bounds[1], run.loss, widest)
 
 

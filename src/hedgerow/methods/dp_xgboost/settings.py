@@ -35,7 +35,7 @@ SPREAD_SHARE_OF_START = 0.2
 """Of the start's, for the spread of labels about their mean."""
 _PRECISION = 1e-6
 """Of the sum of epsilons; integer scales are coarser."""
-_LARGEST_SCALE = 2**53
+_MAX_SCALE = 2**53
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class Sensitivity:
         if not is_pure:
             direct = self.size / 2 if self.is_choice else math.sqrt(self.squared)
             scale = min(scale, direct / math.sqrt(weight))
-        return min(_LARGEST_SCALE, math.ceil(scale))
+        return min(_MAX_SCALE, math.ceil(scale))
 
 
 def sampling_threshold(plan: Plan) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
 from hedgerow.methods.line import SpreadSums
-from hedgerow.protocol.queries import LARGEST_SCORE, SAMPLING_STEPS, Choice, IntVector, PureQuery
+from hedgerow.protocol.queries import MAX_SCORE, SAMPLING_STEPS, Choice, IntVector, PureQuery
 from hedgerow.trees.greedy_trees import pad_histograms
 from hedgerow.trees.histograms import Histogram, NodeHistograms
 from hedgerow.trees.leaf_sums import LeafSums, TrainingSite
@@ -172,10 +172,10 @@ def candidate_scores(query: SplitSelection, total: IntVector) -> list[tuple[NDAr
 def _in_words(scores: Sequence[int]) -> NDArray[np.int64]:
     """Scores (>= 0) as int64, which only lying sites make larger than that: a choice depends on differences alone.
 
-    What is more than `LARGEST_SCORE` units below the best is drawn as if it were just that. The best moves as all
+    What is more than `MAX_SCORE` units below the best is drawn as if it were just that. The best moves as all
     scores do, so the range of their changes stays what it was.
     """
-    beyond = max(0, max(scores, default=0) - LARGEST_SCORE)
+    beyond = max(0, max(scores, default=0) - MAX_SCORE)
     return np.array([max(0, score - beyond) for score in scores], dtype=np.int64)
 
 

@@ -10,7 +10,7 @@ from hedgerow.plan.fields import boolean, define_field, integer, number, one_of,
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
 
-LEAST_START_SHARE = 1e-6
+MIN_START_SHARE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +82,9 @@ def check(plan: Plan) -> None:
         raise refuse("s_gbdt.closing_rounds", section.closing_rounds, "0 without s_gbdt.extra_rounds")
     if not isinstance(plan.model.n_trees, str) and section.closing_rounds > plan.model.n_trees:
         raise refuse("s_gbdt.closing_rounds", section.closing_rounds, f"at most model.n_trees = {plan.model.n_trees}")
-    if 0 < section.initial_score_share < LEAST_START_SHARE:
+    if 0 < section.initial_score_share < MIN_START_SHARE:
         # The noise grows without bound as the share falls, and must fit the words that sums are made of.
-        raise refuse("s_gbdt.initial_score_share", section.initial_score_share, f"0, or {LEAST_START_SHARE:g} to 0.9")
+        raise refuse("s_gbdt.initial_score_share", section.initial_score_share, f"0, or {MIN_START_SHARE:g} to 0.9")
     if section.initial_score == "linear" and (
         not section.initial_score_share or all(feature.is_categorical for feature in plan.features)
     ):
