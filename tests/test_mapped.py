@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.client.node import Node
-from hedgerow.client.setup import digest_rows
 from hedgerow.data.mapped import ExternalMemory
-from hedgerow.data.site_data import SiteData, find_kept, read_bounded, read_site_data
+from hedgerow.data.site_data import SiteData, digest_rows, find_kept, read_bounded, read_site_data
 from hedgerow.errors import DataError
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan

@@ -210,7 +210,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "onnx": ("onnx", "onnx"),
     "pandas": ("pandas", "experiments"),
     "prometheus_client": ("prometheus_client", "console"),
-    "ray": ("Ray", "simulation"),
+    "ray": ("Ray", "shards"),
     "sklearn": ("scikit-learn 1.6 or newer", "sklearn"),
     "shtab": ("shtab", "completion"),
     "sksurv": ("scikit-survival", "survival"),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,10 @@ from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession, compute_patience, run_node
 from hedgerow.client.policy import Policy
 from hedgerow.client.setup import NodeSetup, no_held_out_rows, no_training_rows
+from hedgerow.client.shards import Shards, start_actors
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.data.fit import TableFit
+from hedgerow.data.site_data import read_part
 from hedgerow.data.sources import Location, adapt
 from hedgerow.errors import (
     AggregationError,
@@ -103,6 +106,7 @@ class NodeOptions:
     engine: str = "grpc"
     state: str | None = None
     external_memory: bool = False
+    shards: int | None = None
     budget: str | None = None
     out: str | None = None
     leave: bool = False
@@ -305,6 +309,14 @@ def _describe_holdings(plan: Plan | None, roster: PinnedRoster) -> str:
     return f"{own} and the roster {roster.fingerprint()}"
 
 
+def make_shard_loader(options: NodeOptions, policy: Policy, name: str) -> Callable[[Plan], Shards]:
+    """How the rows to train on are read in parts, each in a process of its own."""
+    place = options.tables(policy)[0]
+    folder = options.state_folder(name).resolve() if options.external_memory else None
+    read = partial(read_part, place, strict=policy.is_strict, folder=folder)
+    return lambda plan: Shards(start_actors(), options.shards or 1, read, plan, options.threads or 1)
+
+
 @contextmanager
 def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bool = False) -> Iterator[ReadyNode]:
     """A node for one run. What its owner can mend is said at once, and before anyone is dialled.
@@ -343,6 +355,12 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
 
     with use_threads(options.threads or available_threads()) as n_threads:
         setup = make_setup(options, (identity, roster), policy, plan, n_threads, read, note)
+        if options.shards:
+            if options.data is None:
+                raise UsageError("usage-needs", option="--shards", other="a table to train on")
+            if options.arrivals:
+                raise UsageError("usage-beside", option="--arrivals", other="--shards")
+            setup = replace(setup, load=make_shard_loader(options, policy, name))
         setup = replace(setup, load_raw=make_raw_loader(options.data, options.query, policy.data), tell=warn)
         check_own_plan(setup)
         setup = read_rows_ahead(setup, options.tables(policy), seen=show_fit)

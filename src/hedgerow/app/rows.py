@@ -11,6 +11,7 @@ from hedgerow.app.output import note
 from hedgerow.client.node import ArrivalFolder
 from hedgerow.client.setup import (
     NodeSetup,
+    Rows,
     no_held_out_rows,
     no_raw_rows,
     no_training_rows,
@@ -140,12 +141,14 @@ def read_rows_ahead(
     return replace(setup, load=load, load_held_out=load_held_out)
 
 
-def _read_now(load: Load, plan: Plan | None, tables: Sequence[Location], tell: Tell) -> Load:
+def _read_now(
+    load: Callable[[Plan], Rows], plan: Plan | None, tables: Sequence[Location], tell: Tell
+) -> Callable[[Plan], Rows]:
     """As `read_early`; and the owner is told of a run that takes rows whose table was changed since."""
     before = [*map(stamp_files, tables)]
     early = read_early(load, plan)
 
-    def give(offered: Plan) -> SiteData:
+    def give(offered: Plan) -> Rows:
         if plan is not None and [*map(stamp_files, tables)] != before:
             said = "A table was changed since it was read. The run takes the rows as they were then; to have it take"
             tell(mark_private(f"{said} the new ones, start the node again before a run begins"))

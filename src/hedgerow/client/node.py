@@ -254,6 +254,13 @@ class Node:
         Raises:
             RemoteProtocolError: for a query of another ensemble size, of an unknown kind, or of an evaluation.
         """
+        vector = self.sum_rows(query)
+        if self.held.plan.privacy.noise == "local":
+            vector = vector + draw_site_noise(query, self.site, self.n_records, self._noise)
+        return vector
+
+    def sum_rows(self, query: Query) -> IntVector:
+        """The same without any noise."""
         if isinstance(query, EvaluationQuery):
             raise _query_error(f"a {type(query).__name__} query has no place in training")
         self._expect_ensemble(query)
@@ -261,8 +268,6 @@ class Node:
         self._take_in(query, may_be_new=True)
         vector = query.answer(self.held)
         self._count_update(query)
-        if self.held.plan.privacy.noise == "local":
-            vector = vector + draw_site_noise(query, self.site, self.n_records, self._noise)
         return vector
 
     def finish(self, query: Query) -> None:

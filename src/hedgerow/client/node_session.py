@@ -17,6 +17,7 @@ from hedgerow.client.budget import ACCEPTED, FINISHED, LEFT, STOPPED, BudgetBook
 from hedgerow.client.joining import NodeFiles, begin, close_reserved, require_same_plan, reserve, resume
 from hedgerow.client.node import ArrivalsOfRun, Node
 from hedgerow.client.setup import Answers, NodeSetup
+from hedgerow.client.shards import ShardedNode
 from hedgerow.client.state import NodeStep, NodeStore, Question, StoredRun
 from hedgerow.codec import digest
 from hedgerow.errors import (
@@ -909,7 +910,7 @@ class NodeRun:
 
         Nothing that others can see follows from it: it is said, and the node goes on.
         """
-        n_worse = self.node.n_worse if isinstance(self.node, Node) else 0
+        n_worse = self.node.n_worse if isinstance(self.node, Node | ShardedNode) else 0
         if n_worse >= WORSE_TREES and not self._has_told:
             said = (
                 f"For {n_worse} trees in a row the model so far has predicted this site's rows worse than a constant. "

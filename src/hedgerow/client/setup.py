@@ -6,10 +6,9 @@ answers the task's queries.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -17,10 +16,11 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource
 from hedgerow.client.policy import Policy
+from hedgerow.client.shards import ShardedNode, Shards
 from hedgerow.crypto import Identity
 from hedgerow.data.raw_cells import digest_raw_rows
-from hedgerow.data.site_data import SiteData
-from hedgerow.data.units import GOLDEN_MULTIPLIER, mix_words
+from hedgerow.data.site_data import SiteData, digest_rows
+from hedgerow.data.units import hash_rows
 from hedgerow.errors import PolicyRefusal, mark_private
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task
 from hedgerow.plan.plan import Plan
@@ -46,7 +46,7 @@ def no_raw_rows(_: Asked) -> RawSite:
     raise PolicyRefusal("policy-no-rows", code="policy-no-training", task="training", option="a table to train on")
 
 
-Answers = Node | EvaluationNode | SurveyNode
+Answers = Node | ShardedNode | EvaluationNode | SurveyNode
 """What answers the queries of a task."""
 
 
@@ -78,7 +78,7 @@ class NodeSetup:
     policy: Policy
     entropy: Entropy
     noise: NoiseSource
-    load: Callable[[Plan], SiteData]
+    load: Callable[[Plan], SiteData | Shards]
     plan: Plan | None = None
     n_threads: int = 1
     load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
@@ -109,20 +109,13 @@ def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDAr
 
     Returns: intp [min(n_rows, most)], in increasing order.
     """
-    hashes = np.zeros(n_rows, dtype=np.uint64)
-    for number, column in enumerate(columns, start=1):
-        words = np.ascontiguousarray(column)
-        words = words.astype(np.float64).view(np.uint64) if words.dtype.kind == "f" else words.astype(np.uint64)
-        hashes = mix_words(hashes * GOLDEN_MULTIPLIER + mix_words(words + np.uint64(number)))
-    return np.sort(np.argsort(hashes, kind="stable")[:most])
+    return np.sort(np.argsort(hash_rows(columns, n_rows), kind="stable")[:most])
 
 
 def limit_rows(setup: NodeSetup, data: SiteData) -> SiteData:
     """The rows, no more than the roster says (`select_rows`); the owner, and no one else, is told of more."""
     if tell_about_more_rows(setup, data.n_records):
-        places = data.all_places()
-        columns = (*data.codes, data.labels, *(() if places is None else places))
-        return data.only(select_rows(columns, data.n_records, setup.max_rows))
+        return data.only(select_rows(data.columns(), data.n_records, setup.max_rows))
     return data
 
 
@@ -170,23 +163,19 @@ def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
         given = setup.site, used, task.run_plan, setup.n_threads, setup.noise
         return EvaluationNode(*given, shows_figures=setup.policy.shows_figures), digest_rows(held_out)
     data = setup.load(task.plan)
+    if isinstance(data, Shards):
+        if tell_about_more_rows(setup, data.n_records):
+            data.limit(setup.max_rows)
+        return ShardedNode(setup.site, data, task.plan, task.settings, setup.noise), data.digest
     used = limit_rows(setup, data)
     node = Node(setup.site, used, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
     return node, digest_rows(data)
 
 
-def digest_rows(data: SiteData) -> bytes:
-    """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
-    hasher, places = hashlib.sha256(), data.all_places()
-    arrays = [data.codes, data.labels] if places is None else [data.codes, data.labels, places]
-    own = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
-    for part in (memoryview(str(data.codes.shape).encode()), *own):
-        hasher.update(len(part).to_bytes(8, "big"))
-        hasher.update(part)
-    return hasher.digest()
+Rows = TypeVar("Rows", SiteData, SiteData | Shards)
 
 
-def read_early(load: Callable[[Plan], SiteData], plan: Plan | None) -> Callable[[Plan], SiteData]:
+def read_early(load: Callable[[Plan], Rows], plan: Plan | None) -> Callable[[Plan], Rows]:
     """`load`, with the rows of `plan` read already; raises DataError when they do not fit.
 
     A table that cannot be used is for the owner alone to hear of, and at once: the node does not dial then.

@@ -62,6 +62,13 @@ class TypedQuery(_Query, ABC):
     is_typed = True
     rows_per_block = 65536
 
+    def keep_remainder(self, column: str, number: int, n_parts: int) -> None:
+        """Give the rows alone whose whole number leaves this remainder by `n_parts`, and with 0 those without one."""
+        name = '"' + column.replace('"', '""') + '"'
+        # What is left of a negative number is negative.
+        inside = f"mod({name}, {n_parts}) in ({number}, {number - n_parts})" + f" or {name} is null" * (number == 0)
+        self._query = f"select * from ({self._query.rstrip().rstrip(';')}\n) as whole_table where {inside}"
+
     def types(self) -> dict[str, Any]:
         """See `Table.types`; the database is asked, and no row taken."""
         with self._execute(1) as reader:

@@ -5,6 +5,7 @@ Rows are binned chunk by chunk, so a site's table is never in memory as anything
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,17 @@ from numpy.typing import NDArray
 
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.mapped import ExternalMemory, Stretches, make_zeros
+from hedgerow.data.parts import Part
 from hedgerow.data.sources import Location, open_table, read_records
-from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, count_beyond, rows_within_bounds
+from hedgerow.data.units import (
+    ContributionReport,
+    Records,
+    RowsLeftOut,
+    count_beyond,
+    hash_rows,
+    hash_texts,
+    rows_within_bounds,
+)
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
 from hedgerow.trees.binning import CodeArray, FloatArray, Grid, PlaceArray, build_grid
@@ -110,6 +120,11 @@ class SiteData:
         found = [self.places.places(feature, self.codes[feature]) for feature in self.places.grid.divisible]
         return np.array(found) if found else None
 
+    def columns(self) -> list[NDArray[Any]]:
+        """All that a row is: codes, label and places, each [n]."""
+        places = self.all_places()
+        return [*self.codes, self.labels, *(() if places is None else places)]
+
     def _find_places(self, feature: int, grid: Grid) -> NDArray[np.uint8]:
         if isinstance(self.places, HeldValues):
             return self.places.places(feature, self.codes[feature])
@@ -145,6 +160,17 @@ class SiteData:
         return codes
 
 
+def digest_rows(data: SiteData) -> bytes:
+    """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
+    hasher, places = hashlib.sha256(), data.all_places()
+    arrays = [data.codes, data.labels] if places is None else [data.codes, data.labels, places]
+    own = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
+    for part in (memoryview(str(data.codes.shape).encode()), *own):
+        hasher.update(len(part).to_bytes(8, "big"))
+        hasher.update(part)
+    return hasher.digest()
+
+
 @dataclass(frozen=True, eq=False)
 class SiteRows:
     """All rows of a site's table, before the bound on rows per unit.
@@ -165,12 +191,17 @@ class SiteRows:
 
 
 def site_rows_from_records(
-    chunks: Iterable[Records], plan: Plan, left_out: RowsLeftOut | None = None, folder: Path | None = None
+    chunks: Iterable[Records],
+    plan: Plan,
+    left_out: RowsLeftOut | None = None,
+    folder: Path | None = None,
+    part: Part | None = None,
 ) -> SiteRows:
     """All rows of a site's table; arguments and errors as in `site_data_from_records`.
 
     Args:
         folder: that `ExternalMemory.begin` gave for their arrays; None for memory.
+        part: to which rows have to belong by what they are; None where all are used.
     """
     grid = build_grid(plan)
     codes = Stretches(grid.n_features, grid.dtype, folder)
@@ -178,19 +209,26 @@ def site_rows_from_records(
     labels, units = Stretches(1, np.int32, folder), [np.empty(0, dtype=np.str_)]
     beyond = dict.fromkeys(plan.feature_names, 0)
     for records in chunks:
+        if records.label is None:
+            raise DataError("data-label-missing", place="The records")
+        if part is not None and records.unit is not None:
+            records = records.take(np.flatnonzero(part.holds(hash_texts(records.unit, np.uint64(0)))))
         for name, n_cells in count_beyond(records.features, plan):
             beyond[name] += n_cells
         own = grid.encode(records.features)
+        within = grid.places(records.features, own)
+        label = plan.label.kind.encode(records.label, plan.label)
+        if part is not None and records.unit is None:
+            held = part.holds(hash_rows([*own, label, *within], len(label)))
+            own, within, label = own[:, held], within[:, held], label[held]
         codes.add(own)
-        places.add(grid.places(records.features, own))
-        if records.label is None:
-            raise DataError("data-label-missing", place="The records")
-        labels.add(plan.label.kind.encode(records.label, plan.label)[None])
+        places.add(within)
+        labels.add(label[None])
         if records.unit is not None:
             units.append(records.unit)
-    within = places.join("places.npy") if grid.divisible else None
+    joined = places.join("places.npy") if grid.divisible else None
     scratch = None if folder is None else folder.parent
-    data = SiteData(codes.join("codes.npy"), labels.join("labels.npy")[0], within, scratch)
+    data = SiteData(codes.join("codes.npy"), labels.join("labels.npy")[0], joined, scratch)
     if left_out is None and not data.n_records:
         raise DataError("data-empty", source="The site")
     unfit = dict(left_out or {})
@@ -253,18 +291,24 @@ def find_kept(memory: ExternalMemory) -> dict[str, tuple[SiteData, ContributionR
 
 
 def read_bounded(
-    tables: Mapping[str, Location], plan: Plan, *, strict: bool = False, memory: ExternalMemory | None = None
+    tables: Mapping[str, Location],
+    plan: Plan,
+    *,
+    strict: bool = False,
+    memory: ExternalMemory | None = None,
+    part: Part | None = None,
 ) -> dict[str, tuple[SiteData, ContributionReport]]:
     """The rows of some sites that one process reads, bounded over all of them; errors as `read_site_data`.
 
     Args:
         tables: each site's, by the site's name.
         memory: where their codes go; None for memory.
+        part: of each table; None for the whole.
     """
-    rows = {
-        name: read_site_rows(place, plan, strict=strict, folder=None if memory is None else memory.begin(name))
-        for name, place in tables.items()
-    }
+    rows = {}
+    for name, place in tables.items():
+        folder = None if memory is None else memory.begin(name)
+        rows[name] = read_site_rows(place, plan, strict=strict, folder=folder, part=part)
     bounded = bound_sites(rows, plan)
     if memory is not None:
         for name, (data, report) in bounded.items():
@@ -273,6 +317,21 @@ def read_bounded(
             kept = {each: array for each, array in changed.items() if isinstance(array, np.ndarray)}
             memory.keep(name, kept, report)
     return bounded
+
+
+def read_part(
+    location: Location, plan: Plan, part: Part, *, strict: bool = False, folder: Path | None = None
+) -> SiteData:
+    """A part of a site's table, bounded by itself: all rows of a unit are in one. Errors as `read_site_data`.
+
+    Args:
+        folder: where its codes are kept, see `ExternalMemory`; None for memory.
+    """
+    tables = {f"part-{part.number + 1}-of-{part.n_parts}": location}
+    memory = None if folder is None else ExternalMemory.of(folder, plan.with_joint_structure(), tables, f"{strict}")
+    kept = None if memory is None else find_kept(memory)
+    found = kept or read_bounded(tables, plan, strict=strict, memory=memory, part=part)
+    return found[next(iter(tables))][0]
 
 
 def read_site_data(
@@ -291,13 +350,20 @@ def read_site_data(
 
 
 def read_site_rows(
-    path: str | os.PathLike[str], plan: Plan, *, strict: bool = False, folder: Path | None = None
+    path: str | os.PathLike[str],
+    plan: Plan,
+    *,
+    strict: bool = False,
+    folder: Path | None = None,
+    part: Part | None = None,
 ) -> SiteRows:
-    """All rows of a table, for `bound_sites`; arguments and errors as in `read_site_data`, and the folder as above."""
+    """All rows of a table, or of a part, for `bound_sites`; other arguments and errors as above."""
     left_out: RowsLeftOut | None = None if strict else {}
     table = open_table(path, plan.privacy.line_breaks)
+    if part is not None and part.divide(table, plan):
+        part = None
     chunks = read_records(table, plan, left_out=left_out)
-    rows = site_rows_from_records(chunks, plan, left_out, folder)
+    rows = site_rows_from_records(chunks, plan, left_out, folder, part)
     # Arrow would keep the room of the table for the next one.
     pa.default_memory_pool().release_unused()
     return replace(rows, lines=getattr(table, "lines", None))

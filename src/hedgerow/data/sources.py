@@ -104,7 +104,7 @@ def open_table(location: Location, line_breaks: int = 0) -> Table:
         scheme = place.partition("://")[0].lower()
         table = SOURCES[scheme if scheme in SOURCES else ""](place)
         return table if own == PLAIN else AdaptedTable(table, own)
-    ending = PARQUET[0] if os.path.isdir(place) else file_ending(os.path.basename(place))
+    ending = file_ending(os.path.basename(place)) or (PARQUET[0] if os.path.isdir(place) else "")
     if not ending:
         raise DataError("data-unknown-format", path=place)
     table = SOURCES[ending](own.declare(place) if SOURCES[ending] is CsvTable else place)

@@ -288,6 +288,7 @@ class ParquetTable:
     """
 
     first_row = 1
+    _part = 0, 1
 
     def __init__(self, location: str) -> None:
         self.source, place = str(Path(location)), Path(location)
@@ -312,12 +313,33 @@ class ParquetTable:
         """See `Table.names`: those of the first file."""
         return _parquet_names(self._files[0])
 
+    def keep_groups(self, number: int, n_parts: int) -> None:
+        """Give the row groups alone that begin in this one of so many stretches of equal length."""
+        self._part = number, n_parts
+
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         """See `Table.batches`."""
         for file in self._files:
             require_columns(str(file), names, _parquet_names(file))
-        batches = chain.from_iterable(_parquet_batches(file, names, chunk_rows) for file in self._files)
+        groups = zip(self._files, self._own_groups(), strict=True)
+        batches = chain.from_iterable(_parquet_batches(file, names, chunk_rows, own) for file, own in groups)
         return rechunk(batches, chunk_rows, None if left_out is not None else self.source)
+
+    def _own_groups(self) -> list[list[int]]:
+        """Of each file, the row groups of this part."""
+        (number, n_parts), sizes = self._part, list[list[int]]()
+        for file in self._files:
+            with _parquet_errors(str(file)):
+                about = arrow_parquet.read_metadata(file)
+            sizes.append([about.row_group(group).num_rows for group in range(about.num_row_groups)])
+        total, first, found = sum(map(sum, sizes)), 0, list[list[int]]()
+        for own in sizes:
+            found.append([])
+            for group, n_rows in enumerate(own):
+                if first * n_parts // max(1, total) == number:
+                    found[-1].append(group)
+                first += n_rows
+        return found
 
 
 def _parquet_names(file: Path) -> list[str]:
@@ -343,7 +365,7 @@ def _is_long(column: pa.Array) -> bool:
     return (compute.max(compute.binary_length(cells)).as_py() or 0) > MAX_BYTES
 
 
-def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Iterator[tuple[Any, ...]]:
+def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int, groups: list[int]) -> Iterator[tuple[Any, ...]]:
     source = str(file)
     with _parquet_errors(source):
         reader = arrow_parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
@@ -356,7 +378,7 @@ def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Itera
                 name, n_bytes = part.path_in_schema, part.total_uncompressed_size
                 if name in wanted and n_bytes > MAX_BYTES * max(1, part.num_values):
                     raise DataError("data-cell-too-long", source=source, column=name, most=MAX_BYTES >> 20)
-        batches = reader.iter_batches(batch_size=chunk_rows, columns=wanted)
+        batches = reader.iter_batches(batch_size=chunk_rows, row_groups=groups, columns=wanted)
         while True:
             with _parquet_errors(source):
                 batch = next(batches, None)

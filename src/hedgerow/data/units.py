@@ -443,17 +443,32 @@ def _tickets(unit: NDArray[np.str_], occurrence: NDArray[np.int64], key: bytes) 
     """uint64 [n]: a keyed hash of (identifier, how many rows of that unit came before).
 
     It spreads the choice; nothing secret hangs on it, so a fast mixing function (splitmix64, Steele et al. 2014) does.
-    The identifier is hashed character by character and the zero characters that pad shorter text are skipped, so that
-    the longest identifier of the table does not matter.
     """
     seed = np.uint64(int.from_bytes(hashlib.sha256(key).digest()[:8], "little"))
-    text = np.ascontiguousarray(unit)
-    characters = text.view(np.uint32).reshape(len(text), -1)
-    state = np.full(len(text), seed, dtype=np.uint64)
+    return mix_words(hash_texts(unit, seed) ^ mix_words(occurrence.astype(np.uint64) + seed))
+
+
+def hash_texts(texts: NDArray[np.str_], seed: np.uint64) -> Words:
+    """uint64 [n]. Each is hashed character by character, without the zero characters that pad shorter ones, so that the
+    longest text of the table does not matter.
+    """
+    texts = np.ascontiguousarray(texts)
+    characters = texts.view(np.uint32).reshape(len(texts), -1)
+    state = np.full(len(texts), seed, dtype=np.uint64)
     for position in range(characters.shape[1]):
         character = characters[:, position].astype(np.uint64)
         state = np.where(character > 0, mix_words(state ^ character), state)
-    return mix_words(state ^ mix_words(occurrence.astype(np.uint64) + seed))
+    return state
+
+
+def hash_rows(columns: Iterable[NDArray[Any]], n_rows: int) -> Words:
+    """uint64 [n_rows], a hash of what a row is in columns of numbers, each [n_rows]."""
+    hashes = np.zeros(n_rows, dtype=np.uint64)
+    for number, column in enumerate(columns, start=1):
+        words = np.ascontiguousarray(column)
+        words = words.astype(np.float64).view(np.uint64) if words.dtype.kind == "f" else words.astype(np.uint64)
+        hashes = mix_words(hashes * GOLDEN_MULTIPLIER + mix_words(words + np.uint64(number)))
+    return hashes
 
 
 def mix_words(words: Words) -> Words:

@@ -36,6 +36,7 @@ MIN_KNOWN = 3.0
 """A bin counts from so many deviations of noise on its records on: else empty ones would add up."""
 MIN_STRETCH, MAX_STRETCH, MAX_SHIFT = -0.75, 3.0, 8.0
 _MAX_ROUNDS, _MAX_STEP = 40, 1.0
+_BLOCK = 1 << 16
 _MIN_SPREAD = 1e-9
 """Of a label; and of the two parameters, as a share of all that is known: one bin alone tells only one of them."""
 
@@ -65,17 +66,23 @@ class ScoreBins(Query):
     def answer(self, site: ScoredSite) -> IntVector:
         """See `Query.answer`: what a record adds follows from its own score and label."""
         site.take_in(self.update)
-        scores, labels, label = site.records.scores[0].astype(np.int64), site.records.labels, site.plan.label
-        distances = scores - self.centre
-        places = np.minimum((np.abs(distances) + self.step // 2) // self.step, BINS_BESIDE)
-        bins = np.where(distances < 0, -places, places) + BINS_BESIDE
-        record, above = RECORD_NORM, np.where(labels % 2 == 1, RECORD_NORM // 2, -RECORD_NORM // 2)
-        if label.kind.is_number:
-            record = RECORD_NORM // 2
-            above = shorten(labels.astype(np.int64) - loss_kind(site.plan).link.units(scores, label), self.doublings)
+        label, records = site.plan.label, site.records
+        record = RECORD_NORM // 2 if label.kind.is_number else RECORD_NORM
         sums = np.zeros((2, N_BINS), dtype=np.int64)
-        np.add.at(sums[0], bins, record)
-        np.add.at(sums[1], bins, above)
+        # Block by block: a large table has no room for its rows as wide integers.
+        for first in range(0, records.n_records, _BLOCK):
+            scores = records.scores[0, first : first + _BLOCK].astype(np.int64)
+            labels = records.labels[first : first + _BLOCK]
+            distances = scores - self.centre
+            places = np.minimum((np.abs(distances) + self.step // 2) // self.step, BINS_BESIDE)
+            bins = np.where(distances < 0, -places, places) + BINS_BESIDE
+            if label.kind.is_number:
+                beyond = labels.astype(np.int64) - loss_kind(site.plan).link.units(scores, label)
+                above = shorten(beyond, self.doublings)
+            else:
+                above = np.where(labels % 2 == 1, RECORD_NORM // 2, -RECORD_NORM // 2)
+            np.add.at(sums[0], bins, record)
+            np.add.at(sums[1], bins, above)
         return sums.reshape(-1)
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:

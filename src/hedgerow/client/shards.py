@@ -1,0 +1,266 @@
+"""A site whose table outgrows its machine: one node, and its rows in parts, each held by a worker.
+
+The node keeps the keys, the policy and the budget, and draws the site's noise; workers have rows and nothing else. Each
+answers a query with the sums over its part. These are integers, so the node's vector is that of all rows in one place,
+to the last bit, however they are divided. A worker that is lost is started again: it reads its part, which has to be
+what it was, and takes in what the run has released.
+
+Here the workers are actors of Ray, on this machine or on the cluster that the node's process is told to join.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hedgerow.client.node import Node, draw_site_noise
+from hedgerow.data.parts import Part
+from hedgerow.data.site_data import SiteData, digest_rows
+from hedgerow.data.units import hash_rows
+from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, missing_extra
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import NoiseSource
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.training.settings import Settings
+
+ReadPart = Callable[[Plan, Part], SiteData]
+MAX_STARTS = 3
+"""Of a worker that is lost again and again before it has caught up."""
+_LAST_HASH = 2**64 - 1
+
+
+class WorkerLost(Exception):
+    """The process that held a part has ended."""
+
+
+class Worker(Protocol):
+    """Where a `Shard` lives."""
+
+    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Have the shard do something; what is returned waits for the result, and raises WorkerLost, or its error."""
+
+
+StartWorker = Callable[[], Worker]
+
+
+class Shard:
+    """A part of a site's rows, and its scores in a run."""
+
+    def read(self, read: ReadPart, plan: Plan, part: Part) -> tuple[int, bytes]:
+        """Read the part; returns how many rows it has, and their digest."""
+        self._all = self._used = read(plan, part)
+        return self._all.n_records, digest_rows(self._all)
+
+    def count_hashes(self, limit: int) -> tuple[int, int]:
+        """How many rows have hashes below a limit, and how many have it."""
+        hashes = hash_rows(self._all.columns(), self._all.n_records)
+        return int(np.count_nonzero(hashes < np.uint64(limit))), int(np.count_nonzero(hashes == np.uint64(limit)))
+
+    def keep(self, limit: int, n_equal: int) -> None:
+        """Use the rows whose hashes are below the limit, and so many of those that have it."""
+        hashes = hash_rows(self._all.columns(), self._all.n_records)
+        chosen = hashes < np.uint64(limit)
+        chosen[np.flatnonzero(hashes == np.uint64(limit))[:n_equal]] = True
+        self._used = self._all.only(chosen)
+
+    def begin(self, plan: Plan, settings: Settings, n_threads: int) -> None:
+        """Be in a run that has released nothing."""
+        self._node = Node("part", self._used, plan, settings, n_threads)
+
+    def answer(self, query: Query) -> tuple[IntVector, int]:
+        """The sums of the part, see `Node.sum_rows`, and `Node.n_worse`."""
+        return self._node.sum_rows(query), self._node.n_worse
+
+    def finish(self, query: Query) -> int:
+        """See `Node.finish`; returns `Node.n_worse`."""
+        self._node.finish(query)
+        return self._node.n_worse
+
+
+class Shards:
+    """A site's rows in parts; raises DataError when a part cannot be read.
+
+    Args:
+        start: starts a worker with a `Shard` that holds nothing.
+        n_parts: of the rows.
+        read: reads a part, in the worker.
+        plan: by which the rows are read.
+        n_threads: to sum with, in each worker.
+
+    Attributes:
+        n_records: rows of all parts together.
+        digest: tells whether the rows, and their division, are the same as before.
+    """
+
+    def __init__(self, start: StartWorker, n_parts: int, read: ReadPart, plan: Plan, n_threads: int = 1) -> None:
+        self.n_threads, self._start = n_threads, start
+        self._parts = [(read, plan, Part(number, n_parts)) for number in range(n_parts)]
+        self._workers = [start() for _ in self._parts]
+        # What makes of a shard that has read its part what it is, in order.
+        self._kept, self._most = list[tuple[int, int]](), 0
+        self._run: list[tuple[Any, ...]] = []
+        self._read: list[tuple[int, bytes]] = []
+        self._read = self._ask_each("read", self._parts)
+        self.n_records = sum(n_rows for n_rows, _ in self._read)
+        self.digest = hashlib.sha256(b"".join(digest for _, digest in self._read)).digest()
+
+    @property
+    def n_used(self) -> int:
+        """Rows that runs use: all, or as many as `limit` says."""
+        return self._most if self._kept else self.n_records
+
+    def limit(self, most: int) -> None:
+        """Use so many rows, fewer than there are, by the rule of `select_rows` over all parts together."""
+        if self._kept and self._most == most:
+            return
+        # The least limit up to which there are enough, found by halving.
+        low, high = 0, _LAST_HASH
+        while low < high:
+            middle = (low + high) // 2
+            if sum(map(sum, self._ask("count_hashes", middle))) >= most:
+                high = middle
+            else:
+                low = middle + 1
+        counts = self._ask("count_hashes", low)
+        # Rows with one hash are alike, so it does not matter which of them are used.
+        left, kept = most - sum(below for below, _ in counts), []
+        for _, n_equal in counts:
+            kept.append((low, min(left, n_equal)))
+            left -= kept[-1][1]
+        self._ask_each("keep", kept)
+        self._kept, self._most = kept, most
+
+    def begin(self, plan: Plan, settings: Settings) -> None:
+        """Be in a run that has released nothing."""
+        self._run = []
+        begun = ("begin", plan, settings, self.n_threads)
+        self._ask(*begun)
+        self._run.append(begun)
+
+    def answer(self, query: Query) -> list[tuple[IntVector, int]]:
+        """What each part answers."""
+        found: list[tuple[IntVector, int]] = self._ask("answer", query)
+        self._run.append(("finish", query))
+        return found
+
+    def finish(self, query: Query) -> list[int]:
+        """Have each part take a query's update in."""
+        found: list[int] = self._ask("finish", query)
+        self._run.append(("finish", query))
+        return found
+
+    def _ask(self, method: str, *arguments: Any) -> list[Any]:
+        return self._ask_each(method, [arguments] * len(self._parts))
+
+    def _ask_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Ask all workers at once; one that is lost is started again, and asked again."""
+        waiting = [worker.ask(method, *own) for worker, own in zip(self._workers, arguments, strict=True)]
+        return [self._wait(number, wait, (method, *arguments[number])) for number, wait in enumerate(waiting)]
+
+    def _wait(self, number: int, wait: Callable[[], Any], call: tuple[Any, ...]) -> Any:
+        try:
+            return wait()
+        except WorkerLost:
+            pass
+        for _ in range(MAX_STARTS):
+            self._workers[number] = self._start()
+            try:
+                self._restore(number)
+                return self._workers[number].ask(*call)()
+            except WorkerLost:
+                continue
+        raise EnvironmentFault("shard-lost", number=number + 1, n_parts=len(self._parts), times=MAX_STARTS)
+
+    def _restore(self, number: int) -> None:
+        """Make a new worker's shard what the lost one was; DataError "data-changed" where its rows are others."""
+        if not self._read:
+            return
+        worker = self._workers[number]
+        if worker.ask("read", *self._parts[number])() != self._read[number]:
+            raise DataError("data-changed")
+        for call in [("keep", *own) for own in self._kept[number : number + 1]] + self._run:
+            worker.ask(*call)()
+
+
+class ShardedNode:
+    """One site of a run whose rows are in parts; it answers as a `Node` over all of them.
+
+    Args:
+        site: the site's name.
+        shards: its rows.
+        plan: the plan that all agreed on.
+        settings: the plan's resolved settings.
+        noise: where the records' noise comes from in the local model: one draw for the site.
+    """
+
+    def __init__(self, site: str, shards: Shards, plan: Plan, settings: Settings, noise: NoiseSource) -> None:
+        self.site, self._shards, self._plan, self._noise = site, shards, plan, noise
+        self.n_worse = 0
+        """The least of any part's `Node.n_worse`."""
+        shards.begin(plan, settings)
+
+    def answer(self, query: Query) -> IntVector:
+        """See `Node.answer`."""
+        found = self._shards.answer(query)
+        self.n_worse = min(n_worse for _, n_worse in found)
+        vector = np.sum([sums for sums, _ in found], axis=0, dtype=np.int64)
+        if self._plan.privacy.noise == "local":
+            vector = vector + draw_site_noise(query, self.site, self._shards.n_used, self._noise)
+        return np.asarray(vector)
+
+    def finish(self, query: Query) -> None:
+        """See `Node.finish`."""
+        self.n_worse = min(self._shards.finish(query))
+
+
+# Ray ------------------------------------------------------------------------------------------------------------------
+
+
+class _Actor:
+    """A `Worker` that is an actor of Ray."""
+
+    def __init__(self, ray: Any, handle: Any) -> None:
+        self._ray, self._handle = ray, handle
+
+    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """See `Worker.ask`."""
+        asked = getattr(self._handle, method).remote(*arguments)
+
+        def wait() -> Any:
+            try:
+                return self._ray.get(asked)
+            except self._ray.exceptions.RayActorError:
+                raise WorkerLost from None
+            except self._ray.exceptions.RayTaskError as fault:
+                if isinstance(fault.cause, HedgerowError):
+                    raise fault.cause from None
+                raise
+
+        return wait
+
+
+def start_actors() -> StartWorker:
+    """What starts a worker in Ray: in the cluster that RAY_ADDRESS names, or on this machine alone.
+
+    Raises:
+        EnvironmentFault: code "missing-extra".
+    """
+    # Ray reports how it is used unless it is told not to.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.exceptions
+    except ModuleNotFoundError:
+        raise missing_extra("ray", "Holding a table in parts") from None
+    if not ray.is_initialized():
+        # Without an address it would join a cluster that it finds on this machine, whosever that is.
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **alone)
+    # One that asks for a processor waits for ever where there are more parts than processors.
+    actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Shard)
+    return lambda: _Actor(ray, actor.remote())

@@ -1,0 +1,203 @@
+"""A node whose rows are in parts: the vector of one node to the last bit, and each person's rows in one part."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.client.setup import select_rows
+from hedgerow.client.shards import Shard, ShardedNode, Shards, WorkerLost
+from hedgerow.data.parts import Part
+from hedgerow.data.site_data import SiteData, read_part, read_site_data
+from hedgerow.errors import DataError, EnvironmentFault, RemoteProtocolError
+from hedgerow.local.training import train
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.server.release import PlainAggregation, run_program
+from tests.builders import LABELS, bare_plan, coded, make_data, make_plan, numbers, queries_of
+
+PARTS = (1, 2, 7)
+
+
+class HereWorker:
+    """A worker in this process; what goes in and out is pickled, and calls of some numbers find it dead."""
+
+    def __init__(self, deaths: set[int], calls: itertools.count[int]) -> None:
+        self._shard, self._deaths, self._calls, self._is_lost = Shard(), deaths, calls, False
+
+    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        content = pickle.dumps(arguments)
+
+        def wait() -> Any:
+            self._is_lost |= next(self._calls) in self._deaths
+            if self._is_lost:
+                raise WorkerLost
+            return pickle.loads(pickle.dumps(getattr(self._shard, method)(*pickle.loads(content))))
+
+        return wait
+
+
+def deal(data: SiteData, plan: Plan, part: Part) -> SiteData:
+    """Rows in turn."""
+    return data.only(np.arange(part.number, data.n_records, part.n_parts))
+
+
+def shards_of(
+    data: SiteData, plan: Plan, n_parts: int, deaths: set[int] | None = None, calls: itertools.count[int] | None = None
+) -> Shards:
+    start = partial(HereWorker, deaths or set(), calls or itertools.count())
+    return Shards(start, n_parts, partial(deal, data), plan)
+
+
+def train_sharded(plan: Plan, sites: dict[str, Shards]) -> Model:
+    noise, method = SeededNoise(3), resolve(plan)
+    nodes = [ShardedNode(name, rows, plan, method, noise) for name, rows in sites.items()]
+    found = run_program(plan, program_for(plan, method), PlainAggregation(nodes), noise)
+    return Model(found.plan, found.ensemble, found.ledger, found.report)
+
+
+# Division -------------------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, kind: str, units: list[Any]) -> str:
+    """A table by its kind, and where it is; in the folder of two files, people are in both."""
+    random = np.random.default_rng(len(units))
+    n = len(units)
+    rows = pa.table({"x0": random.random(n), "x1": random.random(n), "y": ["no", "yes"] * (n // 2), "person": units})
+    if kind == "csv":
+        arrow_csv.write_csv(rows, folder / "t.csv")
+        return str(folder / "t.csv")
+    if kind == "parquet":
+        (folder / "t").mkdir()
+        for number in range(2):
+            own = rows.take(list(range(number, n, 2)))
+            parquet.write_table(own, folder / "t" / f"{number}.parquet", row_group_size=3)
+        return str(folder / "t")
+    import duckdb
+
+    with duckdb.connect(str(folder / "t.db")) as connection:
+        connection.sql("create table t as select row_number() over () as place, * from rows")
+    return f"duckdb:///{folder / 't.db'}#with t2 as (select * from t) select * from t2 order by place; "
+
+
+def rows_in(data: SiteData) -> Counter[tuple[int, ...]]:
+    return Counter(map(tuple, np.array(data.columns(), dtype=np.int64).T.tolist()))
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    kind=st.sampled_from(["csv", "parquet", "duckdb"]), n=st.integers(1, 15), n_parts=st.sampled_from(PARTS),
+    unit=st.sampled_from(["record", "whole", "text"]), most=st.integers(1, 3),
+)  # fmt: skip
+def test_each_row_is_in_one_part_and_a_persons_rows_are_together(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, n: int, n_parts: int, unit: str, most: int
+) -> None:
+    """Whatever holds the table: the parts' rows are the table's, also after each person's were bounded part by part."""
+    whole = [(i * 7) % 5 - 2 for i in range(2 * n)]
+    # One person, spelt in two ways.
+    spelt = [f" {number}.0" if i % 2 and kind == "csv" else str(number) for i, number in enumerate(whole)]
+    place = write(tmp_path_factory.mktemp("parts"), kind, whole if unit != "text" else spelt)
+    privacy = {"unit": "record"} if unit == "record" else {"unit": "person", "max_rows_per_unit": most}
+    plan = bare_plan(LABELS["binary"], numbers(2), privacy=privacy)
+    parts = [read_part(place, plan, Part(number, n_parts)) for number in range(n_parts)]
+    expected, _ = read_site_data(place, plan)
+    assert sum(map(rows_in, parts), Counter()) == rows_in(expected)
+
+
+# One node -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", ["binary", "regression", "survival"])
+@pytest.mark.parametrize("noise", ["server", "local"])
+def test_parts_make_the_model_of_one_node(label: str, noise: str) -> None:
+    """Sums are integers, and a site's own noise is drawn once: not a byte depends on the parts, or on lost workers."""
+    plan = make_plan(label, privacy={"noise": noise}, secure_aggregation=False, structure_seed=5)
+    data = {name: make_data(plan, 60, seed) for seed, name in enumerate(("north", "south"))}
+    expected = train(plan, data, noise=SeededNoise(3)).to_bytes()
+    for n_parts, deaths in ((1, set()), (2, {1, 4, 9, 15}), (7, {0, 20, 21, 33, 60})):
+        calls = itertools.count()
+        sites = {name: shards_of(rows, plan, n_parts, deaths, calls) for name, rows in data.items()}
+        assert train_sharded(plan, sites).to_bytes() == expected
+
+
+def test_rows_serve_one_run_after_the_other() -> None:
+    """Scores are of a run: a second one over the same parts begins without any."""
+    plan = make_plan(secure_aggregation=False, structure_seed=5)
+    sites = {"north": shards_of(make_data(plan, 30, 0), plan, 2)}
+    assert train_sharded(plan, sites).to_bytes() == train_sharded(plan, sites).to_bytes()
+
+
+@settings(max_examples=5, deadline=None)
+@given(n=st.integers(2, 40), most=st.integers(1, 39), n_parts=st.sampled_from(PARTS), repeats=st.integers(1, 4))
+def test_a_declared_number_of_rows_holds_for_all_parts_together(n: int, most: int, n_parts: int, repeats: int) -> None:
+    """The rows that one node would use, copies of a row as well, also where a worker is lost and comes back."""
+    plan = make_plan(structure_seed=5)
+    data = make_data(plan, n, 0).only(np.repeat(np.arange(n), repeats))
+    most = min(most, data.n_records - 1)
+    expected = train(
+        plan, {"north": data.only(select_rows(data.columns(), data.n_records, most))}, noise=SeededNoise(3)
+    )
+    shards = shards_of(data, plan, n_parts, {90 * n_parts})
+    shards.limit(most)
+    assert shards.n_used == most
+    assert train_sharded(plan, {"north": shards}).to_bytes() == expected.to_bytes()
+
+
+# Faults ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_with_other_rows_ends_the_part_in_the_run() -> None:
+    """Between two readings a database may change: sums of other rows would be another release."""
+    plan = make_plan()
+    tables = itertools.count()
+
+    def read(plan: Plan, part: Part) -> SiteData:
+        return make_data(plan, 20, next(tables))
+
+    class Plain(HereWorker):
+        def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+            inner = getattr(self._shard, method)
+
+            def wait() -> Any:
+                if next(self._calls) in self._deaths:
+                    raise WorkerLost
+                return inner(*arguments)
+
+            return wait
+
+    shards = Shards(partial(Plain, {1}, itertools.count()), 1, read, plan)
+    with pytest.raises(DataError, check=coded("data-changed")):
+        shards.begin(plan, resolve(plan))
+
+
+def test_a_worker_that_is_always_lost_is_given_up() -> None:
+    """A part that is too large for its machine would be read again for ever."""
+    plan = make_plan()
+    with pytest.raises(EnvironmentFault, check=coded("shard-lost")):
+        shards_of(make_data(plan, 20, 0), plan, 2, set(range(100)))
+
+
+def test_what_a_part_refuses_the_node_refuses() -> None:
+    """A query out of step is the coordinator's fault, and no worker is started again for it."""
+    plan = make_plan()
+    node = ShardedNode("north", shards_of(make_data(plan, 20, 0), plan, 2), plan, resolve(plan), SeededNoise(0))
+    query = queries_of(TrainingTask(plan.with_structure_seed(5)))[0][0]
+    with pytest.raises(RemoteProtocolError, check=coded("ensemble-out-of-step")):
+        node.answer(replace(query, ensemble_size=3))
