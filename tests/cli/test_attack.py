@@ -20,7 +20,7 @@ Run = Callable[..., Any]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path) -> Run:
     """Attack the model with few models and few rows; gives the JSON. How far it is stands on stderr all the while."""
-    sizes = {"n_models": (4, 2, 2), "n_units": 40, "n_signals": 40, "n_corners": 3, "n_altered": 3}
+    sizes: dict[str, Any] = {"n_models": (4, 2, 2), "n_units": 40, "n_signals": 40, "n_corners": 3, "n_altered": 3}
     monkeypatch.setattr(attack, "run_attacks", partial(attack.run_attacks, **sizes))
 
     def call(*arguments: str | Path) -> Any:

@@ -385,9 +385,7 @@ def _tell_members(
         if model >= n_runs:
             continue
         has_weights = outcome.ensemble.leaf_weights is not None
-        sources = collect_products(
-            target, steps, candidates, has_weights=has_weights, progress=lambda at, text=text: progress(text + at)
-        )
+        sources = collect_products(target, steps, candidates, progress, text, has_weights=has_weights)
         ratios, power = infer_from_sums(sources["releases"])
         told.append(ratios)
         powers.append(power)
@@ -420,16 +418,21 @@ def collect_products(
     target: Target,
     steps: Sequence[ObservedRelease],
     candidates: Sequence[SiteData],
+    progress: Progress = lambda text: None,
+    step_of: str = "Releases",
     *,
     has_weights: bool,
-    progress: Progress = lambda text: None,
 ) -> dict[str, Products]:
-    """The products of what candidates add to all releases, and to the weights of leaves that a model file has."""
+    """The products of what candidates add to all releases, and to the weights of leaves that a model file has.
+
+    Args:
+        progress, step_of: what is told how far it is, and the name of it all there.
+    """
     sources = {"releases": Products(len(candidates))}
     if has_weights:
         sources["model file"] = Products(len(candidates))
     for at, (step, vectors) in enumerate(target.replay(steps, candidates), 1):
-        progress(f", release {at} of {len(steps)}")
+        progress(f"{step_of}, release {at} of {len(steps)}")
         # Where half of all candidates are drawn with a chance, who was drawn is noise as well.
         drawn = step.rate * (1 - step.rate) / 2
         least = (step.sigma or EXACT * step.unit) ** 2
@@ -522,8 +525,8 @@ def _measure_signal(
         told = float(spent[:n].mean()), float(spent[:n].max()), float(spent[n:].max())
         kinds.append(KindSignal(name, kind.n_releases, kind.charged / claimed, *told, noise, error))
     known = None if is_local or not all(step.is_sum for step in steps) else is_additive
-    spent = float(shares[:n].mean()), float(shares[:n].max()), float(shares[n:].max())
-    signal = Signal(n, *spent, excess, known, tuple(kinds))
+    told = float(shares[:n].mean()), float(shares[:n].max()), float(shares[n:].max())
+    signal = Signal(n, *told, excess, known, tuple(kinds))
     return signal, _judge_columns(altered, gaps, leans), outcome
 
 
