@@ -13,18 +13,23 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hedgerow.data.columns import Place, identifiers
 from hedgerow.data.databases import AdbcTable
+from hedgerow.data.fit import table_fit
 from hedgerow.data.raw_cells import read_raw, read_types
-from hedgerow.data.site_data import site_data_from_records
+from hedgerow.data.site_data import read_site_data, site_data_from_records
 from hedgerow.data.sources import column_names, open_table, read_columns, read_records
 from hedgerow.errors import DataError, UsageError
+from hedgerow.plan.omop import fill_plan
+from hedgerow.plan.plan import Plan
 from hedgerow.survey.questions import AskedColumn
 from tests.builders import make_plan
+from tests.client import test_omop
 
 ROWS = 3000
 TABLES = """
@@ -98,6 +103,32 @@ def test_postgresql_gives_what_a_file_gives(server: str, tmp_path: Path) -> None
         from_query, _ = site_data_from_records(records, plan)
         assert np.array_equal(from_query.codes, from_file.codes)
         assert np.array_equal(from_query.labels, from_file.labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("definition", [test_omop.make_definition(), test_omop.SURVIVAL], ids=["binary", "survival"])
+def test_an_omop_database_gives_what_duckdb_gives(server: str, definition: Any, tmp_path: Path) -> None:
+    """One definition makes the same rows of the same records in both databases that run it."""
+    random, plan = np.random.default_rng(4), Plan.from_dict(fill_plan(definition))
+    persons: list[dict[str, Any]] = [
+        {"sex": int(random.choice([8507, 8532, 0])), "written": "F", "born": 1950 + number, "entries": [400],
+         "periods": [(0, int(random.integers(400, 700)))], "conditions": [(2, 400)], "drugs": [(10, 390)],
+         "visits": [(30, int(at)) for at in random.integers(300, 600, 3)], "deaths": [450] * (number % 2),
+         "values": [(390, float(number), 8753), (380, 100.0, 8840)]}
+        for number in range(20)
+    ]  # fmt: skip
+    driver = pytest.importorskip("adbc_driver_postgresql.dbapi")
+    with driver.connect(server, autocommit=True) as connection, connection.cursor() as cursor:
+        for statement in ("drop schema if exists omop cascade", "create schema omop", "set search_path to omop"):
+            cursor.execute(statement)
+        for statement in test_omop.SCHEMA.split(";\n")[:-1]:
+            cursor.execute(statement)
+        test_omop.fill(cursor, list(enumerate(persons)))
+    places = [f"{server}&options=-csearch_path%3Domop", test_omop.make_file(tmp_path / "omop.duckdb", persons)]
+    found = [read_site_data(place, plan)[0] for place in places]
+    assert found[0].n_records > 5
+    assert np.array_equal(found[0].codes, found[1].codes) and np.array_equal(found[0].labels, found[1].labels)
+    assert table_fit(places[0], plan).about == table_fit(places[1], plan).about
 
 
 def test_postgresqls_own_types(server: str) -> None:

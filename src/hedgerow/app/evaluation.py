@@ -51,7 +51,7 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
             that names it, and where there are more than the usual share, the error that counts them.
     """
     left_out: RowsLeftOut = {}
-    source = open_table(table, plan.privacy.line_breaks)
+    source = open_table(table, plan)
     found = list(read_records(source, plan, with_label=with_label, with_unit=False, left_out=left_out))
     rows = RowCount(sum(records.n_records for records in found), left_out, getattr(source, "lines", None))
     name = "The query's result" if is_url(table) else Path(file_path(table)).name

@@ -53,7 +53,7 @@ def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
         place: where the table is, and how its site writes it.
         table: as its owner calls it.
     """
-    if not set(list_needed_columns(plan)) <= set(column_names(place)) and (lines := header_advice(place, plan)):
+    if not set(list_needed_columns(plan)) <= set(column_names(place, plan)) and (lines := header_advice(place, plan)):
         # The error that follows names the columns that are not there.
         note("Columns that are missing may be there otherwise. If so, this mends it in the site's own file:")
         print("\n".join(["  [data]", *(f"  {line}" for line in lines)]), file=sys.stderr)

@@ -20,6 +20,7 @@ from hedgerow.client.setup import (
 )
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.mapped import ExternalMemory
+from hedgerow.data.omop import find_dialect
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, find_kept, read_bounded, read_site_data
 from hedgerow.data.sources import Location, adapt, column_names, file_path, is_url, open_table, stamp_files
@@ -55,13 +56,15 @@ def make_loader(
         before: is called before the table is read, and no codes that were kept are used instead.
 
     Raises:
-        UsageError: a URL without a query, or a query without a URL.
+        UsageError: a URL without a query that no plan's [omop] may have, or a query without a URL.
     """
     if query is not None and not is_url(data):
         raise UsageError("query-without-url")
     place = data if query is None else f"{data}#{query}"
-    # A file is looked for when its rows are read; a URL may lack its query.
-    source = open_table(place).source if is_url(place) else data
+    # A file is looked for when its rows are read; a URL may lack its query, and no plan has one for such a database.
+    source = data
+    if is_url(place):
+        source = "The query's result" if find_dialect(place) else open_table(place).source
 
     def load(plan: Plan) -> SiteData:
         folder, name = kept or (None, "")

@@ -16,6 +16,7 @@ from typing import Any
 
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import ISO_DATE, allowed_by, text
+from hedgerow.plan.omop import Omop
 from hedgerow.plan.plan import PLAN_VERSION, Feature, FederationSection, Label, ModelSection, Prepared, Privacy
 from hedgerow.plan.registry import named_losses, sections
 from hedgerow.plan.toml import schema_file
@@ -46,6 +47,7 @@ def build_plan_schema() -> Schema:
         "loss": {"anyOf": losses},
         "features": {"type": "array", "minItems": 1, "items": feature},
         "prepared": {"type": "array", "items": describe_section(Prepared)},
+        "omop": describe_section(Omop),
     }
     return _ARE_NAMED | {"properties": properties, "required": ["version", "privacy", "label", "features"]}
 

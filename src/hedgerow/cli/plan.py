@@ -1,4 +1,5 @@
-"""``hedgerow plan``: `init` drafts a plan from a table's header, `preset` prints a named method or a plan with it.
+"""``hedgerow plan``: `init` drafts a plan from a table's header, `from-omop` one of an OMOP database's persons, and
+`preset` prints a named method or a plan with it.
 
 With `init --federated` a coordinator has sites find what a plan leaves open, and writes the plan.
 """
@@ -27,7 +28,8 @@ from hedgerow.cli.options import (
     read_options,
     whole,
 )
-from hedgerow.errors import DataError, HedgerowError, UsageError
+from hedgerow.data.omop import DIALECTS
+from hedgerow.errors import DataError, HedgerowError, PlanError, UsageError
 from hedgerow.plan.plan import PLAN_VERSION, Plan
 from hedgerow.plan.toml import plan_toml, toml_section
 
@@ -70,6 +72,11 @@ def add_commands(commands: Any) -> None:
     add_nodes(add, text, "where the survey is journalled; started again, it goes on")
     add("--seed", type=whole(0), metavar="N", help="noise from a seed: voids the plan's guarantee")
     add_shared(command.add_argument, "--json")
+    text = "make a plan from a definition of an OMOP cohort and its columns, or print the query of a plan's [omop]"
+    add = add_command(actions, "from-omop", from_omop, text)
+    add("definition", metavar="FILE", help="a TOML file with [omop] (docs/omop.md), or a plan that was made from one")
+    add("--sql", choices=list(DIALECTS), metavar="DIALECT", help=f"print the query instead: {', '.join(DIALECTS)}")
+    add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
     add = add_command(actions, "preset", preset, "print a named method, or a plan with it")
     add("name", nargs="?", metavar="NAME", help="the method's name")
     add("--list", action="store_true", help="list all names with their sources")
@@ -169,6 +176,27 @@ def _write(text: str, out: Path | None) -> None:
     kinds = " that go with each type" if re.search("^# type = .*# FILL IN", text, re.M) else ""
     rest = f" In it, fill in the {n_open} lines marked FILL IN{kinds}; then" if n_open else " Now"
     note(f"Wrote {out}.{rest} see what it costs: {format_command(f'hedgerow privacy {out}')}")
+
+
+def from_omop(arguments: argparse.Namespace) -> None:
+    """Print the plan of a definition, or the query of one, or write it to a file that does not exist yet."""
+    from hedgerow.data.omop import compile_query
+    from hedgerow.models.model import write_atomically
+    from hedgerow.plan.fields import parse_toml
+    from hedgerow.plan.omop import fill_plan
+
+    table = parse_toml(read_text(arguments.definition))
+    plan = Plan.from_dict(table if "features" in table else fill_plan(table))
+    if plan.omop is None:
+        raise PlanError("plan-missing-field", path="plan", name="omop", also=" It says what rows are made of.")
+    if arguments.sql is None:
+        _write(plan_toml(plan), None if arguments.out is None else new_file(arguments.out))
+        return
+    text = f"{compile_query(plan.omop, plan.label, arguments.sql)}\n"
+    if arguments.out is None:
+        print(text, end="")
+    else:
+        write_atomically(new_file(arguments.out), text.encode())
 
 
 def preset(arguments: argparse.Namespace) -> None:

@@ -128,7 +128,7 @@ class _Comparison:
 
     def _read(self, own: Adapter) -> tuple[int, int, NDArray[np.float64], Counter[str]]:
         """Rows, missing cells, numbers in order, texts and how often each is there, as an adapter has them."""
-        table = open_table(adapt(os.fspath(self.place), own), self.plan.privacy.line_breaks)
+        table = open_table(adapt(os.fspath(self.place), own), self.plan)
         place, n_rows, n_missing = replace(find_place(table), column=self.item.name), 0, 0
         values, texts = [np.empty(0)], Counter[str]()
         for (column,) in table.batches([self.item.name], _CHUNK_ROWS, {}):

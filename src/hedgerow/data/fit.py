@@ -26,7 +26,8 @@ from hedgerow.data import units
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import SEPARATORS
-from hedgerow.data.sources import AdaptedLocation, Location, adapt, column_names, find_place, open_table
+from hedgerow.data.omop import count_query, describe_lacks
+from hedgerow.data.sources import AdaptedLocation, Location, adapt, column_names, find_place, is_url, open_table
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_CODES
 from hedgerow.plan.names import looks_like_identifier, split_words
@@ -149,7 +150,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     """
     names, left_out, n_used = units.list_needed_columns(plan), units.RowsLeftOut(), 0
     counts_of_codes = np.zeros(plan.label.n_codes, dtype=np.intp)
-    table = open_table(location, plan.privacy.line_breaks)
+    table = open_table(location, plan)
     counts, place = [_Counted(name, plan) for name in names], find_place(table)
     for batch in table.batches(names, chunk_rows, left_out):
         for count, column in zip(counts, batch, strict=True):
@@ -164,7 +165,18 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     columns = [count.finish() for count in counts]
     ignored = [name for name in table.names() if name not in names]
     rows = units.RowCount(n_used, left_out, getattr(table, "lines", None))
-    return TableFit(rows, columns, ignored, [*explain_lines(len(table.names()), rows), *about], lines)
+    about = [*explain_lines(len(table.names()), rows), *_list_lacks(location, plan), *about]
+    return TableFit(rows, columns, ignored, about, lines)
+
+
+def _list_lacks(location: Location, plan: Plan) -> list[tuple[str, str]]:
+    """What the database lacks of the records and concepts that its plan's [omop] asks for."""
+    if plan.omop is None or not is_url(location):
+        return []
+    url = os.fspath(location).partition("#")[0]
+    counts = open_table(f"{url}#{count_query(plan.omop)}").batches(["records", "known"], _CHUNK_ROWS, None)
+    found = np.concatenate([np.array(batch, dtype=np.int64).T for batch in counts])
+    return describe_lacks(plan.omop, [(records, known) for records, known in found.tolist()])
 
 
 def _select_labels(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: units.RowsLeftOut) -> NDArray[Any]:
@@ -501,7 +513,7 @@ def list_data_lines(own: Adapter, before: Adapter = PLAIN) -> list[str]:
 def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
     """How many more cells are read; 0 where one that was read becomes anything else."""
     names, gain = units.list_needed_columns(plan), 0
-    tables = [open_table(adapt(place, own), plan.privacy.line_breaks) for own in (before, after)]
+    tables = [open_table(adapt(place, own), plan) for own in (before, after)]
     places = [find_place(table) for table in tables]
     for pair in zip_longest(*(table.batches(names, _CHUNK_ROWS, {}) for table in tables)):
         if None in pair or len(pair[0][0]) != len(pair[1][0]):
@@ -522,7 +534,7 @@ def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
 def header_advice(location: Location, plan: Plan) -> list[str]:
     """The lines by which columns that a table lacks are found and rows are used; none where there are no such lines."""
     own, place = location.adapter if isinstance(location, AdaptedLocation) else PLAIN, os.fspath(location)
-    present, names = column_names(location), units.list_needed_columns(plan)
+    present, names = column_names(location, plan), units.list_needed_columns(plan)
     found = _renames([name for name in names if name not in present], [each for each in present if each not in names])
     trials = [replace(own, rename=(*own.rename, *found.items()))] if found else []
     trials += [] if own.separator else [replace(own, separator=word) for word in SEPARATORS]

@@ -141,7 +141,7 @@ def read_raw(
     Raises:
         DataError: the table cannot be read, or lacks a column; never because of what stands in a cell.
     """
-    table = open_table(location, line_breaks)
+    table = open_table(location, line_breaks=line_breaks)
     layouts = {column.name: column.layout for column in columns if column.is_date}
     # A date that another table's schema declares may be text here.
     dates = {*layouts, *(name for name, kind in read_types(location).items() if kind == "date")}

@@ -359,7 +359,7 @@ def read_site_rows(
 ) -> SiteRows:
     """All rows of a table, or of a part, for `bound_sites`; other arguments and errors as above."""
     left_out: RowsLeftOut | None = None if strict else {}
-    table = open_table(path, plan.privacy.line_breaks)
+    table = open_table(path, plan)
     if part is not None and part.divide(table, plan):
         part = None
     chunks = read_records(table, plan, left_out=left_out)

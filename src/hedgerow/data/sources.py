@@ -15,6 +15,7 @@ from hedgerow.data.adapters import PLAIN, AdaptedTable, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.databases import AdbcTable, DuckDbTable, SqlTable
 from hedgerow.data.lines import plain_name, without_declaration
+from hedgerow.data.omop import locate_query
 from hedgerow.data.tables import PARQUET, CsvTable, ParquetTable, Table
 from hedgerow.data.units import Records, RowsLeftOut, list_needed_columns, records_from_columns
 from hedgerow.errors import DataError
@@ -92,15 +93,17 @@ def file_ending(name: str) -> str:
     return max(fitting, key=len, default="")
 
 
-def open_table(location: Location, line_breaks: int = 0) -> Table:
+def open_table(location: Location, plan: Plan | None = None, *, line_breaks: int = 0) -> Table:
     """The table at a place; DataError or UsageError when it cannot be opened, or nothing reads such tables.
 
     Args:
-        line_breaks: that a cell of a CSV may hold, by the plan.
+        plan: whose rows it has, where there is one: it defines those of an OMOP database that is named without a query.
+        line_breaks: that a cell of a CSV may hold, where there is no plan to say so.
     """
     own = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
     place = os.fspath(location)
     if is_url(place):
+        place = locate_query(place, plan)
         scheme = place.partition("://")[0].lower()
         table = SOURCES[scheme if scheme in SOURCES else ""](place)
         return table if own == PLAIN else AdaptedTable(table, own)
@@ -109,7 +112,7 @@ def open_table(location: Location, line_breaks: int = 0) -> Table:
         raise DataError("data-unknown-format", path=place)
     table = SOURCES[ending](own.declare(place) if SOURCES[ending] is CsvTable else place)
     if isinstance(table, CsvTable):
-        table.line_breaks = line_breaks
+        table.line_breaks = line_breaks if plan is None else plan.privacy.line_breaks
     return table if own == PLAIN else AdaptedTable(table, own)
 
 
@@ -140,7 +143,7 @@ def read_records(
     names = list_needed_columns(plan, with_label=with_label, with_unit=with_unit)
     table: Table
     if isinstance(location, str | os.PathLike):
-        table = open_table(location, plan.privacy.line_breaks)
+        table = open_table(location, plan)
     else:
         table = location
     batches = table.batches(names, chunk_rows, left_out)
@@ -171,6 +174,6 @@ def find_place(table: Table) -> Place:
     return Place(table.source, "", table.first_row, getattr(table, "has_decimal_commas", False))
 
 
-def column_names(location: Location) -> list[str]:
+def column_names(location: Location, plan: Plan | None = None) -> list[str]:
     """The names of a table's columns, without spaces around them, in its order; DataError when it has no header."""
-    return open_table(location).names()
+    return open_table(location, plan).names()

@@ -42,6 +42,7 @@ from hedgerow.plan.fields import (
     require_plain,
     text,
 )
+from hedgerow.plan.omop import Omop, check_omop, read_omop, write_omop
 from hedgerow.plan.registry import (
     AbsentLoss,
     AbsentMethod,
@@ -422,6 +423,7 @@ class Plan:
     own: Any = None
     loss: NamedLoss | None = None
     prepared: tuple[Prepared, ...] = ()
+    omop: Omop | None = None
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], *, is_stored: bool = False) -> Plan:
@@ -452,6 +454,7 @@ class Plan:
             federation=read_section(FederationSection, table.get("federation", {}), "federation"),
             loss=_read_loss(table.get("loss")),
             prepared=_read_prepared(table.get("prepared", [])),
+            omop=read_omop(table.get("omop")),
         )
         plan = dataclasses.replace(plan, own=_own_section(table, plan.model))
         if plan.federation.echo is None:
@@ -492,6 +495,8 @@ class Plan:
         table["features"] = [_plain_feature(feature) for feature in self.features]
         if self.prepared:
             table["prepared"] = [_plain(release) for release in self.prepared]
+        if self.omop is not None:
+            table["omop"] = write_omop(self.omop)
         return table
 
     def to_bytes(self) -> bytes:
@@ -754,7 +759,8 @@ def _check_top_level(table: Mapping[str, Any]) -> None:
     if isinstance(model := table.get("model"), Mapping) and "algorithm" in model:
         # Before its section, which is unknown where it is.
         _algorithm(model["algorithm"], "model.algorithm")
-    known = {"version", "name", "model", "privacy", "label", "features", "federation", "prepared", "loss", *sections()}
+    known = {"version", "name", "model", "privacy", "label", "features", "federation", "prepared", "loss", "omop"}
+    known |= set(sections())
     for name in table:
         if name not in known:
             raise PlanError("plan-unknown-field", path="plan", name=name, fields=", ".join(sorted(known)))
@@ -796,6 +802,8 @@ def check_consistency(plan: Plan) -> None:
         _check_feature(feature, path)
     _check_label(plan.label)
     _check_privacy(plan)
+    if plan.omop is not None:
+        check_omop(plan.omop, names, plan.label, plan.privacy.unit)
     rules = rules_by_method()[plan.model.algorithm]
     _check_prepared(plan, rules)
     if plan.privacy.accountant == "pure" and not rules.is_pure:

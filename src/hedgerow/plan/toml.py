@@ -30,10 +30,18 @@ def plan_toml(plan: Plan) -> str:
     table = plan.to_dict()
     parts = [f"version = {table['version']}\nname = {toml_value(table['name'])}\n"]
     # The algorithm's own section, if the plan has one, is a table like the others.
-    parts += [toml_section(name, values) for name, values in table.items() if isinstance(values, Mapping)]
+    for name, values in table.items():
+        if isinstance(values, Mapping):
+            nested = {own: each for own, each in values.items() if isinstance(each, list) and _are_tables(each)}
+            parts.append(toml_section(name, {own: each for own, each in values.items() if own not in nested}))
+            parts += [toml_section(f"[{name}.{own}]", each) for own, listed in nested.items() for each in listed]
     parts += [toml_section("[features]", feature) for feature in table["features"]]
     parts += [toml_section("[prepared]", release) for release in table.get("prepared", ())]
     return "\n".join(parts)
+
+
+def _are_tables(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(own, Mapping) for own in values)
 
 
 def toml_without_label(plan: Plan) -> str:

@@ -1,0 +1,232 @@
+"""What an OMOP database has of a person, declared: from whose tables rows come is part of what is agreed on.
+
+Concepts, windows and units are public. Each site compiles the same definition to a query of its own database
+(`hedgerow.data.omop`), in which a person's row follows from that person's records alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hedgerow.errors import PlanError
+from hedgerow.plan.fields import (
+    allows,
+    boolean,
+    define_field,
+    integer,
+    list_of,
+    number,
+    one_of,
+    read_section,
+    refuse,
+)
+
+DOMAINS = ("conditions", "drugs", "procedures", "measurements", "observations", "visits")
+VALUES = ("count", "presence", "latest", "age", "sex")
+PERSON = "person_id"
+_CONCEPT = integer(0, 2**31 - 1)
+_DAYS = integer(0, 36_500)
+_FEATURES: dict[str, dict[str, Any]] = {
+    "count": {"type": "numeric", "min": 0, "max": 100, "integer": True},
+    "age": {"type": "numeric", "min": 0, "max": 110, "integer": True},
+    "presence": {"type": "categorical", "categories": ["0", "1"]},
+    "sex": {"type": "categorical", "categories": ["female", "male"]},
+}
+"""What a plan says of columns of a value, if the definition says no bounds."""
+
+
+@allows({"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]*$", "maxLength": 60})
+def column_name(value: Any, path: str) -> str:
+    """A name that every database takes, between quotation marks, as it is."""
+    if not isinstance(value, str) or not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,59}", value):
+        raise refuse(path, value, "a name of letters, digits and _, up to 60")
+    return value
+
+
+@allows({"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2}})
+def _units(value: Any, path: str) -> tuple[tuple[int, float], ...]:
+    pairs = list_of(list_of(lambda item, _: item))(value, path)
+    if not all(len(pair) == 2 for pair in pairs):
+        raise refuse(path, value, "pairs of a unit's concept and a factor, such as [[8840, 1.0], [8753, 18.0182]]")
+    positive = number(0, 1e12, exclusive=True)
+    return tuple((_CONCEPT(unit, path), positive(factor, path)) for unit, factor in pairs)
+
+
+def _section(kind: type) -> Any:
+    """The check of a field that is a table of its own."""
+
+    @allows({"type": "object"})
+    def check(value: Any, path: str) -> Any:
+        return read_section(kind, value, path)
+
+    return check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Events:
+    """Records of a domain that have one of some concepts.
+
+    Attributes:
+        domain: which table they are in.
+        concepts: their standard concepts; without any, all of the domain.
+        descendants: whether what is below these in `concept_ancestor` counts as well.
+    """
+
+    domain: str = define_field(one_of(*DOMAINS))
+    concepts: tuple[int, ...] = define_field(list_of(_CONCEPT), ())
+    descendants: bool = define_field(boolean, False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Events):
+    """What is predicted: whether, or when, the first such record comes after the index date.
+
+    Attributes:
+        domain: as in `Events`, or "death", which has no concepts.
+        concepts, descendants: as in `Events`.
+        days: until when it counts. Who was not followed so long, and had none, is left out; of a time to an event, its
+            last interval says until when.
+    """
+
+    domain: str = define_field(one_of(*DOMAINS, "death"))
+    days: int | None = define_field(integer(1, 36_500), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of the table.
+
+    Attributes:
+        name: the feature's.
+        value: "count", "presence", "latest" value of a measurement (the largest of its day), "age" at the index date in
+            years of the calendar, or "sex" (female, male, else as the source wrote it).
+        domain, concepts, descendants: as in `Events`; none for age and sex.
+        days: how far back from the index date, which counts itself; without it, the definition's.
+        units: of a latest value, concepts of units that it may be in, and by what each is multiplied. A value without a
+            unit stays as it is, one of another unit counts as missing. Without a list, units are not looked at.
+    """
+
+    name: str = define_field(column_name)
+    value: str = define_field(one_of(*VALUES))
+    domain: str | None = define_field(one_of(*DOMAINS), None)
+    concepts: tuple[int, ...] = define_field(list_of(_CONCEPT), ())
+    descendants: bool = define_field(boolean, False)
+    days: int | None = define_field(_DAYS, None)
+    units: tuple[tuple[int, float], ...] = define_field(_units, ())
+
+    @property
+    def events(self) -> Events | None:
+        """The records that it is made of; None for what stands in the table of persons."""
+        if self.domain is None:
+            return None
+        return Events(domain=self.domain, concepts=self.concepts, descendants=self.descendants)
+
+
+_EVENTS, _OUTCOME, _COLUMNS = _section(Events), _section(Outcome), list_of(_section(Column))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Omop:
+    """The section [omop] of a plan: one row for each person of a cohort.
+
+    Attributes:
+        cohort: the `cohort_definition_id` of a table `cohort`, which ATLAS or another tool has filled; a person's
+            first entry is the index date.
+        index: without a cohort: records of which a person's first is the index date.
+        observed: days before the index date for which a person has to be under observation without a gap.
+        days: how far back columns look that do not say otherwise.
+        outcome: what is predicted.
+        columns: one or more.
+    """
+
+    cohort: int | None = define_field(integer(0, 2**31 - 1), None)
+    index: Events | None = dataclasses.field(default=None, metadata={"check": _EVENTS})
+    observed: int = define_field(_DAYS, 0)
+    days: int = define_field(_DAYS, 365)
+    outcome: Outcome = dataclasses.field(metadata={"check": _OUTCOME})
+    columns: tuple[Column, ...] = define_field(_COLUMNS)
+
+
+def read_omop(table: Any) -> Omop | None:
+    """The definition of a section [omop]; raises PlanError."""
+    if table is None:
+        return None
+    found = read_section(Omop, table, "omop")
+    if (found.cohort is None) == (found.index is None):
+        raise refuse("omop.cohort", found.cohort, "either omop.cohort or omop.index")
+    if not found.columns:
+        raise refuse("omop.columns", [], "at least one [[omop.columns]] table")
+    for place, own in enumerate(found.columns):
+        of_person, path = own.value in ("age", "sex"), f"omop.columns[{place}]"
+        if of_person == (own.domain is not None):
+            raise refuse(f"{path}.domain", own.domain, f'{"none" if of_person else "a domain"} with "{own.value}"')
+        if own.value == "latest" and own.domain != "measurements":
+            raise refuse(f"{path}.domain", own.domain, '"measurements" with "latest"')
+        if own.units and own.value != "latest":
+            raise refuse(f"{path}.units", list(own.units), 'none, but with "latest"')
+    names = [own.name for own in found.columns]
+    if len(set(names)) < len(names):
+        raise refuse("omop.columns", names, "columns of different names")
+    return found
+
+
+def write_omop(section: Any) -> dict[str, Any]:
+    """Plain values that `read_omop` reads back."""
+    found = dict[str, Any]()
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if value is None or value == field.default:
+            continue
+        if isinstance(value, tuple):
+            value = [write_omop(own) if isinstance(own, Column) else _lists(own) for own in value]
+        found[field.name] = write_omop(value) if isinstance(value, Events) else value
+    return found
+
+
+def _lists(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def check_omop(omop: Omop, features: tuple[str, ...], label: Any, unit: str) -> None:
+    """Raise PlanError where a definition does not give the columns that its plan has, or not one row for a unit."""
+    if unit != PERSON:
+        raise refuse("privacy.unit", unit, f'"{PERSON}" with [omop]')
+    columns = {own.name for own in omop.columns}
+    for place, name in enumerate(features):
+        if name not in columns:
+            raise refuse(f"features[{place}].name", name, "a column of [omop]")
+    taken = columns & {*label.columns, PERSON}
+    if taken:
+        raise refuse("omop.columns", sorted(taken), "other names than those of the label and the person")
+    is_time = label.type == "survival"
+    if not is_time and (label.type != "binary" or label.classes != ("0", "1")):
+        raise refuse("label.type", label.type, '"survival", or "binary" of the classes "0" and "1", with [omop]')
+    if is_time == (omop.outcome.days is not None):
+        raise refuse("omop.outcome.days", omop.outcome.days, "none for a time to an event, else a number of days")
+
+
+def fill_plan(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a plan from a definition: its columns as features, the person as the unit, and the label.
+
+    Args:
+        definition: a plan's table without features, and maybe without a label; columns may have min and max.
+    """
+    table = {"version": 1, "name": "omop", **definition}
+    omop = table.get("omop")
+    if not isinstance(omop, Mapping) or not isinstance(omop.get("columns"), list):
+        raise PlanError("plan-missing-field", path="plan", name="omop", also=" It says what rows are made of.")
+    features, columns = [], []
+    for own in omop["columns"]:
+        if not isinstance(own, Mapping):
+            raise refuse("omop.columns", own, "tables")
+        columns.append({name: value for name, value in own.items() if name not in ("min", "max")})
+        given = {name: own[name] for name in ("min", "max") if name in own}
+        usual = _FEATURES.get(str(own.get("value")), {"type": "numeric"})
+        features.append({"name": own.get("name"), **usual, **given})
+    privacy = {"epsilon": 1.0, "unit": PERSON, "max_rows_per_unit": 1, **table.get("privacy", {})}
+    label = {"name": "outcome", "type": "binary", "classes": ["0", "1"]}
+    return {"label": label, **table, "privacy": privacy, "omop": {**omop, "columns": columns}, "features": features}

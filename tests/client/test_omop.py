@@ -1,0 +1,250 @@
+"""The query of [omop]: one row for each person, out of that person's records alone; and what a database lacks."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.cli.main import main
+from hedgerow.data.fit import table_fit
+from hedgerow.data.omop import DIALECTS, compile_query
+from hedgerow.data.site_data import read_site_data
+from hedgerow.data.sources import open_table
+from hedgerow.errors import PlanError, UsageError
+from hedgerow.plan.omop import fill_plan
+from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plan.toml import plan_toml
+from tests.builders import coded
+
+SCHEMA = """
+CREATE TABLE person (person_id BIGINT, gender_concept_id INTEGER, gender_source_value VARCHAR, year_of_birth INTEGER);
+CREATE TABLE observation_period (person_id BIGINT, observation_period_start_date DATE,
+    observation_period_end_date DATE);
+CREATE TABLE condition_occurrence (person_id BIGINT, condition_concept_id INTEGER, condition_start_date DATE);
+CREATE TABLE drug_exposure (person_id BIGINT, drug_concept_id INTEGER, drug_exposure_start_date DATE);
+CREATE TABLE visit_occurrence (person_id BIGINT, visit_concept_id INTEGER, visit_start_date DATE);
+CREATE TABLE measurement (person_id BIGINT, measurement_concept_id INTEGER, measurement_date DATE,
+    value_as_number DOUBLE PRECISION, unit_concept_id INTEGER);
+CREATE TABLE death (person_id BIGINT, death_date DATE);
+CREATE TABLE cohort (cohort_definition_id INTEGER, subject_id BIGINT, cohort_start_date DATE, cohort_end_date DATE);
+CREATE TABLE concept (concept_id INTEGER, concept_name VARCHAR);
+CREATE TABLE concept_ancestor (ancestor_concept_id INTEGER, descendant_concept_id INTEGER);
+INSERT INTO concept VALUES (1, 'diabetes'), (2, 'diabetes, type 2'), (20, 'glucose'), (30, 'inpatient');
+INSERT INTO concept_ancestor VALUES (1, 1), (1, 2);
+"""
+COLUMNS: list[dict[str, Any]] = [
+    {"name": "age", "value": "age"},
+    {"name": "sex", "value": "sex"},
+    {"name": "glucose", "value": "latest", "domain": "measurements", "concepts": [20], "min": 20, "max": 600,
+     "units": [[8840, 1.0], [8753, 18.0]]},
+    {"name": "drugged", "value": "presence", "domain": "drugs", "concepts": [10, 11], "days": 30},
+    {"name": "visits", "value": "count", "domain": "visits"},
+]  # fmt: skip
+DAY = datetime.date(2020, 1, 1)
+
+
+def make_definition(**omop: Any) -> dict[str, Any]:
+    """A definition of persons with diabetes, and whether they come to hospital within 100 days."""
+    return {
+        "privacy": {"delta": 1e-5, "n_records": 100},
+        "omop": {
+            "index": {"domain": "conditions", "concepts": [1], "descendants": True},
+            "outcome": {"domain": "visits", "concepts": [30], "days": 100},
+            "columns": COLUMNS,
+            **omop,
+        },
+    }
+
+
+SURVIVAL = {
+    "label": {"name": "days", "type": "survival", "event": "died", "intervals": [30, 100, 300]},
+    **make_definition(outcome={"domain": "death"}, cohort=7, index=None),
+}
+
+
+def day(number: int) -> datetime.date:
+    return DAY + datetime.timedelta(days=number)
+
+
+def fill(connection: Any, persons: Sequence[tuple[int, dict[str, Any]]]) -> None:
+    """Records of persons, each with its own, in place of those that are there."""
+    for number, own in persons:
+        rows: dict[str, list[tuple[Any, ...]]] = {"person": [(number, own["sex"], own["written"], own["born"])]}
+        rows["observation_period"] = [(number, day(first), day(first + length)) for first, length in own["periods"]]
+        rows["condition_occurrence"] = [(number, concept, day(at)) for concept, at in own["conditions"]]
+        rows["drug_exposure"] = [(number, concept, day(at)) for concept, at in own["drugs"]]
+        rows["visit_occurrence"] = [(number, concept, day(at)) for concept, at in own["visits"]]
+        rows["measurement"] = [(number, 20, day(at), value, unit) for at, value, unit in own["values"]]
+        rows["death"] = [(number, day(at)) for at in own["deaths"]]
+        rows["cohort"] = [(7, number, day(at), day(at)) for at in own["entries"]]
+        for table, own_rows in rows.items():
+            for row in own_rows:
+                cells = ["NULL" if cell is None else repr(str(cell)) for cell in row]
+                connection.execute(f"INSERT INTO {table} VALUES ({', '.join(cells)})")
+
+
+def make_file(place: Path, persons: Sequence[dict[str, Any]]) -> str:
+    """The URL of a database of persons, numbered from 0."""
+    with duckdb.connect(str(place)) as connection:
+        connection.execute(SCHEMA)
+        fill(connection, list(enumerate(persons)))
+    return f"duckdb:///{place}"
+
+
+def by_person(rows: Sequence[tuple[Any, ...]]) -> dict[int, tuple[Any, ...]]:
+    """The row of each person, of whom each has one."""
+    assert len({row[0] for row in rows}) == len(rows)
+    return {row[0]: row[1:] for row in rows}
+
+
+TABLES = re.findall(r"CREATE TABLE (\w+) \((?:person_id|cohort_def)", SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def connection() -> Any:
+    """A database in memory, with the tables and nobody in them."""
+    with duckdb.connect() as found:
+        found.execute(SCHEMA)
+        yield found
+
+
+days_of = st.integers(0, 500)
+person = st.fixed_dictionaries(
+    {
+        "sex": st.sampled_from([8507, 8532, 0]),
+        "written": st.sampled_from(["M", "F", None]),
+        "born": st.integers(1930, 2000),
+        "periods": st.lists(st.tuples(st.integers(0, 200), st.integers(0, 600)), max_size=2),
+        "conditions": st.lists(st.tuples(st.sampled_from([1, 2, 3]), days_of), max_size=3),
+        "drugs": st.lists(st.tuples(st.sampled_from([10, 11, 12]), days_of), max_size=3),
+        "visits": st.lists(st.tuples(st.sampled_from([30, 31]), days_of), max_size=4),
+        "values": st.lists(
+            st.tuples(days_of, st.floats(1, 500), st.sampled_from([8840, 8753, 1, 0, None])), max_size=3
+        ),
+        "deaths": st.lists(days_of, max_size=1),
+        "entries": st.lists(days_of, max_size=2),
+    }
+)
+
+
+@pytest.mark.parametrize("definition", [make_definition(), SURVIVAL], ids=["binary", "survival"])
+@settings(deadline=None, max_examples=8)
+@given(persons=st.lists(person, min_size=1, max_size=4), data=st.data())
+def test_a_person_more_or_less_changes_no_other_row(
+    definition: dict[str, Any], connection: Any, persons: list[dict[str, Any]], data: Any
+) -> None:
+    """What differential privacy of a person rests on: each row of the query follows from its person's records alone."""
+    plan = Plan.from_dict(fill_plan(definition))
+    assert plan.omop is not None
+    query = compile_query(plan.omop, plan.label, "duckdb")
+    for table in TABLES:
+        connection.execute(f"DELETE FROM {table}")
+    fill(connection, list(enumerate(persons)))
+    whole, gone = by_person(connection.execute(query).fetchall()), data.draw(st.integers(0, len(persons) - 1))
+    for table in TABLES:
+        connection.execute(f"DELETE FROM {table} WHERE {'subject_id' if table == 'cohort' else 'person_id'} = {gone}")
+    found = by_person(connection.execute(query).fetchall())
+    assert found == {number: row for number, row in whole.items() if number != gone}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("definition", [make_definition(), SURVIVAL], ids=["binary", "survival"])
+def test_a_query_reads_persons_and_nothing_else(dialect: str, definition: dict[str, Any]) -> None:
+    """In no dialect a limit, a window, a quantile, a sample or a file: only tables of the model, joined by person."""
+    plan = Plan.from_dict(fill_plan(definition))
+    assert plan.omop is not None
+    text = compile_query(plan.omop, plan.label, dialect)
+    calls = set(re.findall(r"([A-Z_]+)\(", text))
+    assert calls <= {"MIN", "MAX", "COUNT", "CAST", "EXTRACT", "YEAR", "COALESCE", "DATEDIFF", "DATE_DIFF", "VARCHAR"}
+    words = set(re.findall(r"[A-Z]+", re.sub(r"'[^']*'|[\"`]\w+[\"`]", "", text)))
+    assert not words & {"LIMIT", "TOP", "OVER", "SAMPLE", "INSERT", "UPDATE", "DELETE", "CREATE", "COPY", "ATTACH"}
+    assert ";" not in text and "--" not in text and text.startswith("WITH ")
+    joins = re.findall(r"JOIN \w+ \w* ?ON ([\w.]+) = ([\w.]+)", text)
+    assert joins and all(side.endswith("person_id") for pair in joins for side in pair)
+
+
+def test_a_row_is_what_the_definition_says(tmp_path: Path) -> None:
+    """Index date, window, units, ages, counts, and who is left out because nobody knows their outcome."""
+    usual = {"sex": 8532, "written": "F", "born": 1960, "periods": [(0, 700)], "conditions": [(2, 400), (1, 450)],
+             "drugs": [], "visits": [], "values": [], "deaths": [], "entries": []}  # fmt: skip
+    persons = [
+        usual | {"drugs": [(10, 369)], "visits": [(31, 35), (30, 400), (30, 501)], "values": [(30, 90.0, 8840)]},
+        usual | {"sex": 0, "drugs": [(10, 370), (11, 401)], "visits": [(31, 34), (30, 500)],
+                 "values": [(100, 5.0, 8753), (100, 80.0, 8840), (300, 7.0, 1), (401, 9.0, 0)]},
+        usual | {"values": [(390, 5.0, 8753), (380, 100.0, 8840)], "periods": [(0, 499)]},
+        usual | {"conditions": [(3, 400)]},
+        usual | {"values": [(400, 6.0, None)], "periods": [(300, 400)]},
+    ]  # fmt: skip
+    plan = Plan.from_dict(fill_plan(make_definition(observed=200)))
+    table = open_table(make_file(tmp_path / "omop.duckdb", persons), plan)
+    (batch,) = table.batches(table.names(), 1000, {})
+    columns = [pa.array(column).to_pylist() for column in batch]
+    assert by_person(list(zip(*columns, strict=True))) == {
+        # age, sex, glucose, drugged, visits, outcome; the third was not followed for 100 days, the last not before.
+        0: (61, "female", None, 0, 2, 0),
+        1: (61, "F", 90.0, 1, 0, 1),
+    }
+
+
+def test_a_plan_holds_its_definition() -> None:
+    """From a definition to a plan, its file and back: equal plans, of one digest that the definition is part of."""
+    plan = Plan.from_dict(fill_plan(make_definition()))
+    assert parse_plan(plan_toml(plan)) == plan == Plan.from_dict(plan.to_dict())
+    other = Plan.from_dict(fill_plan(make_definition(days=364)))
+    assert other.digest != plan.digest and plan.privacy.unit == "person_id"
+
+
+@pytest.mark.parametrize(
+    "omop",
+    [
+        {"cohort": 1},
+        {"columns": []},
+        {"columns": [{"name": 'x" FROM person; --', "value": "age"}]},
+        {"columns": [{"name": "x", "value": "count", "domain": "visits", "concepts": ["1 OR 1"]}]},
+        {"columns": [{"name": "x", "value": "latest", "domain": "drugs"}]},
+        {"columns": [{"name": "x", "value": "age", "domain": "drugs"}]},
+        {"columns": [{"name": "outcome", "value": "age"}]},
+        {"columns": [{"name": "x", "value": "count", "domain": "person"}]},
+        {"outcome": {"domain": "visits"}},
+    ],
+    ids=str,
+)
+def test_what_is_no_definition_is_refused(omop: dict[str, Any]) -> None:
+    """A definition that says two things or none, or that would write SQL of its own, makes no plan."""
+    with pytest.raises(PlanError):
+        Plan.from_dict(fill_plan(make_definition(**omop)))
+
+
+def test_one_row_for_a_person_is_asked_for() -> None:
+    """A plan over persons whose unit is a row would promise persons less than it says: refused."""
+    table = fill_plan(make_definition())
+    with pytest.raises(PlanError):
+        Plan.from_dict({**table, "privacy": {**table["privacy"], "unit": "record"}})
+
+
+def test_a_site_reads_its_rows_and_sees_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A database's URL is enough; what it codes otherwise is told to its owner; a URL that no plan fills is refused."""
+    persons = [
+        {"sex": 8507, "written": "M", "born": 1950, "periods": [(0, 900)], "conditions": [(2, 400)], "drugs": [],
+         "visits": [(30, 401)] * (number % 2), "values": [(399, 100.0, 8840)], "deaths": [], "entries": []}
+        for number in range(10)
+    ]  # fmt: skip
+    plan, url = Plan.from_dict(fill_plan(make_definition())), make_file(tmp_path / "omop.duckdb", persons)
+    assert read_site_data(url, plan)[0].n_records == 10
+    assert [title for title, _ in table_fit(url, plan).about] == ["drugged"]
+    with pytest.raises(UsageError, check=coded("query-without-url")):
+        open_table(url)
+    (tmp_path / "plan.toml").write_text(plan_toml(plan))
+    assert main(["check", str(tmp_path / "plan.toml"), url]) == 0
+    assert main(["plan", "from-omop", str(tmp_path / "plan.toml"), "--sql", "duckdb"]) == 0
+    query = capsys.readouterr().out.partition("WITH ")[2]
+    assert open_table(f"{url}#WITH {query}").names()[0] == "person_id"
