@@ -19,7 +19,7 @@ from hedgerow.app.rows import make_loader, make_raw_loader, open_arrivals
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
 from hedgerow.client.policy import parse_policy
-from hedgerow.client.setup import NodeSetup, _limit_raw_rows
+from hedgerow.client.setup import NodeSetup, limit_rows
 from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import records_from_columns
@@ -476,7 +476,7 @@ def test_a_survey_of_more_rows_than_are_declared_uses_as_many(scene: Path) -> No
     setup = cast(NodeSetup, SimpleNamespace(max_rows=10, tell=said.append))
     used = []
     for rows in (GOOD, GOOD[::-1]):
-        raw = _limit_raw_rows(setup, make_raw_loader(str(table(Path("rows.csv"), [*rows])), None)(asked))
+        raw = limit_rows(setup, make_raw_loader(str(table(Path("rows.csv"), [*rows])), None)(asked))
         used.append({float(value) for value in raw.numbers(0)})
         assert raw.n_records == 10
     assert used[0] == used[1] and len(used[0]) == 10 and len(said) == 2

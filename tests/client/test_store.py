@@ -121,7 +121,7 @@ def test_a_disk_that_is_full_at_the_first_count_locks_no_node(
             store.open_run(RUN, task, b"data")
         store.close()
     again = NodeStore(tmp_path / "node")
-    assert again.open_run(RUN, task, b"data") == frozenset()
+    assert again.open_run(RUN, task, b"data").answered == frozenset()
     again.close()
 
 
@@ -277,7 +277,7 @@ def test_what_one_file_lost_is_barred_by_the_other_for_good(store: NodeStore, lo
     for attempt in (2, 3):
         again = NodeStore(folder)
         if lost == "database" and not is_restored and attempt == 2:
-            assert again.open_run(RUN, stored.task, b"data") == {0, 1}
+            assert again.open_run(RUN, stored.task, b"data").answered == {0, 1}
         else:
             found = again.load()
             assert found is not None and found.participant is None and found.answered == {0, 1}
@@ -376,7 +376,7 @@ def test_what_one_run_bars_is_free_in_the_next(store: NodeStore) -> None:
     stored = store.load()
     assert stored is not None and stored.answered == {0, 1}
     store.close_run(RUN, "stopped")
-    assert store.open_run(b"s" * 32, stored.task, b"data") == frozenset()
+    assert store.open_run(b"s" * 32, stored.task, b"data").answered == frozenset()
     store.save_attempt(b"s" * 32, 1)
     store.close()
     store = NodeStore(store.folder)
@@ -434,5 +434,5 @@ def test_a_round_that_is_over_is_barred_when_the_database_is_lost(store: NodeSto
     for file in store.folder.glob("node.db*"):
         file.unlink()
     again = NodeStore(store.folder)
-    assert again.open_run(RUN, task, b"data") == frozenset({0} if forgets_masked else {0, 1})
+    assert again.open_run(RUN, task, b"data").answered == ({0} if forgets_masked else {0, 1})
     again.close()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.setup import _limit_raw_rows
+from hedgerow.client.setup import limit_rows
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import RemoteProtocolError
@@ -214,14 +214,14 @@ def test_a_site_with_more_rows_than_it_declares_asks_as_many_of_them_by_their_co
     setup: Any = SimpleNamespace(max_rows=20, tell=told.append)
     used = []
     for raw in (site_of(columns), site_of([[own[row] for row in order] for own in columns])):
-        own = _limit_raw_rows(setup, raw)
+        own = limit_rows(setup, raw)
         assert own.n_records == 20
         used.append((sorted(own.numbers(0).tolist()), own.text_counts(1)))
     assert used[0][0] == used[1][0] and sorted(used[0][1]) == sorted(used[1][1]) and len(told) == 2
     with_numbers = RawSite([np.arange(30.0)], n_all=30)
-    assert _limit_raw_rows(setup, with_numbers).n_records == 20
+    assert limit_rows(setup, with_numbers).n_records == 20
     enough: Any = SimpleNamespace(max_rows=30, tell=told.append)
-    assert _limit_raw_rows(enough, with_numbers) is with_numbers
+    assert limit_rows(enough, with_numbers) is with_numbers
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,8 +2,8 @@
 
 A node has its state, with the counter beside it, and its budget book; one of them may be lost, older than the others,
 or changed by a crash in between. `NodeFiles` reads them together: a run's `RunStanding` is read once, and
-`require_joinable` alone decides by it and by what the owner allows (`require_allowed`). `reserve` and `begin` then
-write, always in one order:
+`require_joinable` alone decides by it and by what the owner allows (`require_allowed`). `join` then writes, always in
+one order:
 
 1. the state notes that the run is about to be joined;
 2. the book reserves its whole cost, and settles in the same write what the node leaves for it;
@@ -16,7 +16,7 @@ A crash between any two of them is put right by `NodeFiles.reconcile`, at the ne
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hedgerow.client.budget import CLOSED, FINISHED, LEFT, MAX_UNUSED_DRAWS, RESERVED, STOPPED, BudgetBook, Charge
 from hedgerow.client.setup import Answers, NodeSetup, build_answers, no_held_out_rows, no_training_rows
@@ -77,10 +77,10 @@ class NodeFiles:
     def standing(self, run_id: bytes) -> RunStanding:
         """How a run stands here."""
         store = self.store
+        origin, in_book = store.find_origin(run_id), self.book.find_status(run_id)
         return RunStanding(
-            store.find_status(run_id), self.book.find_status(run_id), store.knows(run_id), store.has_masked(run_id),
-            store.find_origin(run_id) is not None,
-        )  # fmt: skip
+            store.find_status(run_id), in_book, store.knows(run_id), store.has_masked(run_id), origin is not None
+        )
 
     def charge(self, run_id: bytes) -> Charge:
         """What a run is to be settled at."""
@@ -89,7 +89,8 @@ class NodeFiles:
 
     def close(self, run_id: bytes, status: str) -> None:
         """End a run at what it has cost: it is never gone on with."""
-        self.book.settle(run_id, self.charge(run_id), status)
+        charge = self.charge(run_id)
+        self.book.settle(run_id, charge, status)
         self.store.close_run(run_id, status)
 
     def reconcile(self) -> None:
@@ -232,86 +233,80 @@ def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
 # Joining -------------------------------------------------------------------------------------------------------------
 
 
-def require_joinable(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> None:
-    """Refuse a run that a node is not in and may not take up, whatever its rows and its budget are."""
+def require_joinable(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None) -> None:
+    """Refuse a run that this node may not take up, whatever its rows and its budget are.
+
+    Args:
+        current: what the run is for where the node is in it already; it may go on with that, and with nothing else.
+    """
     here = files.standing(run_id)
-    if here.is_over:
-        raise PolicyRefusal("run-closed", status=here.in_state)
-    if here.is_lost:
-        raise PolicyRefusal("state-lost")
-    require_allowed(task, setup)
-    known = setup.models | files.store.models()
-    if isinstance(task, EvaluationTask) and task.model_digest not in known:
+    if current is not None:
+        require_same_plan(task, current)
+    else:
+        if here.is_over:
+            raise PolicyRefusal("run-closed", status=here.in_state)
+        if here.is_lost:
+            raise PolicyRefusal("state-lost")
+        require_allowed(task, setup)
         # The one who chooses the trees chooses which records share a bin; a "model" could be made to single one out.
-        raise PolicyRefusal("policy-model", digest=task.model_digest.hex()[:12])
+        if isinstance(task, EvaluationTask) and task.model_digest not in setup.models | files.store.models():
+            raise PolicyRefusal("policy-model", digest=task.model_digest.hex()[:12])
+        if here.in_state == OPEN:
+            raise PolicyRefusal("run-closed", status=OPEN)
+        Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
     if task.plan.has_joint_structure and not here.has_origin:
         files.require_draws_left(task.plan)
-    if here.in_state == OPEN:
-        raise PolicyRefusal("run-closed", status=OPEN)
-    Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
 
 
-def reserve(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> Question | None:
-    """Reserve a new run, if the plan, the policy and the budget allow it, and leave all others; raises what refuses.
+def join(
+    files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None
+) -> tuple[StoredRun, Answers] | Question | None:
+    """Take up a run, if plan, policy and budget allow it, and leave all others.
 
-    Returns what its owner has to be asked first; nothing is written then.
+    Args:
+        current: see `require_joinable`.
+
+    Returns:
+        The run, and what answers its queries; what the owner has to be asked first, and then nothing is written; None
+        where the node is in the run already.
+
+    Raises:
+        HedgerowError: what refuses it; DataError for the rows, on which nothing depends before the run is reserved.
     """
-    require_joinable(files, setup, run_id, task)
+    require_joinable(files, setup, run_id, task, current)
+    if current is not None:
+        return None
     store, book, policy = files.store, files.book, setup.policy
     # Whatever else is reserved for this node will not go on: a node is in one run at a time.
     left = {old: files.charge(old) for old in book.list_reserved() if old != run_id}
-    limit = (policy.max_epsilon, policy.delta)
-    wanted = (run_id, policy.data_set, task.plan, task.schedule.events, limit, left)
-    if policy.asks:
-        question = _open_question(store, setup, run_id, task, book.reserve(*wanted, is_kept=False))
-        if question is not None:
-            return question
-    store.note_joining(run_id, task, NO_HASH)
-    book.reserve(*wanted)
+    question = Question(
+        run_id.hex(), _KINDS[type(task)], task.plan.name, task.digest, task.plan.digest, *task.promise, policy.data_set,
+        0.0, policy.max_epsilon, policy.delta, task.run_plan.privacy.noise,
+    )  # fmt: skip
+    is_approved = not policy.asks or store.desk.find_answer(question.id) is True
+    if is_approved:
+        store.note_joining(run_id, task, NO_HASH)
+    limit, events = (policy.max_epsilon, policy.delta), task.schedule.events
+    total = book.reserve(run_id, policy.data_set, task.plan, events, limit, left, is_kept=is_approved)
+    if not is_approved:
+        return _ask_owner(store, replace(question, total=total))
     for old in {*left, *store.run_ids(OPEN)}:
         if store.find_status(old) in (OPEN, JOINING):
             store.close_run(old, LEFT)
-    return None
-
-
-def begin(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> tuple[StoredRun, Answers]:
-    """Read the rows for a run that is reserved, and open it; raises DataError, and PolicyRefusal for a lack of rows.
-
-    Nothing before this depends on a row.
-    """
     try:
         node, data_digest = build_answers(task, setup)
     except HedgerowError:
         # At nothing, unless the node was in this run before and has lost its database.
         files.close(run_id, LEFT)
         raise
-    files.store.open_run(run_id, task, data_digest)
-    stored = files.store.load()
-    if stored is None:
-        raise PolicyRefusal("run-closed", status=LEFT)
-    return stored, node
+    return store.open_run(run_id, task, data_digest), node
 
 
-def _open_question(store: NodeStore, setup: NodeSetup, run_id: bytes, task: Task, total: float) -> Question | None:
-    """What the owner still has to answer about a run, which is asked where it was not; None if it is approved.
-
-    Args:
-        total: what the data set would then have cost.
-
-    Raises:
-        PolicyRefusal: code "policy-denied".
-    """
-    policy, name = setup.policy, task.plan.name
-    question = Question(
-        run_id.hex(), _KINDS[type(task)], name, task.digest, task.plan.digest, *task.promise, policy.data_set, total,
-        policy.max_epsilon, policy.delta, task.run_plan.privacy.noise,
-    )  # fmt: skip
-    said = store.desk.ask(question)
-    if said is None:
-        return store.desk.pending() or question
-    if not said:
-        raise PolicyRefusal("policy-denied", name=name, run=question.run_id[:12])
-    return None
+def _ask_owner(store: NodeStore, question: Question) -> Question:
+    """What the owner still has to answer; raises PolicyRefusal (code "policy-denied") where they have denied it."""
+    if store.desk.ask(question) is False:
+        raise PolicyRefusal("policy-denied", name=question.name, run=question.run_id[:12])
+    return store.desk.pending() or question
 
 
 def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | PolicyRefusal:

@@ -14,7 +14,7 @@ from math import isqrt
 import numpy as np
 
 from hedgerow.client.budget import ACCEPTED, FINISHED, LEFT, STOPPED, BudgetBook
-from hedgerow.client.joining import NodeFiles, begin, close_reserved, require_same_plan, reserve, resume
+from hedgerow.client.joining import NodeFiles, close_reserved, join, resume
 from hedgerow.client.node import ArrivalsOfRun, Node
 from hedgerow.client.setup import Answers, NodeSetup
 from hedgerow.client.shards import ShardedNode
@@ -30,7 +30,7 @@ from hedgerow.errors import (
 )
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import SurveyTask, Task, build_checks, digest_model, read_invitation
+from hedgerow.methods.tasks import SurveyTask, build_checks, digest_model, read_invitation
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
@@ -291,36 +291,25 @@ class NodeSession:
     def _answer_invitation(self, message: Invitation | EvaluationInvitation | SurveyInvitation) -> list[Message]:
         """Answer an invitation; whatever the answer is, the owner can read in the book that it was given."""
         was_asked, self.question, self._deferred = self.question, None, None
+        run = self._run if self.run_id == message.run_id else None
         words, task = read_invitation(message)
         try:
             if isinstance(task, HedgerowError):
                 raise task
-            answers = self._join_or_ask(message.run_id, task)
+            joined = join(self._files, self._setup, message.run_id, task, None if run is None else run.task)
+            if isinstance(joined, Question):
+                self.question, self._deferred = joined, message
+                return [] if joined == was_asked else [Deferred()]
+            if joined is not None:
+                self._take_up(*joined)
+            elif run is not None:
+                run.leave_epoch()
         except HedgerowError as fault:
             self._book.note_invitation(words, fault.code)
             raise
-        if self.question is not None:
-            self._deferred = message
-            return [] if self.question == was_asked else [Deferred()]
         self._book.note_invitation(words, ACCEPTED)
-        return answers
-
-    def _join_or_ask(self, run_id: bytes, task: Task) -> list[Message]:
-        """What to answer; nothing where the owner has to be asked first, which `question` says then."""
-        run = self._run
-        if run is not None and run.run_id == run_id:
-            require_same_plan(task, run.task)
-            if task.plan.has_joint_structure and run.origin is None:
-                self._files.require_draws_left(task.plan)
-            run.leave_epoch()
-        else:
-            self.question = reserve(self._files, self._setup, run_id, task)
-            if self.question is not None:
-                return []
-            self._run = None
-            self._take_up(*begin(self._files, self._setup, run_id, task))
         self.state = NodeState.INVITED
-        return [Ready(run_id, bytes.fromhex(task.digest))]
+        return [Ready(message.run_id, bytes.fromhex(task.digest))]
 
     def _take_up(self, stored: StoredRun, node: Answers) -> NodeRun:
         """Be in a run as it stands in the store."""

@@ -7,7 +7,7 @@ answers the task's queries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -27,7 +27,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.secagg.messages import Roster
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.survey.queries import Column, RawSite, SurveyNode
+from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.requests import Asked
 
 
@@ -112,13 +112,6 @@ def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDAr
     return np.sort(np.argsort(hash_rows(columns, n_rows), kind="stable")[:most])
 
 
-def limit_rows(setup: NodeSetup, data: SiteData) -> SiteData:
-    """The rows, no more than the roster says (`select_rows`); the owner, and no one else, is told of more."""
-    if tell_about_more_rows(setup, data.n_records):
-        return data.only(select_rows(data.columns(), data.n_records, setup.max_rows))
-    return data
-
-
 def tell_about_more_rows(setup: NodeSetup, n_rows: int) -> bool:
     """Whether there are more rows than the roster says, which the owner is told of then."""
     is_more = 0 < setup.max_rows < n_rows
@@ -132,43 +125,49 @@ def tell_about_more_rows(setup: NodeSetup, n_rows: int) -> bool:
     return is_more
 
 
-def _limit_raw_rows(setup: NodeSetup, raw: RawSite) -> RawSite:
-    """As `limit_rows`, of raw cells."""
-    if not tell_about_more_rows(setup, raw.n_records):
-        return raw
-    rows = np.arange(raw.n_all) if raw.rows is None else raw.rows
-    words = [word[rows] for column in raw.columns for word in _words(column)]
-    return replace(raw, rows=rows[select_rows(words, len(rows), setup.max_rows)])
+Held = TypeVar("Held", SiteData, RawSite)
 
 
-def _words(column: Column | NDArray[np.floating]) -> list[NDArray[Any]]:
-    """What a column holds, as numbers, each [n_all]."""
-    if isinstance(column, np.ndarray):
-        return [column]
-    texts, codes = column.texts
-    # The last one is for cells without a text, whose code is -1.
-    hashes = np.array([*(crc32(str(text).encode()) for text in texts), 0], dtype=np.uint64)
-    return [column.kinds, hashes[codes]]
+def limit_rows(setup: NodeSetup, rows: Held) -> Held:
+    """The rows, no more than the roster says (`select_rows`); the owner, and no one else, is told of more."""
+    if not tell_about_more_rows(setup, rows.n_records):
+        return rows
+    return rows.only(select_rows(_list_columns(rows), rows.n_records, setup.max_rows))
+
+
+def _list_columns(rows: SiteData | RawSite) -> Iterable[NDArray[Any]]:
+    """What rows hold, as numbers, each [n_records]."""
+    if isinstance(rows, SiteData):
+        return rows.columns()
+    found: list[NDArray[Any]] = []
+    for column in rows.columns:
+        if isinstance(column, np.ndarray):
+            found.append(column)
+            continue
+        texts, codes = column.texts
+        # The last one is for cells without a text, whose code is -1.
+        hashes = np.array([*(crc32(str(text).encode()) for text in texts), 0], dtype=np.uint64)
+        found += [column.kinds, hashes[codes]]
+    return [rows.own(values) for values in found]
 
 
 def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
     """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
     if isinstance(task, SurveyTask):
         raw = setup.load_raw(task.asked)
-        cells = _limit_raw_rows(setup, raw)
-        return SurveyNode(setup.site, cells, task.plan.privacy.rows_per_unit), digest_raw_rows(raw)
+        used = limit_rows(setup, raw)
+        return SurveyNode(setup.site, used, task.plan.privacy.rows_per_unit), digest_raw_rows(raw)
     if isinstance(task, EvaluationTask):
         held_out = setup.load_held_out(task.plan)
-        used = limit_rows(setup, held_out)
-        given = setup.site, used, task.run_plan, setup.n_threads, setup.noise
+        given = setup.site, limit_rows(setup, held_out), task.run_plan, setup.n_threads, setup.noise
         return EvaluationNode(*given, shows_figures=setup.policy.shows_figures), digest_rows(held_out)
     data = setup.load(task.plan)
     if isinstance(data, Shards):
         if tell_about_more_rows(setup, data.n_records):
             data.limit(setup.max_rows)
         return ShardedNode(setup.site, data, task.plan, task.settings, setup.noise), data.digest
-    used = limit_rows(setup, data)
-    node = Node(setup.site, used, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
+    rows = limit_rows(setup, data)
+    node = Node(setup.site, rows, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
     return node, digest_rows(data)
 
 

@@ -33,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 
@@ -257,9 +257,9 @@ class NodeStore:
         """Such a run was not taken up."""
         self.database.write(("delete from run where run_id = ? and status = ?", (run_id, JOINING)))
 
-    def open_run(self, run_id: bytes, task: Task, data_digest: bytes) -> frozenset[int]:
+    def open_run(self, run_id: bytes, task: Task, data_digest: bytes) -> StoredRun:
         """Begin a run, or one again that was left before anything of it was answered; any other open one must have been
-        closed. Returns the rounds that may not be answered again.
+        closed.
         """
         barred = self._counter.last_barred if self.knows(run_id) else -1
         is_lost = self.knows(run_id) and self.has_masked(run_id)
@@ -277,7 +277,7 @@ class NodeStore:
             *([_spending_lost(run_id)] if is_lost else []),
         )
         self._barred = barred
-        return frozenset(range(barred + 1))
+        return cast(StoredRun, self.load())
 
     def renew_rows(self, run_id: bytes, data_digest: bytes) -> None:
         """The owner gave other rows before anything of the run was answered."""

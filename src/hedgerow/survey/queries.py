@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -93,6 +93,10 @@ class RawSite:
     def own(self, values: NDArray[Any]) -> NDArray[Any]:
         """Those of a column's values that are of this site's rows."""
         return values if self.rows is None else values[self.rows]
+
+    def only(self, rows: NDArray[np.intp]) -> RawSite:
+        """Some of the rows, by their numbers."""
+        return replace(self, rows=self.own(np.arange(self.n_all))[rows])
 
     def numbers(self, index: int) -> Reals:
         """One column: float64 [n], NaN where there is none. From len(columns) on, the columns are read as dates."""
