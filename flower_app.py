@@ -5,7 +5,7 @@ Nothing of Hedgerow travels with it. It refuses to work with an installed versio
 
 from __future__ import annotations
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -26,9 +26,7 @@ def coordinate(grid: Grid, context: Context) -> None:
 @client_app.query()
 def answer(message: Message, context: Context) -> Message:
     """Answer one message of the coordinator."""
-    try:
-        from hedgerow.carriers.flower import reply_to
-    except ImportError:
-        print("hedgerow: this SuperNode has no Hedgerow, or one without Flower; see docs/flower.md", flush=True)
-        return Message(RecordDict({"hedgerow": ConfigRecord({"refused": "flower-version"})}), reply_to=message)
+    # Where it fails, this SuperNode has no Hedgerow, or one without Flower; see docs/flower.md.
+    from hedgerow.carriers.flower import reply_to
+
     return reply_to(message, context, VERSION)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import get_args
 
+from hedgerow.carriers.handing import HandedBack, HandedOn
 from hedgerow.codec import MAGIC, VERSION, Encoded, Form, Record, layout
 from hedgerow.protocol import messages
 from hedgerow.protocol.stream import (
@@ -37,7 +38,7 @@ from hedgerow.secagg.messages import HASHES, KEYS, EpochParameters, Roster, Site
 from hedgerow.secagg.messages import Kind as SecaggKind
 from hedgerow.secagg.participant import OpenSlot, ParticipantEpoch, ParticipantState, ParticipantStep
 from hedgerow.secagg.view import EpochRecord, StoredView
-from hedgerow.transport.envelope import Bundle, Envelope, EnvelopeKind, HandedBack, HandedOn
+from hedgerow.transport.envelope import Bundle, Envelope, EnvelopeKind
 
 INTRODUCTION = f"""---
 search:

@@ -156,7 +156,7 @@ class Deployment:
 
     def _start_resident(self, site: str) -> Process:
         place = self._sockets / site
-        words = ("hedgerow", "flower-node", str(self.site_files[site]), "--socket", str(place))
+        words = ("hedgerow", "resident-node", str(self.site_files[site]), "--socket", str(place))
         self.site_files[site] = place
         return self._start(f"{site}-resident", *words)
 

@@ -106,7 +106,7 @@ def secrets_of(federation: Any, left: list[str]) -> dict[str, bytes]:
         found[f"{name}'s signing key"] = base64.b64decode(content["identity_seed"])
         found[f"{name}'s TLS key"] = content["tls_key"].splitlines()[1].encode()
     for site in federation.sites:
-        with closing(sqlite3.connect(federation.folder / f"{site}-state" / "flower.db")) as connection:
+        with closing(sqlite3.connect(federation.folder / f"{site}-state" / "link.db")) as connection:
             ((found[f"{site}'s key of the link"],),) = connection.execute("select secret from link").fetchall()
     plan = Model.load(federation.path("model.json")).plan
     query = Replica(TrainingTask(plan)).query

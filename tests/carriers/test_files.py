@@ -371,7 +371,7 @@ def test_a_plan_for_machines_is_no_plan_for_people(in_files: Builder) -> None:
     run = CarriedRun(read_coordinator_file(Path(federation.path("coordinator.toml"))))
     with pytest.raises(PlanError) as refused:
         run.begin()
-    assert refused.value.code == "carried-timeouts" and not run.is_begun
+    assert refused.value.code == "plan-field" and not run.is_begun
     run.close()
     assert main(["carry", "in", str(federation.folder), "--as", federation.path("coordinator.toml")]) == 2
 

@@ -1,4 +1,4 @@
-"""The engine `flower` without Flower: real files, sessions, stores and seals over a post office in memory."""
+"""A run over a carrier without one: real files, sessions, stores and seals over a post office in memory."""
 
 from __future__ import annotations
 
@@ -20,34 +20,32 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from hedgerow import __version__
 from hedgerow.app.inputs import read_plan, read_policy
-from hedgerow.carriers import coordinator, read_coordinator_file, read_site_file, site
+from hedgerow.carriers import coordinator, handing, read_coordinator_file, read_site_file, site
+from hedgerow.carriers.handing import HandedBack, HandedOn, NodeSocket, answer_handed_on, ask
 from hedgerow.carriers.site import LinkStore
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.state import OwnerDesk
 from hedgerow.codec import head
 from hedgerow.data.site_data import read_site_data
-from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
+from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.stream import WireRefusal
-from hedgerow.transport import envelope as node_socket
-from hedgerow.transport.carrier import Clock, EnvelopeHub, Patience
+from hedgerow.transport.carrier import Clock, EnvelopeHub, Fetched, Patience
 from hedgerow.transport.envelope import (
     KEY_BYTES,
     Envelope,
     EnvelopeKind,
-    Fetched,
     LinkKeys,
-    NodeSocket,
-    ask,
     bundle_messages,
-    messages_in,
+    derive_public_key,
+    open_messages,
     parse,
-    public_key,
     seal_messages,
     sign,
 )
@@ -89,7 +87,7 @@ class Office:
         return numbers
 
     def answer(self, node: int, data: bytes) -> bytes:
-        return site.answer(self.places[node], data)
+        return site.answer_request(self.places[node], data)
 
     def plainly(self, node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
         try:
@@ -200,7 +198,7 @@ def test_a_folder_of_arrivals_that_is_not_there_is_no_empty_one(office: Office) 
     with open(federation.path("site-0.toml"), "a", encoding="ascii") as file:
         file.write('arrivals = "incomming"\n')
     with pytest.raises(EnvironmentFault) as refused:
-        site.answer(Path(federation.path("site-0.toml")), b"")
+        site.answer_request(Path(federation.path("site-0.toml")), b"")
     assert refused.value.code == "arrivals-folder"
 
 
@@ -221,7 +219,7 @@ def test_what_the_node_keeps_is_its_own(office: Office) -> None:
     folder = federation.folder / "site-0-state"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     names = {path.name for path in folder.iterdir()}
-    assert {"node.db", "flower.db", "counter.json"} <= names and any("rows-" in name for name in names)
+    assert {"node.db", "link.db", "counter.json"} <= names and any("rows-" in name for name in names)
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
     assert modes == {path: 0o700 if path.is_dir() else 0o600 for path in modes}
 
@@ -400,7 +398,7 @@ def test_a_model_is_evaluated_over_held_out_rows(office: Office) -> None:
     # The greeting does not invite: that takes one exchange more.
     assert dict(hub.n_requests) == dict.fromkeys(federation.sites, 1 + 1 + 4 + 2 * 2 + 1)
     for data in office.seen:
-        assert parse(data).kind is not EnvelopeKind.GREETING or not messages_in(parse(data), b"")
+        assert parse(data).kind is not EnvelopeKind.GREETING or not open_messages(parse(data), b"")
         assert b'"trees"' not in data and head(MessageKind.EVALUATION) not in data
 
 
@@ -453,7 +451,7 @@ def test_a_node_asks_its_owner_and_is_greeted_again_until_there_is_an_answer(off
             run(federation, office)
         assert "site-0 refused: policy-denied" in str(too_few.value)
     assert len(n_asked) == 3 and len(set(n_asked)) == 1
-    assert f"hedgerow approve {state} {n_asked[0]}" in (state / "flower.log").read_text()
+    assert f"hedgerow approve {state} {n_asked[0]}" in (state / "node.log").read_text()
 
 
 def test_a_node_evaluates_only_rows_and_models_that_its_owner_named(office: Office) -> None:
@@ -471,7 +469,7 @@ def test_a_node_evaluates_only_rows_and_models_that_its_owner_named(office: Offi
             run(federation, office, "evaluation.toml")
         assert too_few.value.code == "too-few-sites" and f"site-0 refused: {code}" in str(too_few.value)
         # It has said why, and the end of the run is no other fault of its own.
-        log = (federation.folder / "site-0-state" / "flower.log").read_text()
+        log = (federation.folder / "site-0-state" / "node.log").read_text()
         assert code in log and "out-of-order" not in log
         for journal in federation.folder.glob("evaluated.json.*"):
             journal.unlink()
@@ -501,7 +499,7 @@ def test_another_coordinator_is_not_answered(office: Office, tmp_path: Path) -> 
     def forge(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
         forged = data[:-1] + bytes([data[-1] ^ 1])
         with pytest.raises(WireRefusal) as refused:
-            site.answer(office.places[node], forged)
+            site.answer_request(office.places[node], forged)
         codes.append(refused.value.code)
         return Fetched("", answer())
 
@@ -545,7 +543,7 @@ def test_an_older_greeting_is_refused_and_the_coordinator_is_told_the_newest_num
     hub = read_private(Path(federation.path("hub.private.json")))
 
     def greeted(number: int) -> tuple[bytes, Envelope]:
-        bare = Envelope(EnvelopeKind.GREETING, "", os.urandom(32), number, public_key(os.urandom(32)), bytes(32))
+        bare = Envelope(EnvelopeKind.GREETING, "", os.urandom(32), number, derive_public_key(os.urandom(32)), bytes(32))
         raw = sign(replace(bare, body=bundle_messages([])), hub.seed)
         return raw, parse(office.answer(FIRST_NODE, raw))
 
@@ -590,7 +588,8 @@ class OneNode:
             self.kinds.append(asked.kind)
             if asked.kind is EnvelopeKind.GREETING:
                 secret, site = bytes([1]) * KEY_BYTES, self._identity.public.name
-                bare = Envelope(EnvelopeKind.REPLY, site, asked.link, asked.number, public_key(secret), asked.digest)
+                key = derive_public_key(secret)
+                bare = Envelope(EnvelopeKind.REPLY, site, asked.link, asked.number, key, asked.digest)
                 keys = LinkKeys.agree(secret, asked.key, asked.link, site)
                 reply = sign(seal_messages(bare, keys.to_hub, [], os.urandom), self._identity.seed)
                 self._replies.append(Fetched(str(len(self.kinds)), reply))
@@ -642,7 +641,7 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
     for read in (read_site_file, read_coordinator_file):
         with pytest.raises(UsageError) as refused:
             read(path)
-        assert refused.value.code == "flower-file"
+        assert refused.value.code == "party-file"
 
 
 @pytest.mark.parametrize(
@@ -658,7 +657,7 @@ def test_a_coordinators_file_says_what_to_do(tmp_path: Path, task: str) -> None:
     path.write_text(f'version = 1\nroster = "r"\nidentity = "i"\n{task}\n')
     with pytest.raises(UsageError) as refused:
         read_coordinator_file(path)
-    assert refused.value.code == "flower-file"
+    assert refused.value.code == "party-file"
 
 
 def test_a_site_has_rows_of_some_kind(tmp_path: Path) -> None:
@@ -668,30 +667,35 @@ def test_a_site_has_rows_of_some_kind(tmp_path: Path) -> None:
     path.write_text(f"version = 1\n{needed}")
     with pytest.raises(UsageError) as refused:
         read_site_file(path)
-    assert refused.value.code == "flower-file"
+    assert refused.value.code == "party-file"
     path.write_text(f'version = 1\n{needed}held_out = "h.csv"\nmodels = ["a.json", "/b.json"]\n')
     file = read_site_file(path)
     assert file.held_out == str(tmp_path / "h.csv") and file.models == (str(tmp_path / "a.json"), "/b.json")
 
 
-def test_a_resident_node_answers_behind_its_socket(tmp_path: Path) -> None:
+def test_a_resident_node_answers_behind_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a SuperNode's user sees of the node: replies, code words, and nothing when nobody listens."""
 
-    def answer(version: str, request: bytes) -> bytes:
+    def answer(path: Path, request: bytes) -> bytes:
         if request == b"bad":
             raise EnvironmentFault("The disk is full.", code="disk-full")
-        return version.encode() + request
+        return path.name.encode() + request
 
-    place = tmp_path / "s"
+    monkeypatch.setattr(site, "answer_request", answer)
+    place, resident = tmp_path / "s", partial(answer_handed_on, lambda: tmp_path / "file")
+
+    def hand_on(release: str, request: bytes) -> HandedBack:
+        return HandedBack.from_bytes(answer_handed_on(lambda: place, HandedOn(release, request).to_bytes()))
+
     listener = NodeSocket(place)
-    thread = threading.Thread(target=lambda: [listener.take(answer) for _ in range(3)])
+    thread = threading.Thread(target=lambda: [listener.take(resident) for _ in range(5)])
     thread.start()
     try:
         assert stat.S_IMODE(place.stat().st_mode) == 0o660
-        assert ask(place, "1.0", b"x" * 3_000_000) == b"1.0" + b"x" * 3_000_000
-        with pytest.raises(HedgerowError) as refused:
-            ask(place, "1.0", b"bad")
-        assert refused.value.code == "disk-full" and "disk is full" not in str(refused.value)
+        assert hand_on(__version__, b"x" * 3_000_000) == HandedBack(b"file" + b"x" * 3_000_000)
+        assert hand_on(__version__, b"bad") == HandedBack(b"", "disk-full")
+        assert hand_on("0.0.1", b"x") == HandedBack(b"", "carrier-version")
+        assert HandedBack.from_bytes(ask(place, b"no request")) == HandedBack(b"", "malformed")
         # A second node of the site finds the first one.
         with pytest.raises(EnvironmentFault) as refused:
             NodeSocket(place)
@@ -699,14 +703,15 @@ def test_a_resident_node_answers_behind_its_socket(tmp_path: Path) -> None:
     finally:
         thread.join()
         listener.close()
+    # Without its socket, the place is taken for the site's file.
     with pytest.raises(EnvironmentFault) as absent:
-        ask(place, "1.0", b"")
-    assert absent.value.code == "flower-node-absent"
+        ask(place, b"")
+    assert absent.value.code == "resident-absent"
 
 
 def test_a_request_has_to_be_there_in_time_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that sends a byte now and then does not keep the site's node from the next request."""
-    monkeypatch.setattr(node_socket, "_PATIENCE", 0.4)
+    monkeypatch.setattr(handing, "_PATIENCE", 0.4)
     place, ends = tmp_path / "s", threading.Event()
     listener = NodeSocket(place)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dripping:
@@ -732,13 +737,13 @@ def test_a_request_has_to_be_there_in_time_as_a_whole(tmp_path: Path, monkeypatc
 
 def test_a_node_that_hangs_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It took the request, and does not answer."""
-    monkeypatch.setattr(node_socket, "_MAX_ANSWER", 0.2, raising=False)
+    monkeypatch.setattr(handing, "_MAX_ANSWER", 0.2)
     listener = NodeSocket(tmp_path / "s")
     refused: list[str] = []
 
     def wait() -> None:
         with pytest.raises(EnvironmentFault) as caught:
-            ask(tmp_path / "s", "1.0", b"")
+            ask(tmp_path / "s", b"")
         refused.append(caught.value.code)
 
     asking = threading.Thread(target=wait, daemon=True)
@@ -747,15 +752,7 @@ def test_a_node_that_hangs_is_not_waited_for_without_end(tmp_path: Path, monkeyp
     was_answered = not asking.is_alive()
     # Closed, it would hang up on the one who waits.
     listener.close()
-    assert was_answered and refused == ["flower-node-absent"]
-
-
-@pytest.mark.parametrize("version", ["\x1b[31m", "x" * 300])
-def test_a_version_that_cannot_be_shown_is_not_the_nodes_fault(tmp_path: Path, version: str) -> None:
-    """It is refused before the node is asked, who would be called absent."""
-    with pytest.raises(RemoteProtocolError) as refused:
-        ask(tmp_path / "s", version, b"")
-    assert refused.value.code == "flower-version" and "\x1b" not in str(refused.value)
+    assert was_answered and refused == ["resident-absent"]
 
 
 @pytest.mark.parametrize(("n_requests", "n_charged"), [(8, 0), (25, 1)])
@@ -803,10 +800,10 @@ def test_a_resident_node_says_what_is_wrong_before_it_listens(
     place, socket = Path(federation.path("site-0.toml")), str(federation.folder / "socket")
     table = federation.folder / "site-0.csv"
     table.write_text("age,ill\n50,1\n", encoding="ascii")
-    assert main(["flower-node", str(place), "--socket", socket]) == 4
+    assert main(["resident-node", str(place), "--socket", socket]) == 4
     assert "data-missing-column" in capsys.readouterr().err
     table.unlink()
-    assert main(["flower-node", str(place), "--socket", socket, "--log-format", "json"]) == 4
+    assert main(["resident-node", str(place), "--socket", socket, "--log-format", "json"]) == 4
     (line,) = map(json.loads, capsys.readouterr().err.splitlines())
     assert (line["level"], line["site"], line["code"]) == ("ERROR", "site-0", "data-file-missing")
     assert not Path(socket).exists()

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from hedgerow.carriers import coordinator, read_coordinator_file, site
+from hedgerow.carriers.handing import HandedBack, HandedOn
 from hedgerow.cli.main import main
 from hedgerow.client.budget import FINISHED, BudgetBook
 from hedgerow.errors import HedgerowError
 from hedgerow.transport.carrier import Carrier, Patience
-from hedgerow.transport.envelope import HandedBack, HandedOn
 from tests.carriers.conftest import Federation
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ class Hostile:
         self.acts: list[str] = []
 
     def _answer(self, node: int, data: bytes) -> bytes:
-        reply = site.answer(self._places[node], data)
+        reply = site.answer_request(self._places[node], data)
         self._replies[node].append(reply)
         return reply
 
@@ -108,10 +108,10 @@ def over_flower(
             for message in messages:
                 self._count += 1
                 numbers.append(str(self._count))
-                reply = bring(message.metadata.dst_node_id, flower.read_content(message)["request"])
+                reply = bring(message.metadata.dst_node_id, HandedOn.from_bytes(flower.unwrap(message.content)).request)
                 about = SimpleNamespace(reply_to_message_id=numbers[-1])
                 if reply is not None:
-                    content = flower.record(reply=reply)
+                    content = flower.wrap(HandedBack(reply).to_bytes())
                     self._came.append(SimpleNamespace(metadata=about, content=content, has_error=lambda: False))
             return numbers
 

@@ -75,7 +75,7 @@ def test_a_nodes_own_log_stays_small(tmp_path: Path, capsys: pytest.CaptureFixtu
     """Over Flower every message is a process of its own, and may leave a line in the owner's folder."""
     fault = RemoteProtocolError("x" * 10_000, code="malformed-message")
     for _ in range(500):
-        site.report(tmp_path, fault)
+        site.log_failure(tmp_path, fault)
     files = sorted(tmp_path.iterdir())
     assert len(files) == 2 and all(file.stat().st_size < 1 << 21 for file in files)
     assert "malformed-message" in capsys.readouterr().err

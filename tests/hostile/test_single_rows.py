@@ -39,9 +39,9 @@ from hedgerow.transport.envelope import (
     EnvelopeKind,
     LinkKeys,
     bundle_messages,
-    messages_in,
+    derive_public_key,
+    open_messages,
     parse,
-    public_key,
     sign,
 )
 from hedgerow.transport.identities import read_private
@@ -83,10 +83,11 @@ class Federation:
         """A greeting with an invitation, as a process of its own; what the site answers."""
         secret, link = os.urandom(32), os.urandom(32)
         body = bundle_messages([encode(invitation_to(plan))])
-        greeting = Envelope(EnvelopeKind.GREETING, "", link, next(self._numbers), public_key(secret), bytes(32), body)
-        reply = parse(site.answer(self.folder / "site-0.toml", sign(greeting, self._hub.seed)))
+        key = derive_public_key(secret)
+        greeting = Envelope(EnvelopeKind.GREETING, "", link, next(self._numbers), key, bytes(32), body)
+        reply = parse(site.answer_request(self.folder / "site-0.toml", sign(greeting, self._hub.seed)))
         keys = LinkKeys.agree(secret, reply.key, link, reply.site)
-        return [decode(message) for message in messages_in(reply, keys.to_hub)]
+        return [decode(message) for message in open_messages(reply, keys.to_hub)]
 
     def answer_to(self, plan: Plan) -> str:
         """Ready, or the code word of the refusal."""
@@ -175,9 +176,9 @@ def test_rows_that_are_refused_are_refused_before_a_coordinator_asks(tmp_path: P
     assert [(line.status, line.events) for line in federation.book.lines()] == [("left", ())]
     if is_there:
         with pytest.raises(DataError):
-            site.check(tmp_path / "site-0.toml")
+            site.check_site_file(tmp_path / "site-0.toml")
     else:
-        site.check(tmp_path / "site-0.toml")
+        site.check_site_file(tmp_path / "site-0.toml")
         assert federation.answer_to(federation.plan) == "ready"
 
 
@@ -308,7 +309,7 @@ def test_a_table_beyond_the_owners_limits_is_refused_before_anyone_is_dialled(
         table.write("400,a,1\n" * 20)
     assert federation.answer_to(federation.plan) == "rows-unchecked"
     with pytest.raises(PolicyRefusal) as caught:
-        site.check(tmp_path / "site-0.toml")
+        site.check_site_file(tmp_path / "site-0.toml")
     assert caught.value.code == "policy-clamped"
     assert main([
         "node", str(tmp_path / "site-0.csv"), "--plan", str(tmp_path / "plan.toml"), "--roster",

@@ -1,27 +1,22 @@
 """Runs over carriers that need no trust: Flower, NVFlare, files. See docs/flower.md, docs/nvflare.md, docs/airlock.md.
 
-One version is on every machine: coordinator and node compare it before anything else.
-
-Here stand the two files that operators write: `site.toml` at a site, `coordinator.toml` at the coordinator. Paths in
-them are relative to the file's own folder. Neither file travels, and nothing that travels can name a site's; the
-coordinator's is named by whoever submits the job.
+One version is on every machine: coordinator and node compare it before anything else. Here stand the two files that
+operators write: `site.toml` at a site, `coordinator.toml` at the coordinator. Paths in them are relative to the file's
+own folder. Neither file travels, and nothing that travels can name a site's; the coordinator's is named by whoever
+submits the job.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hedgerow import __version__
-from hedgerow.errors import HedgerowError, PlanError, RemoteProtocolError, UsageError
+from hedgerow.errors import PlanError, UsageError
 from hedgerow.plan.fields import (
     define_field,
     distinct_texts,
-    escape_for_terminal,
     integer,
     number,
     one_of,
@@ -30,21 +25,12 @@ from hedgerow.plan.fields import (
     text,
 )
 from hedgerow.plugins import load_agreed
-from hedgerow.protocol.stream import WireCode
-from hedgerow.transport.envelope import HandedBack, HandedOn, ask
 
 FILE_VERSION = 1
 _PATHS = {
     "data", "held_out", "arrivals", "models", "identity", "roster", "policy", "plan", "state", "budget", "model", "out",
     "scores", "journal",
 }  # fmt: skip
-
-
-def require_version(version: object, whose: str) -> None:
-    """Raise RemoteProtocolError `flower-version` unless it is the installed one."""
-    if version != __version__:
-        said = str(version)[:32] if version else "no version"
-        raise RemoteProtocolError("flower-version", whose=whose, said=said, installed=__version__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +112,7 @@ def read_site_file(path: Path) -> SiteFile:
     """The file of a site; raises UsageError."""
     found = _read(SiteFile, path, "site")
     if not found.data and not found.held_out:
-        raise UsageError("flower-file", path=path, fault="both site.data and site.held_out are missing")
+        raise UsageError("party-file", path=path, fault="both site.data and site.held_out are missing")
     return found
 
 
@@ -144,43 +130,8 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
     elif found.model and not found.epsilon:
         fault = "an evaluation needs coordinator.epsilon: what it may cost"
     if fault:
-        raise UsageError("flower-file", path=path, fault=fault)
+        raise UsageError("party-file", path=path, fault=fault)
     return found if found.out else replace(found, out=found.model)
-
-
-SITE_FILE = "hedgerow.toml"
-"""What an NVFlare client's owner puts into the folder of its workspace that jobs do not fill."""
-
-
-def find_site(folder: Path) -> Path:
-    """The site's file in a folder, or the socket of a resident node beside it, which goes before."""
-    file = folder / SITE_FILE
-    resident = file.with_suffix(".sock")
-    return resident if resident.is_socket() else file
-
-
-def answer_at(path: Path, version: str, request: bytes) -> bytes:
-    """The reply of the node that listens at this socket, or else of the one whose file this is."""
-    if path.is_socket():
-        return ask(path, version, request)
-    # Seconds of imports, which a resident node has behind it.
-    from hedgerow.carriers import site
-
-    return site.answer(path, request)
-
-
-def answer_handed_on(find: Callable[[], Path], data: bytes) -> bytes:
-    """A HandedBack to a HandedOn of this version, by the node that `find` finds; a refusal is told here in full."""
-    try:
-        asked = HandedOn.from_bytes(data)
-        require_version(asked.release, "The coordinator")
-        return HandedBack(answer_at(find(), asked.release, asked.request)).to_bytes()
-    except HedgerowError as fault:
-        print(f"hedgerow: {escape_for_terminal(str(fault))} ({fault.code})", file=sys.stderr, flush=True)
-        code = fault.code
-    except ValueError:
-        code = WireCode.MALFORMED.value
-    return HandedBack(b"", code).to_bytes()
 
 
 def read_party_file(path: Path) -> SiteFile | CoordinatorFile:
@@ -193,26 +144,20 @@ def read_party_file(path: Path) -> SiteFile | CoordinatorFile:
 
 
 def _read(kind: type[File], path: Path, name: str) -> File:
-    """A party's file with absolute paths; UsageError `flower-file` for one that is none."""
+    """A party's file with absolute paths; UsageError `party-file` for one that is none."""
     try:
         content = read_toml(path.read_text(encoding="utf-8-sig"))
         found = read_section(kind, content, name)
     except OSError as fault:
-        raise UsageError("flower-file", path=path, fault=fault.strerror or fault) from None
+        raise UsageError("party-file", path=path, fault=fault.strerror or fault) from None
     except PlanError as fault:
-        raise UsageError("flower-file", path=path, fault=f"{fault.what} {fault.cause}".strip(" .")) from None
+        raise UsageError("party-file", path=path, fault=f"{fault.what} {fault.cause}".strip(" .")) from None
     except ValueError as fault:
-        raise UsageError("flower-file", path=path, fault=f"no TOML, {fault}") from None
+        raise UsageError("party-file", path=path, fault=f"no TOML, {fault}") from None
     here = path.parent.resolve()
-    absolute: dict[str, Any] = {
-        field.name: _absolute(here, getattr(found, field.name))
-        for field in fields(found)
-        if field.name in _PATHS and getattr(found, field.name)
-    }
+    absolute: dict[str, Any] = {}
+    for name in _PATHS & {field.name for field in fields(found)}:
+        if named := getattr(found, name):
+            each = tuple(str(here / path) for path in named) if isinstance(named, tuple) else None
+            absolute[name] = each or (named if "://" in named else str(here / named))
     return replace(found, **absolute)
-
-
-def _absolute(here: Path, named: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    if isinstance(named, tuple):
-        return tuple(str(here / name) for name in named)
-    return named if "://" in named else str(here / named)

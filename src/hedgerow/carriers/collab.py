@@ -15,11 +15,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hedgerow import __version__
-from hedgerow.carriers import answer_handed_on, find_site, read_coordinator_file
+from hedgerow.carriers import read_coordinator_file
+from hedgerow.carriers.handing import answer_handed_on, fetch_handed_back, find_site, hand_on
 from hedgerow.errors import UsageError, missing_extra
-from hedgerow.transport.carrier import Patience
-from hedgerow.transport.envelope import Fetched, HandedBack, HandedOn
+from hedgerow.transport.carrier import Fetched, Patience
 
 try:
     from nvflare.apis.fl_constant import FLContextKey
@@ -61,8 +60,8 @@ class CollabCarrier:
             number = str(next(self._numbers))
             call = self._clients[node](timeout=_SECONDS_TO_ANSWER).answer
             # The call finds its job by the context of the thread that runs it.
-            context, request = contextvars.copy_context(), HandedOn(__version__, data).to_bytes()
-            self._calls[number] = self._pool.submit(context.run, call, request=request)
+            context = contextvars.copy_context()
+            self._calls[number] = self._pool.submit(context.run, call, request=hand_on(data))
             numbers.append(number)
         return numbers
 
@@ -78,13 +77,10 @@ class CollabCarrier:
     @staticmethod
     def _fetch(number: str, call: Future[bytes]) -> Fetched:
         try:
-            back = HandedBack.from_bytes(call.result())
+            return fetch_handed_back(number, call.result())
         except CollabCallError:
             # Its text may quote what only the site's owner should read.
             return Fetched(number, None, "nvflare-call-failed")
-        except ValueError:
-            return Fetched(number, None, "malformed")
-        return Fetched(number, None, back.refusal) if back.refusal else Fetched(number, back.reply)
 
 
 class Coordinator:
@@ -137,10 +133,10 @@ def make_recipe(name: str, coordinator: str, min_clients: int) -> Any:
         min_clients: with fewer clients NVFlare does not begin.
 
     Raises:
-        UsageError: `flower-file` for a file that is not absolute.
+        UsageError: `party-file` for a file that is not absolute.
     """
     if not Path(coordinator).is_absolute():
-        raise UsageError("flower-file", path=coordinator, fault="it has to be absolute")
+        raise UsageError("party-file", path=coordinator, fault="it has to be absolute")
     recipe = CollabRecipe(name, Coordinator(coordinator), SiteNode(), min_clients=min_clients)
     # Else NVFlare sends this whole package along, and clients run it in place of the one that is installed there.
     recipe._job.set_app_packages(["hedgerow"])

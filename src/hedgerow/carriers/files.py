@@ -22,27 +22,20 @@ from pathlib import Path
 from hedgerow import __version__
 from hedgerow.app.inputs import output_folder, read_plan
 from hedgerow.app.output import note, warn
-from hedgerow.carriers import CoordinatorFile, SiteFile, require_version
+from hedgerow.carriers import CoordinatorFile, SiteFile
 from hedgerow.carriers.coordinator import coordinate, name_journal
+from hedgerow.carriers.handing import MAX_BYTES, HandedBack, HandedOn, hand_on, require_version
 from hedgerow.carriers.pages import describe_reply, describe_request
-from hedgerow.carriers.site import LinkStore, answer
+from hedgerow.carriers.site import LinkStore, answer_request
 from hedgerow.codec import database_version
 from hedgerow.crypto import DerivedEntropy
-from hedgerow.errors import EnvironmentFault, HedgerowError, PlanError, RemoteProtocolError, UsageError
+from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.models.model import Model, write_atomically
+from hedgerow.plan.fields import refuse
 from hedgerow.protocol.stream import WireRefusal
 from hedgerow.storage import Database
-from hedgerow.transport.carrier import Clock, Patience, Waiting
-from hedgerow.transport.envelope import (
-    MAX_BYTES,
-    Envelope,
-    EnvelopeKind,
-    Fetched,
-    HandedBack,
-    HandedOn,
-    parse,
-    require_signature,
-)
+from hedgerow.transport.carrier import Clock, Fetched, Patience, Waiting
+from hedgerow.transport.envelope import Envelope, EnvelopeKind, parse, require_signature
 from hedgerow.transport.identities import PinnedRoster, read_private, read_roster
 
 _REQUEST, _REPLY = "request", "reply"
@@ -109,7 +102,7 @@ def _read_reply(path: Path, roster: PinnedRoster, site: str) -> tuple[bytes, Env
     """What a site's file brings to the coordinator; raises as `_read`."""
     pinned = roster.site(site)
     if pinned is None:
-        raise UsageError("flower-file", path=path, fault=f"{site} is not in the roster")
+        raise UsageError("party-file", path=path, fault=f"{site} is not in the roster")
     reply, envelope = _read(path, HandedBack, pinned.identity_key)
     if envelope.site != site or envelope.kind not in (EnvelopeKind.REPLY, EnvelopeKind.LOST):
         raise _refuse(path, f"it is not a reply of {site}")
@@ -118,7 +111,7 @@ def _read_reply(path: Path, roster: PinnedRoster, site: str) -> tuple[bytes, Env
 
 def _write_request(folder: Path, site: str, envelope: bytes) -> None:
     """Write a site's request, with its page."""
-    data, about = HandedOn(__version__, envelope).to_bytes(), parse(envelope)
+    data, about = hand_on(envelope), parse(envelope)
     name = name_file(site, about.number, _REQUEST)
     _write(folder, name, data, describe_request(name, data, about, site))
 
@@ -161,7 +154,7 @@ def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
 
     Raises:
         RemoteProtocolError: `carried-file`; the other files of the folder were taken all the same.
-        HedgerowError: as `site.answer`.
+        HedgerowError: as `answer_request`.
     """
     name, roster = read_private(Path(file.identity)).public.name, read_roster(Path(file.roster))
     state = Path(file.state)
@@ -178,7 +171,7 @@ def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
         if envelope.kind is EnvelopeKind.REQUEST and not is_next:
             raise _refuse(path, "the file before it has not been carried in")
         is_new = link is None or envelope.digest != link.request
-        write_atomically(state / _KEPT, answer(place, request))
+        write_atomically(state / _KEPT, answer_request(place, request))
         if is_new:
             note(f"{path.name} is answered.")
         return is_new
@@ -301,18 +294,19 @@ class CarriedRun:
         return bool(self._database.rows("select 1 from run"))
 
     def begin(self) -> None:
-        """Begin a run; raises PlanError `carried-timeouts` for a plan that has no time for files, and UsageError."""
+        """Begin a run; raises PlanError for a plan that has no time for files, and UsageError."""
         file, journal = self._file, self._journal
         plan = read_plan(file.plan) if self._model is None else self._model.plan
-        seconds = min(plan.federation.join_timeout, plan.federation.round_timeout)
-        if seconds < _MIN_SECONDS:
-            raise PlanError("carried-timeouts", seconds=seconds, least=_MIN_SECONDS)
+        for name in ("join_timeout", "round_timeout"):
+            if (seconds := getattr(plan.federation, name)) < _MIN_SECONDS:
+                expected = f"{_MIN_SECONDS:g} s (a day) or more, for files are carried by people"
+                raise refuse(f"federation.{name}", seconds, expected)
         if journal.exists():
             raise UsageError("journal-of-another-run", path=journal)
         if file.model and os.path.realpath(file.out) == os.path.realpath(file.model):
             # Written over, it would be another model, which the next command would have evaluated, and paid for, again.
             fault = "by files, coordinator.out has to be another file than coordinator.model"
-            raise UsageError("flower-file", path=file.out, fault=fault)
+            raise UsageError("party-file", path=file.out, fault=fault)
         values = (os.urandom(32), __version__)
         self._database.write(("insert into run values (1, ?, ?, 0)", values), self._look())
 
@@ -467,7 +461,7 @@ def run_beside_grpc(file: CoordinatorFile, folder: Path) -> None:
     """Carry a run out whose sites come by files or by gRPC; the process stays until it is over, and may begin again."""
     roster, place = read_roster(Path(file.roster)), output_folder(str(folder))
     if strangers := set(file.by_files) - {site.name for site in roster.sites}:
-        raise UsageError("flower-file", path=file.roster, fault=f"{min(strangers)} is not in it")
+        raise UsageError("party-file", path=file.roster, fault=f"{min(strangers)} is not in it")
     patience = Patience(poll=0.5, longest_poll=2.0, repeat=_MIN_SECONDS, longest_repeat=_MIN_SECONDS, closing=5.0)
     coordinate(file, FolderCarrier(roster, file.by_files, place), patience)
 

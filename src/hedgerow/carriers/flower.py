@@ -3,21 +3,19 @@
 The app that Flower carries is a shim: it says of which version it is, and hands over. Everything else is the Hedgerow
 that each side's operator has installed, and a version that differs is refused on either side.
 
-`GridCarrier` carries for the coordinator's hub: envelopes as bytes in one record of Flower's messages, over its public
-grid. Flower's own `send_and_receive` looks for replies every three seconds; here the hub looks when it likes.
+`GridCarrier` carries for the coordinator's hub, over Flower's public grid. Flower's own `send_and_receive` looks for
+replies every three seconds; here the hub looks when it likes.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from hedgerow import __version__
-from hedgerow.carriers import answer_at, read_coordinator_file, require_version
-from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError, missing_extra
-from hedgerow.plan.fields import escape_for_terminal
-from hedgerow.transport.envelope import Fetched
+from hedgerow.carriers import read_coordinator_file
+from hedgerow.carriers.handing import answer_handed_on, fetch_handed_back, hand_on, require_version
+from hedgerow.errors import UsageError, missing_extra
+from hedgerow.transport.carrier import Fetched, Patience
 
 try:
     from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -25,10 +23,9 @@ try:
 except ImportError as error:
     raise missing_extra("flwr", "A run over Flower") from error
 
-RECORD = "hedgerow"
+RECORD, FIELD = "hedgerow", "handed"
 MESSAGE_TYPE = "query"
 _SECONDS_TO_LIVE = 3600.0
-_MAX_WORD = 64
 _NODE_UNAVAILABLE = 5
 """Flower's code for a node whose signs of life have stopped (flwr.common.constant.ErrorCode)."""
 
@@ -54,7 +51,7 @@ class GridCarrier:
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
         """See `Carrier.push`."""
         messages = [
-            Message(record(request=data), dst_node_id=node, message_type=MESSAGE_TYPE, ttl=_SECONDS_TO_LIVE)
+            Message(wrap(hand_on(data)), dst_node_id=node, message_type=MESSAGE_TYPE, ttl=_SECONDS_TO_LIVE)
             for node, data in envelopes
         ]
         numbers = [number or None for number in self._grid.push_messages(messages)]
@@ -62,37 +59,28 @@ class GridCarrier:
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
         """See `Carrier.pull`."""
-        return [_read_fetched(message) for message in self._grid.pull_messages(list(numbers))]
+        found = []
+        for message in self._grid.pull_messages(list(numbers)):
+            number = message.metadata.reply_to_message_id
+            if message.has_error():
+                # Its text may quote what only the site's owner should read; Flower's code says enough.
+                code = message.error.code
+                found.append(Fetched(number, None, f"flower-error-{code}", is_away=code == _NODE_UNAVAILABLE))
+            else:
+                found.append(fetch_handed_back(number, unwrap(message.content)))
+        return found
 
 
-def record(**values: bytes | str) -> RecordDict:
-    """One message's content; it names the version of Hedgerow that wrote it."""
-    return RecordDict({RECORD: ConfigRecord({"version": __version__, **values})})
+def wrap(data: bytes) -> RecordDict:
+    """A message's content: one field of one record."""
+    return RecordDict({RECORD: ConfigRecord({FIELD: data})})
 
 
-def read_content(message: Message) -> dict[str, object]:
-    """What a peer's message holds; empty when it is of another kind."""
-    found = message.content.get(RECORD)
-    return dict(found) if isinstance(found, ConfigRecord) else {}
-
-
-def _read_fetched(message: Message) -> Fetched:
-    number = message.metadata.reply_to_message_id
-    if message.has_error():
-        # Its text may quote what only the site's owner should read; Flower's code says enough.
-        code = message.error.code
-        return Fetched(number, None, f"flower-error-{code}", is_away=code == _NODE_UNAVAILABLE)
-    content = read_content(message)
-    reply = content.get("reply")
-    if isinstance(reply, bytes):
-        return Fetched(number, reply)
-    return Fetched(number, None, _word(content.get("refused")))
-
-
-def _word(said: object) -> str:
-    """A code word that a node sent."""
-    letters = "".join(letter for letter in str(said or "") if letter.isascii() and (letter.isalnum() or letter == "-"))
-    return letters[:_MAX_WORD] or "malformed"
+def unwrap(content: RecordDict) -> bytes:
+    """What `wrap` was given; nothing in a message of another kind."""
+    found = content.get(RECORD)
+    data = found.get(FIELD) if isinstance(found, ConfigRecord) else None
+    return data if isinstance(data, bytes) else b""
 
 
 SITE_KEY = "hedgerow-site"
@@ -105,7 +93,6 @@ def serve(grid: Grid, context: Context, app_version: str) -> None:
     """Run the coordinator whose file the run's configuration names; raises HedgerowError."""
     # A node's process has no use for what a coordinator imports.
     from hedgerow.carriers.coordinator import coordinate, simulate
-    from hedgerow.transport.carrier import Patience
 
     require_version(app_version, "The app")
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
@@ -118,21 +105,12 @@ def serve(grid: Grid, context: Context, app_version: str) -> None:
 
 def reply_to(message: Message, context: Context, app_version: str) -> Message:
     """A node's reply to a message."""
-    return Message(content_for(read_content(message), context, app_version), reply_to=message)
 
-
-def content_for(content: Mapping[str, object], context: Context, app_version: str) -> RecordDict:
-    """The content of a reply; a refusal that names its reason when this node does not take part at all."""
-    try:
+    def find() -> Path:
         require_version(app_version, "The app")
-        require_version(content.get("version"), "The coordinator")
-        request = content.get("request")
-        if not isinstance(request, bytes):
-            raise RemoteProtocolError("malformed-message", fault="It holds no request.")
-        return record(reply=answer_at(site_path(context), str(content["version"]), request))
-    except HedgerowError as fault:
-        print(f"hedgerow: {escape_for_terminal(str(fault))} ({fault.code})", file=sys.stderr, flush=True)
-        return record(refused=fault.code)
+        return site_path(context)
+
+    return Message(wrap(answer_handed_on(find, unwrap(message.content))), reply_to=message)
 
 
 def site_path(context: Context) -> Path:

@@ -1,8 +1,7 @@
 """A site's node that lives for one request, whatever carries it: Flower, NVFlare, files; and a resident one.
 
-It answers as a node over gRPC would: the same policy, the same state, the same budget book. ``hedgerow flower-node`` is
-resident: apart from what carries its messages, in a process of its own, behind a socket. Its name, those of its files
-(`flower.db`, `flower.log`) and some codes (`flower-file`) are from the first carrier, and serve all of them.
+It answers as a node over gRPC would: the same policy, the same state, the same budget book. ``hedgerow resident-node``
+is resident: apart from what carries its messages, in a process of its own, behind a socket (`carriers.handing`).
 
 One request comes in and one reply goes out, everything in between is on the node's own disk. Where no node is resident,
 every message has a new process, perhaps on the other side of a restart. So a request is noted before it is worked on
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book, not
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.owner import approval_command, list_facts
 from hedgerow.app.rows import Load, check_table, make_loader, read_rows_ahead
-from hedgerow.carriers import SiteFile, read_site_file, require_version
+from hedgerow.carriers import SiteFile, read_site_file
+from hedgerow.carriers.handing import NodeSocket, answer_handed_on
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.joining import check_own_plan
 from hedgerow.client.node import available_threads, use_threads, warm_up
@@ -57,10 +58,9 @@ from hedgerow.transport.envelope import (
     Envelope,
     EnvelopeKind,
     LinkKeys,
-    NodeSocket,
-    messages_in,
+    derive_public_key,
+    open_messages,
     parse,
-    public_key,
     require_signature,
     seal_messages,
     sign,
@@ -97,7 +97,7 @@ class LinkStore:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._database = Database(folder / "flower.db", _SCHEMA, database_version(_VERSION))
+        self._database = Database(folder / "link.db", _SCHEMA, database_version(_VERSION))
         # What was replaced is overwritten, so that a link's old keys cannot be read from the file.
         self._database.rows("pragma secure_delete = on")
 
@@ -116,7 +116,7 @@ class LinkStore:
         link = self.load()
         if link is None or link.link != reply.link or reply.kind is not EnvelopeKind.REPLY:
             return ()
-        return messages_in(reply, LinkKeys.agree(link.secret, link.hub_key, link.link, site).to_hub)
+        return open_messages(reply, LinkKeys.agree(link.secret, link.hub_key, link.link, site).to_hub)
 
     def close(self) -> None:
         """Close the file."""
@@ -179,10 +179,10 @@ class CarriedNode:
             # An older greeting, which who carries it has kept, would take the node out of its run.
             return self._answer_lost(request, latest)
         keys = LinkKeys.agree(link.secret, link.hub_key, link.link, self._identity.public.name)
-        messages = messages_in(request, keys.to_node)
+        messages = open_messages(request, keys.to_node)
         store.save(link)
         answers, link.kept = self._work(messages, link, is_greeting=request.kind is EnvelopeKind.GREETING)
-        reply = self._envelope(EnvelopeKind.REPLY, request, public_key(link.secret))
+        reply = self._envelope(EnvelopeKind.REPLY, request, derive_public_key(link.secret))
         link.reply = sign(seal_messages(reply, keys.to_hub, answers, entropy), self._identity.seed)
         store.save(link)
         return link.reply
@@ -257,9 +257,9 @@ class CarriedNode:
         return Envelope(kind, self._identity.public.name, request.link, request.number, key, request.digest)
 
 
-LOG_FILE = "flower.log"
+LOG_FILE = "node.log"
 _LOG_BYTES = 1 << 20
-"""One that is longer is kept as flower.old, in the place of the one before."""
+"""One that is longer is kept as node.old, in the place of the one before."""
 
 
 def build_options(file: SiteFile) -> NodeOptions:
@@ -268,7 +268,7 @@ def build_options(file: SiteFile) -> NodeOptions:
     return NodeOptions(**{name: value for name, value in given.items() if value})
 
 
-def check(path: Path) -> None:
+def check_site_file(path: Path) -> None:
     """Look at what a site's file names before anyone asks: policy, plan, tables; raises what the owner has to mend."""
     options = build_options(read_site_file(path))
     policy, folder = read_policy(options.policy), Path(options.state or "")
@@ -307,7 +307,7 @@ def build_setup(
     return make_setup(options, keys, policy, plan, n_threads, read, _teller(folder))
 
 
-def answer(path: Path, request: bytes) -> bytes:
+def answer_request(path: Path, request: bytes) -> bytes:
     """The reply of the site whose file this is to one request; raises as `CarriedNode.answer`, and UsageError."""
     options = build_options(read_site_file(path))
     keys, folder = (read_private(Path(options.identity)), read_roster(Path(options.roster))), Path(options.state or "")
@@ -315,7 +315,7 @@ def answer(path: Path, request: bytes) -> bytes:
         setup = build_setup(options, keys, read_policy(options.policy), n_threads)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         budget = note_book(folder, book_file(options.budget, folder, options.policy, setup.site))
-        return CarriedNode(*keys, setup, folder, budget, lambda fault: report(folder, fault)).answer(request)
+        return CarriedNode(*keys, setup, folder, budget, lambda fault: log_failure(folder, fault)).answer(request)
 
 
 def _make_loader(
@@ -358,8 +358,8 @@ def _teller(folder: Path) -> Tell:
     return lambda text, level="": _log(folder, f"{level} {text}".strip())
 
 
-def report(folder: Path, fault: HedgerowError) -> None:
-    """Tell the owner of a failure: in full in the node's own folder, by its code word where a SuperNode logs."""
+def log_failure(folder: Path, fault: HedgerowError) -> None:
+    """Tell the owner of a failure: in full in the node's own folder, by its code word where its carrier logs."""
     log = _log(folder, f"{fault} ({fault.code})")
     tell(f"hedgerow: {fault.code}; the rest stands in {log}", level="WARNING")
 
@@ -376,35 +376,26 @@ def _log(folder: Path, text: str) -> Path:
     return log
 
 
-def serve(path: Path, socket: Path, log_format: str, *, leaves: bool) -> None:
-    """Answer what a SuperNode hands over, until interrupted.
+def serve_resident(path: Path, socket: Path, log_format: str, *, leaves: bool) -> None:
+    """Answer what a carrier's app hands over, until interrupted.
 
     Args:
         path: the site's file.
-        socket: where the SuperNode's user may knock.
+        socket: where the app's user may knock.
         leaves: leave the run of the state first.
     """
     options = build_options(read_site_file(path))
     name = read_private(Path(options.identity)).public.name
     begin_log(name, log_format)
-    check(path)
+    check_site_file(path)
     if leaves:
         with open_node_files(options, name) as (store, book, _):
             note_leaving(store, book, name)
     warm_up(None, options.threads or 1)
-
-    def reply(version: str, request: bytes) -> bytes:
-        try:
-            require_version(version, "The coordinator")
-            return answer(path, request)
-        except HedgerowError as fault:
-            note(f"{fault} ({fault.code})", level="WARNING")
-            raise
-
     listener = NodeSocket(socket)
     try:
         note(f"Listening at {socket}.")
         while True:
-            listener.take(reply)
+            listener.take(partial(answer_handed_on, lambda: path))
     finally:
         listener.close()

@@ -32,7 +32,7 @@ A node takes part in one run, of training or of evaluation, as the coordinator p
 
 
 def add_commands(commands: Any) -> None:
-    """Add `node`, `warm-up` and `flower-node`."""
+    """Add `node`, `warm-up` and `resident-node`."""
     text = "take part in a run with this site's table"
     add = add_command(commands, "node", run, text, _NODE_EXAMPLE)
     text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL (with # and a query, or --query)"
@@ -64,10 +64,10 @@ def add_commands(commands: Any) -> None:
     text = "compile the inner loops now, so that no run waits for it"
     add = add_command(commands, "warm-up", compile_kernels, text)
     add("--quiet", action="store_true", help="say nothing")
-    text = "answer for this site what a Flower SuperNode hands over"
-    add = add_command(commands, "flower-node", answer_flower, text)
+    text = "answer for this site what Flower or NVFlare hands over"
+    add = add_command(commands, "resident-node", answer_carriers, text)
     add("site", metavar="SITE", help="the site's TOML file; docs/flower.md has one to begin with")
-    add("--socket", required=True, metavar="PATH", help="where the SuperNode's user may knock")
+    add("--socket", required=True, metavar="PATH", help="where the user of the SuperNode or client may knock")
     add("--leave", action="store_true", help="as for `hedgerow node`: leave the state's run")
     add_shared(add, "--log-format")
 
@@ -142,8 +142,8 @@ def print_result(done: NodeResult, *, as_json: bool) -> None:
     print_facts([*facts, ("budget", budget_text)])
 
 
-def answer_flower(arguments: argparse.Namespace) -> None:
+def answer_carriers(arguments: argparse.Namespace) -> None:
     """Answer until interrupted."""
-    from hedgerow.carriers.site import serve
+    from hedgerow.carriers.site import serve_resident
 
-    serve(Path(arguments.site), Path(arguments.socket), arguments.log_format, leaves=arguments.leave)
+    serve_resident(Path(arguments.site), Path(arguments.socket), arguments.log_format, leaves=arguments.leave)

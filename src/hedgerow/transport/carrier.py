@@ -25,12 +25,11 @@ from hedgerow.transport.envelope import (
     MAX_MESSAGES,
     Envelope,
     EnvelopeKind,
-    Fetched,
     LinkKeys,
     bundle_messages,
-    messages_in,
+    derive_public_key,
+    open_messages,
     parse,
-    public_key,
     require_signature,
     seal_messages,
     sign,
@@ -48,6 +47,22 @@ _PER_MESSAGE = 256
 
 
 _SECONDS_BETWEEN_HUBS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What came back for one envelope.
+
+    Attributes:
+        data: the reply, or None.
+        code: why there is none.
+        is_away: because the node is not there now.
+    """
+
+    number: str
+    data: bytes | None
+    code: str = ""
+    is_away: bool = False
 
 
 class Waiting(Exception):
@@ -270,7 +285,7 @@ class EnvelopeHub:
         # An earlier process may have greeted the node: seconds since 1970 are more than it counted, or the node says.
         peer.number, peer.keys = max(peer.number + 1, int(self._clock.date())), None
         body = bundle_messages(self._greeting(is_first))
-        site, key = self._carrier.site_at(peer.node), public_key(peer.secret)
+        site, key = self._carrier.site_at(peer.node), derive_public_key(peer.secret)
         peer.request = Envelope(EnvelopeKind.GREETING, site, peer.link, peer.number, key, _NO_HASH, body)
         self._sign(peer)
 
@@ -279,7 +294,8 @@ class EnvelopeHub:
         if peer.keys is None:
             return
         peer.number += 1
-        bare = Envelope(EnvelopeKind.REQUEST, peer.site, peer.link, peer.number, public_key(peer.secret), _NO_HASH)
+        key = derive_public_key(peer.secret)
+        bare = Envelope(EnvelopeKind.REQUEST, peer.site, peer.link, peer.number, key, _NO_HASH)
         peer.request = seal_messages(bare, peer.keys.to_node, peer.drain(), self._clock.entropy)
         self._sign(peer)
         self.n_requests[peer.site] += 1
@@ -355,7 +371,7 @@ class EnvelopeHub:
             self._join(peer, reply)
         if peer.keys is None:
             return
-        messages = messages_in(reply, peer.keys.to_hub)
+        messages = open_messages(reply, peer.keys.to_hub)
         self._events.extend(Arrived(reply.site, message) for message in messages)
         if _DEFERRED in messages:
             # Its node answers later, and can send nothing by itself: it is greeted again.

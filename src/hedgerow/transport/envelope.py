@@ -11,22 +11,14 @@ none that is older than one it has taken: who carries them may keep them. A repl
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from hashlib import sha256
-from pathlib import Path
 from typing import Annotated
 
-from hedgerow import __version__
-from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, CodecFault, Encoded, Hash, Many, Member, Shown, Text, Word
+from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, CodecFault, Encoded, Hash, Many, Member, Text
 from hedgerow.crypto import SIGNATURE_BYTES, Identity, PrimitiveFault, SecretKey, hkdf, seal, unseal, verify
-from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
-from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.protocol.stream import WireCode, WireRefusal, translate_fault
 
 LINK_BYTES = KEY_BYTES = HASH_BYTES
@@ -48,7 +40,7 @@ class EnvelopeKind(IntEnum):
 
 
 class PartKind(IntEnum):
-    """The kind bytes of what stands in an envelope, and of what an app and its node say to each other."""
+    """The kind bytes of what stands in an envelope, and of what a carrier's app and a node say to each other."""
 
     BUNDLE = 84
     HANDED_ON = 85
@@ -143,7 +135,7 @@ class LinkKeys:
         return cls(both[:KEY_BYTES], both[KEY_BYTES:])
 
 
-def public_key(secret: bytes) -> bytes:
+def derive_public_key(secret: bytes) -> bytes:
     """The X25519 public key of a 32-byte secret."""
     return SecretKey(secret).public
 
@@ -160,7 +152,7 @@ def seal_messages(
     return replace(envelope, body=seal(key, bundle_messages(messages), envelope.to_bytes(), entropy))
 
 
-def messages_in(envelope: Envelope, key: bytes) -> tuple[bytes, ...]:
+def open_messages(envelope: Envelope, key: bytes) -> tuple[bytes, ...]:
     """The messages in the body, which `key` opens where it is sealed; raises WireRefusal MALFORMED."""
     try:
         body = envelope.body
@@ -171,150 +163,3 @@ def messages_in(envelope: Envelope, key: bytes) -> tuple[bytes, ...]:
         raise WireRefusal(WireCode.MALFORMED, "A sealed body does not open.") from None
     except CodecFault as fault:
         raise translate_fault(fault) from None
-
-
-# On a site's machine --------------------------------------------------------------------------------------------------
-# The app that Flower carries hands requests over to a node that is resident. Whatever a SuperLink sends to be executed
-# runs as the SuperNode's user. When the node is a process of another user behind a socket, that code can only do what
-# the network could: hand over bytes that the node does not believe unless the pinned coordinator has signed them. Each
-# side writes one message of `hedgerow.codec` and ends its half.
-
-MAX_BYTES = 1 << 27
-_PATIENCE = 60.0
-"""Seconds for a whole request, from a process of the same machine: the next one waits for it."""
-_MAX_ANSWER = 3600.0
-"""Seconds for a node to answer, after the requests before: one that reads its rows or grows trees takes minutes."""
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOn(Encoded):
-    """What an app or a file brings to the site's node: a request, and the release of Hedgerow at the coordinator."""
-
-    KIND = PartKind.HANDED_ON
-    release: Shown
-    request: Bytes
-
-
-@dataclass(frozen=True, slots=True)
-class HandedBack(Encoded):
-    """What the site's node gives back: its reply, or the code with which it refuses."""
-
-    KIND = PartKind.HANDED_BACK
-    reply: Bytes
-    refusal: Annotated[str, Word(least=0)] = ""
-
-
-class NodeSocket:
-    """Takes requests from processes of this machine, one at a time.
-
-    Raises EnvironmentFault `address-in-use` when another node listens there, `file-not-written` when it cannot be made.
-    """
-
-    def __init__(self, path: Path) -> None:
-        if path.is_socket():
-            _require_dead(path)
-        self._path = path
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            if path.is_socket():
-                path.unlink()
-            # Made closed to all, then opened for its group.
-            before = os.umask(0o177)
-            try:
-                self._listener.bind(str(path))
-            finally:
-                os.umask(before)
-            path.chmod(0o660)
-            self._listener.listen(8)
-        except OSError as fault:
-            self._listener.close()
-            raise EnvironmentFault("file-not-written", path=path, fault=fault.strerror or fault) from None
-
-    def take(self, answer: Callable[[str, bytes], bytes]) -> None:
-        """Take one request: `answer` gives the reply to the coordinator's version and its bytes, or raises."""
-        connection, _ = self._listener.accept()
-        with connection:
-            # A peer that hangs up, is slow or sends nonsense has not asked anything.
-            with contextlib.suppress(OSError, ValueError):
-                asked = HandedOn.from_bytes(_receive_all(connection, _PATIENCE))
-                try:
-                    reply = HandedBack(answer(asked.release, asked.request))
-                except HedgerowError as fault:
-                    reply = HandedBack(b"", fault.code)
-                connection.settimeout(_PATIENCE)
-                connection.sendall(reply.to_bytes())
-
-    def close(self) -> None:
-        """Stop listening and remove the socket."""
-        self._listener.close()
-        with contextlib.suppress(OSError):
-            self._path.unlink()
-
-
-def ask(path: Path, version: str, request: bytes) -> bytes:
-    """The resident node's reply.
-
-    Raises EnvironmentFault `flower-node-absent` when no one listens, or the node hangs up or hangs; RemoteProtocolError
-    with the node's own code word when it refuses, or `flower-version` for a version that cannot be shown.
-    """
-    try:
-        asked = HandedOn(version, request).to_bytes()
-    except ValueError:
-        said = escape_for_terminal(version[:32])
-        raise RemoteProtocolError("flower-version", whose="The coordinator", said=said, installed=__version__) from None
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_MAX_ANSWER)
-            connection.connect(str(path))
-            connection.sendall(asked)
-            connection.shutdown(socket.SHUT_WR)
-            back = HandedBack.from_bytes(_receive_all(connection, _MAX_ANSWER))
-    except (OSError, ValueError) as fault:
-        raise EnvironmentFault("flower-node-absent", path=path, fault=fault) from None
-    if code := back.refusal:
-        raise RemoteProtocolError("node-refuses", code=code)
-    return back.reply
-
-
-def _require_dead(path: Path) -> None:
-    """EnvironmentFault `address-in-use` where something answers at a socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            connection.connect(str(path))
-        except OSError:
-            return
-    raise EnvironmentFault("address-in-use", fault="A node listens already", address=path)
-
-
-def _receive_all(connection: socket.socket, seconds: float) -> bytes:
-    """All that the other side writes until it ends its half; TimeoutError when that takes longer than `seconds`."""
-    deadline = time.monotonic() + seconds
-    parts: list[bytes] = []
-    n_bytes = 0
-    while True:
-        # For the whole of it: a peer that sends a byte now and then would keep the next one waiting without end.
-        if (left := deadline - time.monotonic()) <= 0:
-            raise TimeoutError("it took too long")
-        connection.settimeout(left)
-        if not (part := connection.recv(1 << 20)):
-            return b"".join(parts)
-        parts.append(part)
-        n_bytes += len(part)
-        if n_bytes > MAX_BYTES:
-            raise ValueError("a message is too long")
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """What came back for one envelope.
-
-    Attributes:
-        data: the reply, or None.
-        code: why there is none.
-        is_away: because the node is not there now.
-    """
-
-    number: str
-    data: bytes | None
-    code: str = ""
-    is_away: bool = False
