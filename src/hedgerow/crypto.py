@@ -302,13 +302,8 @@ def _load_key(public: bytes) -> Ed25519PublicKey:
 
 # Hashes of what was verified. In one process many nodes check the same public header; the hash is kept
 # and not the message, which may be large. Failures are never remembered.
-_VERIFIED: dict[bytes, None] = {}
+VERIFIED: dict[bytes, None] = {}
 _MAX_REMEMBERED = 8192
-
-
-def forget_verified() -> None:
-    """Forget which signatures were verified (for measurements)."""
-    _VERIFIED.clear()
 
 
 def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
@@ -320,15 +315,15 @@ def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
     require_public(public)
     signed = _to_sign(domain, body)
     claim = sha256(public + signature + signed).digest()
-    if claim in _VERIFIED:
+    if claim in VERIFIED:
         return
     try:
         _load_key(public).verify(signature, signed)
     except (InvalidSignature, ValueError) as error:
         raise PrimitiveFault("bad-signature") from error
-    if len(_VERIFIED) >= _MAX_REMEMBERED:
-        _VERIFIED.clear()
-    _VERIFIED[claim] = None
+    if len(VERIFIED) >= _MAX_REMEMBERED:
+        VERIFIED.clear()
+    VERIFIED[claim] = None
 
 
 # Shares ---------------------------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def check(federation: Federation, outcome: Outcome, among: tuple[str, ...] = HON
     for site in among:
         party = federation.parties[site]
         assert not party.failures and party.is_done, site
-        assert ensemble_bytes(party.session.ensemble) == ensemble_bytes(outcome.ensemble)
+        assert ensemble_bytes(party.session.result) == ensemble_bytes(outcome.ensemble)
         assert (party.session.salvaged is None) == (outcome.salvaged is None)
         (line,) = party.book.lines()
         assert line.status == "finished"

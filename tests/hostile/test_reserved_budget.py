@@ -485,7 +485,7 @@ def test_a_finished_run_is_answered_again_after_a_crash_between_its_files(
     session.receive(encode(Welcome(hello.connection)))
     (end,) = {message for site, message in federation.sent if site == VICTIM and isinstance(decode(message), Finished)}
     assert [type(decode(answer)) for answer in session.receive(end)] == [Done]
-    assert victim.is_done and session.ensemble is not None
+    assert victim.is_done and session.result is not None
 
 
 def shared(federation: Federation, book: Path, *sites: str) -> None:

@@ -108,7 +108,7 @@ def test_over_memory(federate: Builder, name: str) -> None:
         assert alone.to_bytes() == expected.to_bytes()
     for party in federation.parties.values():
         assert party.session is not None and party.is_done and not party.failures
-        assert np.array_equal(party.session.ensemble.fitted.values, outcome.ensemble.fitted.values)
+        assert np.array_equal(party.session.result.fitted.values, outcome.ensemble.fitted.values)
 
 
 @pytest.mark.slow

@@ -98,8 +98,7 @@ def test_an_evaluation_is_the_local_engines(federate: Builder, label: str) -> No
     assert federation.model_bytes(outcome) == expected_file
     for party in federation.parties.values():
         assert party.session is not None and party.is_done and not party.failures
-        assert json.dumps(party.session.evaluation.to_dict()) == json.dumps(outcome.evaluation.to_dict())
-        assert party.session.ensemble is None
+        assert json.dumps(party.session.result.to_dict()) == json.dumps(outcome.evaluation.to_dict())
 
 
 def test_the_sites_can_add_the_noise_of_an_evaluation(federate: Builder) -> None:

@@ -53,7 +53,7 @@ def test_the_model_is_the_local_engines(federate: Builder, n_sites: int, candida
     assert federation.model_bytes(outcome) == local_bytes(federation)
     for party in federation.parties.values():
         assert party.session is not None and party.is_done and not party.failures
-        assert np.array_equal(party.session.ensemble.fitted.values, outcome.ensemble.fitted.values)
+        assert np.array_equal(party.session.result.fitted.values, outcome.ensemble.fitted.values)
 
 
 @pytest.mark.parametrize("noise", ["server", "distributed"])
@@ -72,7 +72,7 @@ def test_greedy_trees_are_the_local_engines(federate: Builder, method: str, size
     assert outcome.report.epsilon <= plan.privacy.epsilon
     for party in federation.parties.values():
         assert party.session is not None and party.is_done and not party.failures
-        assert np.array_equal(party.session.ensemble.fitted.values, outcome.ensemble.fitted.values)
+        assert np.array_equal(party.session.result.fitted.values, outcome.ensemble.fitted.values)
     if noise == "server":
         assert federation.model_bytes(outcome) == local_bytes(federation)
 
@@ -207,7 +207,7 @@ def test_edges_that_are_cut_anew_outlive_every_process(
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert [fault.code for party in federation.parties.values() for fault in party.failures] == []
     for party in federation.parties.values():
-        assert party.session.ensemble.grid.new_edges.keys() == outcome.ensemble.grid.new_edges.keys()
+        assert party.session.result.grid.new_edges.keys() == outcome.ensemble.grid.new_edges.keys()
 
 
 @pytest.mark.parametrize("echo", [False, True])

@@ -94,7 +94,7 @@ def test_a_federation_over_masks_makes_the_model_of_its_groups(federate: Builder
     federation: Federation = federate(N_SITES, grouped_plan())
     outcome = federation.run()
     assert ensemble_bytes(outcome.ensemble) == expected(federation, outcome.plan)
-    assert all(party.session.ensemble is not None for party in federation.parties.values())
+    assert all(party.session.result is not None for party in federation.parties.values())
     # One event a round, with the noise of one sum.
     assert federation.session is not None
     alone = train(outcome.plan.with_one_sum(), {"a": federation.data["site-0"]}, noise=SeededNoise(1))
@@ -308,7 +308,7 @@ def test_with_noise_of_the_sites_groups_are_drawn_anew_between_rounds(
         assert [set(group) for group in groups] == [
             part for part in drawn(federation, seed, number // rounds) if name in part
         ]
-    assert all(party.session.ensemble is not None for party in federation.parties.values() if party.session)
+    assert all(party.session.result is not None for party in federation.parties.values() if party.session)
 
 
 @pytest.mark.slow
@@ -358,7 +358,7 @@ def test_sites_that_come_late_or_come_back_are_dealt_like_the_others(federate: B
         (own,) = (part for part in drawn(federation, run.replica.structure_seed, number // 5) if name in part)
         # An epoch's members may be fewer than the roster's.
         assert all(set(group) <= own for group in groups)
-    models = [party.session.ensemble for party in federation.parties.values() if party.session is not None]
+    models = [party.session.result for party in federation.parties.values() if party.session is not None]
     assert [ensemble_bytes(model) for model in models if model] == [ensemble_bytes(outcome.ensemble)] * N_SITES
 
 

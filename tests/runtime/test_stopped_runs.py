@@ -241,7 +241,7 @@ def test_a_node_that_is_killed_between_two_files_at_the_end_hears_of_the_end_aga
     assert (outcome.salvaged is not None) is is_salvaged
     assert crashed and not victim.failures and victim.is_done
     assert (victim.session.salvaged is not None) is is_salvaged
-    assert ensemble_bytes(victim.session.ensemble) == ensemble_bytes(outcome.ensemble)
+    assert ensemble_bytes(victim.session.result) == ensemble_bytes(outcome.ensemble)
     assert lines(victim) == [("finished", len(outcome.ledger) + is_salvaged)]
 
 

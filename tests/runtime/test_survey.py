@@ -181,7 +181,7 @@ def test_statistics_are_the_local_engines(federate: Builder, unit: str) -> None:
     assert found.statistics.classes == ("no", "yes")
     for party in federation.parties.values():
         assert party.session is not None and party.is_done and party.book is not None and not party.failures
-        assert party.session.findings == outcome.findings == found.statistics
+        assert party.session.result == outcome.findings == found.statistics
         (line,) = party.book.lines("test")
         assert line.status == "finished" and line.plan_name == "statistics"
         assert 0.99 * 12 < line.epsilon(1e-6) <= 12
@@ -266,9 +266,9 @@ def test_a_survey_is_the_local_engines(federate: Builder, label: str, unit: str)
     assert plan.label.classes == classes.get(label, ())
     for party in federation.parties.values():
         assert party.session is not None and party.is_done and not party.failures
-        assert party.session.findings == outcome.findings and party.session.ensemble is None
+        assert party.session.result == outcome.findings
         # A site's summary has the columns by their names.
-        said = dict(survey_facts(party.session.findings, party.session.surveyed))
+        said = dict(survey_facts(party.session.result, party.session.surveyed))
         assert {"age", "stay"} < said.keys() and ("label" in said) == (label == "bounds")
 
 

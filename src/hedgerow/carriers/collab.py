@@ -67,20 +67,19 @@ class CollabCarrier:
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
         """See `Carrier.pull`; raises what ends the job."""
-        done = [number for number in numbers if number in self._calls and self._calls[number].done()]
-        return [self._fetch(number, self._calls.pop(number)) for number in done]
+        found = []
+        for number in numbers:
+            if number in self._calls and self._calls[number].done():
+                try:
+                    found.append(fetch_handed_back(number, self._calls.pop(number).result()))
+                except CollabCallError:
+                    # Its text may quote what only the site's owner should read.
+                    found.append(Fetched(number, None, "nvflare-call-failed"))
+        return found
 
     def close(self) -> None:
         """Wait for no call any more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    @staticmethod
-    def _fetch(number: str, call: Future[bytes]) -> Fetched:
-        try:
-            return fetch_handed_back(number, call.result())
-        except CollabCallError:
-            # Its text may quote what only the site's owner should read.
-            return Fetched(number, None, "nvflare-call-failed")
 
 
 class Coordinator:

@@ -206,8 +206,11 @@ class CarriedNode:
             stopped = session.consider()
             if session.failure is not None:
                 answers = hello + stopped
+            elif is_greeting:
+                answers = self._greet(session, messages)
             else:
-                answers = self._greet(session, messages) if is_greeting else self._go_on(session, messages, link.kept)
+                session.restore_pending(link.kept)
+                answers = [answer for message in messages for answer in session.receive(message)]
             if session.failure is not None:
                 self._report(session.failure)
             if session.question is not None:
@@ -230,11 +233,6 @@ class CarriedNode:
                 break  # Its owner is asked first, or it has refused.
             answers += session.receive(message)
         return answers
-
-    @staticmethod
-    def _go_on(session: NodeSession, messages: Sequence[bytes], content: bytes) -> list[bytes]:
-        session.restore_pending(content)
-        return [answer for message in messages for answer in session.receive(message)]
 
     @contextmanager
     def _files(self) -> Iterator[tuple[NodeStore, BudgetBook]]:
@@ -297,11 +295,31 @@ def build_setup(
     *,
     is_check: bool = False,
 ) -> NodeSetup:
-    """What a site's node is made of; `is_check` as for `_make_loader`."""
+    """What a site's node is made of.
+
+    Reading and binning a large table for every message would cost more than answering it, so codes are always in
+    external memory (`hedgerow.data.mapped`). The rows of a database may change unseen: they are read every time.
+
+    Args:
+        is_check: whether the owner is looking, and no coordinator has asked. Where rows that do not fit are refused,
+            they are read then and at no other time, for an answer would tell the coordinator of them.
+    """
     folder = Path(options.state or "")
+    why = "The policy says max_unlisted, max_clamped or refuse_loss" if policy.limits_fit else ""
+    why = 'The policy says rows_that_do_not_fit = "refuse"' if policy.is_strict else why
+    limits = f"{policy.max_unlisted} {policy.max_clamped} {policy.refuse_loss}" if policy.limits_fit else ""
 
     def read(data: str, query: str | None, name: str) -> Load:
-        return _make_loader((data, query), folder, policy, name, is_check=is_check)
+        def require_checked() -> None:
+            if why and (is_url(data) or not is_check):
+                changes = "The rows of a database may change between two messages."
+                what = changes if is_url(data) else "The table as it is now was not read by this plan."
+                raise PolicyRefusal("rows-unchecked", why=why, what=what)
+
+        return make_loader(
+            data, query, strict=policy.is_strict, tell=_teller(folder), own=policy.data, kept=(folder, name),
+            more=limits, before=require_checked,
+        )  # fmt: skip
 
     plan = None if options.plan is None else read_plan(options.plan)
     return make_setup(options, keys, policy, plan, n_threads, read, _teller(folder))
@@ -316,41 +334,6 @@ def answer_request(path: Path, request: bytes) -> bytes:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         budget = note_book(folder, book_file(options.budget, folder, options.policy, setup.site))
         return CarriedNode(*keys, setup, folder, budget, lambda fault: log_failure(folder, fault)).answer(request)
-
-
-def _make_loader(
-    source: tuple[str, str | None], folder: Path, policy: Policy, name: str, *, is_check: bool = False
-) -> Load:
-    """Read a table or a query's result, from the node's own folder where a plan's rows of the table were read before.
-
-    Reading and binning a large table for every message would cost more than answering it, so codes are always in
-    external memory (`hedgerow.data.mapped`). The rows of a database may change unseen: they are read every time.
-
-    Args:
-        is_check: whether the owner is looking, and no coordinator has asked. Where rows that do not fit are refused,
-            they are read then and at no other time, for an answer would tell the coordinator of them.
-    """
-    data, query = source
-    why = _why_checked(policy)
-    limits = f"{policy.max_unlisted} {policy.max_clamped} {policy.refuse_loss}" if policy.limits_fit else ""
-
-    def require_checked() -> None:
-        if why and (is_url(data) or not is_check):
-            changes = "The rows of a database may change between two messages."
-            what = changes if is_url(data) else "The table as it is now was not read by this plan."
-            raise PolicyRefusal("rows-unchecked", why=why, what=what)
-
-    return make_loader(
-        data, query, strict=policy.is_strict, tell=_teller(folder), own=policy.data, kept=(folder, name), more=limits,
-        before=require_checked,
-    )  # fmt: skip
-
-
-def _why_checked(policy: Policy) -> str:
-    """Why rows have to be checked before a coordinator asks; empty where they need not be."""
-    if policy.is_strict:
-        return 'The policy says rows_that_do_not_fit = "refuse"'
-    return "The policy says max_unlisted, max_clamped or refuse_loss" if policy.limits_fit else ""
 
 
 def _teller(folder: Path) -> Tell:

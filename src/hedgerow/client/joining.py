@@ -289,7 +289,10 @@ def join(
     limit, events = (policy.max_epsilon, policy.delta), task.schedule.events
     total = book.reserve(run_id, policy.data_set, task.plan, events, limit, left, is_kept=is_approved)
     if not is_approved:
-        return _ask_owner(store, replace(question, total=total))
+        question = replace(question, total=total)
+        if store.desk.ask(question) is False:
+            raise PolicyRefusal("policy-denied", name=question.name, run=question.run_id[:12])
+        return store.desk.pending() or question
     for old in {*left, *store.run_ids(OPEN)}:
         if store.find_status(old) in (OPEN, JOINING):
             store.close_run(old, LEFT)
@@ -300,13 +303,6 @@ def join(
         files.close(run_id, LEFT)
         raise
     return store.open_run(run_id, task, data_digest), node
-
-
-def _ask_owner(store: NodeStore, question: Question) -> Question:
-    """What the owner still has to answer; raises PolicyRefusal (code "policy-denied") where they have denied it."""
-    if store.desk.ask(question) is False:
-        raise PolicyRefusal("policy-denied", name=question.name, run=question.run_id[:12])
-    return store.desk.pending() or question
 
 
 def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | PolicyRefusal:

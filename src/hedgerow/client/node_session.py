@@ -100,9 +100,7 @@ class NodeSession:
 
     Attributes:
         state: where it stands in the script of a run.
-        ensemble: the model, once a run that trains one has finished.
-        evaluation: what was found, once an evaluation has finished.
-        findings: what was found, once a survey has finished.
+        result: the model, or what an evaluation or a survey has found, once the run has finished.
         failure: why it has stopped, if it has.
         salvaged: why the run ended early, and how far it came, if its model is that of a part of its rounds.
         set_aside: what became of the run in its store, if its owner's plan, policy or tables do not allow it any more.
@@ -114,9 +112,7 @@ class NodeSession:
         self._setup, self._store, self._book = setup, store, book
         self._files = NodeFiles.for_site(store, book, setup.site)
         self.state = NodeState.OUTSIDE
-        self.ensemble: Ensemble | None = None
-        self.evaluation: Evaluation | None = None
-        self.findings: Found | None = None
+        self.result: Ensemble | Evaluation | Found | None = None
         self.failure: HedgerowError | None = None
         self.salvaged: Salvage | None = None
         self.plan: Plan | None = setup.plan
@@ -134,7 +130,10 @@ class NodeSession:
             if isinstance(node, PolicyRefusal):
                 self.set_aside = node
             else:
-                self._take_up(stored, node).catch_up(stored.releases)
+                run = self._take_up(stored, node)
+                # Rebuild scores and the replica, after a restart.
+                for release in stored.releases:
+                    run.feed(release)
 
     @property
     def run_id(self) -> bytes:
@@ -316,7 +315,7 @@ class NodeSession:
         self._run = run = NodeRun(self._setup, self._files, stored, node)
         self.plan, self._unreported_fault = stored.task.plan, stored.fault
         if run.participant is not None:
-            self.state = run.state
+            self.state = _STATES.get(run.participant.state, NodeState.WAITING)
         return run
 
     # The end ---------------------------------------------------------------------------------------------------------
@@ -324,15 +323,10 @@ class NodeSession:
     def _accept_result(self, message: Finished | Salvaged) -> list[Message]:
         run = self._require_run()
         self.salvaged = run.finish(message)
-        if isinstance(run.replica.result, Evaluation):
-            self.evaluation = run.replica.result
-        elif isinstance(run.replica.result, Found):
-            self.findings = run.replica.result
-        else:
-            self.ensemble = run.replica.result
-            if self._store.has_masked(run.run_id):
-                # Where no vector of this node is in any release, the coordinator may have made them all up.
-                self._store.keep_model(digest_model(run.replica.result))
+        self.result = run.replica.result
+        if isinstance(self.result, Ensemble) and self._store.has_masked(run.run_id):
+            # Where no vector of this node is in any release, the coordinator may have made them all up.
+            self._store.keep_model(digest_model(self.result))
         self._close_run(FINISHED)
         return [Done(message.result_digest)]
 
@@ -436,10 +430,9 @@ def run_node(
         if observer is not None and isinstance(event, Connected | Disconnected):
             observer(event)
         handle(session, uplink, event)
-    result = session.ensemble or session.evaluation or session.findings
-    if result is None:
+    if session.result is None:
         raise AggregationError("no-model")
-    return result
+    return session.result
 
 
 def compute_patience(session: NodeSession, patience: float) -> float:
@@ -465,6 +458,7 @@ WORSE_TREES = 10
 """Trees in a row that say less about a site's rows than a constant before its owner hears of it."""
 _OUT_OF_LINE = "group-out-of-line"
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
+"""Where a node stands that has just come back to an epoch that is ready."""
 
 
 class NodeRun:
@@ -516,16 +510,6 @@ class NodeRun:
     def plan(self) -> Plan:
         """The task's, with who adds the noise to this run."""
         return self.task.run_plan
-
-    @property
-    def state(self) -> NodeState:
-        """Where a node stands that has just come back to an epoch that is ready."""
-        return NodeState.WAITING if self.participant is None else _STATES.get(self.participant.state, NodeState.WAITING)
-
-    def catch_up(self, releases: Iterable[IntVector]) -> None:
-        """Rebuild scores and the replica from the run's releases so far, after a restart."""
-        for release in releases:
-            self._feed(release)
 
     def leave_epoch(self) -> None:
         """The node is invited again, or the run is over: what is set up or ready counts no more."""
@@ -734,7 +718,9 @@ class NodeRun:
             raise refuse(Code.PURPOSE_ANSWERED, said, "coordinator")
         mode, guarantees = noise_mode(self.plan), participant.view.guarantees
         is_drawn_here = mode is NoiseMode.LOCAL or query.is_by_site
-        if is_drawn_here and not self._holds_answer() and self._may_have_left(number):
+        # A database that is older than its counter does not know of the last vectors that have left.
+        may_have_left = number <= self._last_masked or any(earlier == number for earlier, _ in self._masked)
+        if is_drawn_here and not self._holds_answer() and may_have_left:
             self._redrawn.add(number)
         noise, expected = round_in(query, self.plan, guarantees, self.replica.context())
         shares = None
@@ -757,10 +743,6 @@ class NodeRun:
             raise refuse(Code.PURPOSE_ANSWERED, "Its answer may have left already, with other noise.", "coordinator")
         self._masked.add((number, cohort))
         return step, noise.event
-
-    def _may_have_left(self, number: int) -> bool:
-        """Whether a round's vector left; a database that is older than its counter does not know of the last ones."""
-        return number <= self._last_masked or any(earlier == number for earlier, _ in self._masked)
 
     def _holds_answer(self) -> bool:
         return self._vector is not None and self._vector[0] == self.replica.n_releases
@@ -859,11 +841,11 @@ class NodeRun:
         fresh = []
         for number, release in enumerate(releases, start=first):
             if number == self.replica.n_releases:
-                self._feed(release)
+                self.feed(release)
                 fresh.append((number, release))
         return tuple(fresh)
 
-    def _feed(self, release: IntVector) -> None:
+    def feed(self, release: IntVector) -> None:
         """Take a release in: the round's update, unless the round was answered here, then the program's next step.
 
         Raises:
@@ -916,19 +898,14 @@ class NodeRun:
         Whose vectors were in a sum is not known here, nor how many shares of noise: more of it is allowed for, and
         totals of rounds are not compared.
         """
-        roster = self._setup.roster
-        groups = self._parts()
-        for number, row in enumerate(self.replica.read_sums(release)):
-            # A group that sat out has none.
-            if len(groups) == 1 or row.any():
-                checks = self._checks.setdefault(number, build_checks(self.task))
-                self._require_sum(query, row, checks, [roster.sites[node].max_rows for node in groups[number]])
-
-    def _require_sum(self, query: Query, release: IntVector, checks: ReleaseChecks, declared: list[int]) -> None:
-        mode, n_sites = noise_mode(self.plan), len(declared)
+        groups, mode = self._parts(), noise_mode(self.plan)
         noise = noise_of(query, 1 if mode is NoiseMode.DISTRIBUTED else None, is_local=mode is NoiseMode.LOCAL)
-        entry_bound = least_entry_bound(query, self.plan, noise.variance, n_sites, is_known=False)
-        facts = SumFacts(most_rows(self.plan, declared), entry_bound, noise, n_sites)
-        fault = checks.fault_in(query, release, facts)
-        if fault:
-            raise RemoteProtocolError("release-implausible", round=query.purpose.round, fault=fault)
+        for number, row in enumerate(self.replica.read_sums(release)):
+            if len(groups) > 1 and not row.any():
+                continue  # A group that sat out.
+            declared = [self._setup.roster.sites[node].max_rows for node in groups[number]]
+            entry_bound = least_entry_bound(query, self.plan, noise.variance, len(declared), is_known=False)
+            facts = SumFacts(most_rows(self.plan, declared), entry_bound, noise, len(declared))
+            checks = self._checks.setdefault(number, build_checks(self.task))
+            if fault := checks.fault_in(query, row, facts):
+                raise RemoteProtocolError("release-implausible", round=query.purpose.round, fault=fault)

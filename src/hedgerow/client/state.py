@@ -482,8 +482,10 @@ class NodeStore:
                 reached = replace(reached, attempt=attempt, sequence=sequence, key=key)
             if reached != self._counter:
                 self._write_counter(reached)
+        rows = self.database.rows("select content from releases where run_id = ? order by round", (run_id,))
+        releases = tuple(np.frombuffer(content, dtype="<i8").astype(np.int64) for (content,) in rows)
         return StoredRun(
-            run_id, task_from_text(task), data_digest, participant, self._releases(run_id),
+            run_id, task_from_text(task), data_digest, participant, releases,
             frozenset(range(self._barred + 1)), self.find_origin(run_id),
             frozenset((number, Cohort.from_json(text)) for number, text in masked), fault,
             bool(self.database.rows("select 1 from salvaged where run_id = ?", (run_id,))),
@@ -507,10 +509,6 @@ class NodeStore:
         participant = Participant.restore_parts(epoch, opened, purposes, step[1])
         self._epoch, self._purposes = participant.view.digest, participant.purposes
         return participant, key
-
-    def _releases(self, run_id: bytes) -> tuple[IntVector, ...]:
-        rows = self.database.rows("select content from releases where run_id = ? order by round", (run_id,))
-        return tuple(np.frombuffer(content, dtype="<i8").astype(np.int64) for (content,) in rows)
 
     def close(self) -> None:
         """Close the files."""

@@ -197,9 +197,16 @@ def check_releases(task: Task, n_sites: int) -> None:
     plan = task.run_plan
     copies, entries, n_bytes = max(1, plan.federation.groups), 0, 0
     for alike in task.schedule.rounds:
+        # Of an entry, what none exceeds, for it would be refused as out of range.
+        width = WIDTHS[-1] // 8
+        if not alike.query.is_pure:
+            noise = noise_of(alike.query, is_local=plan.privacy.noise == "local")
+            # Twice as much, for every share of the sites' noise is rounded up.
+            largest = 2 * release_bound(alike.query, plan, noise.variance, n_sites)
+            width = min(width, 1 + largest.bit_length() // 8)
         # Of each sum its weight besides.
         own = copies * alike.count * (alike.release_length + 1)
-        entries, n_bytes = entries + own, n_bytes + own * _bytes_of_an_entry(alike.query, plan, n_sites)
+        entries, n_bytes = entries + own, n_bytes + own * width
     size = n_bytes + RELEASE_HEAD_BYTES * task.schedule.n_rounds
     if size > RELEASES_BYTES:
         raise PlanError(
@@ -209,16 +216,6 @@ def check_releases(task: Task, n_sites: int) -> None:
             megabytes=-(-size >> 20),
             most=RELEASES_BYTES >> 20,
         )
-
-
-def _bytes_of_an_entry(query: Query, plan: Plan, n_sites: int) -> int:
-    """What no entry of a query's release exceeds, for it would be refused as out of range, in bytes."""
-    widest = WIDTHS[-1] // 8
-    if query.is_pure:
-        return widest
-    noise = noise_of(query, is_local=plan.privacy.noise == "local")
-    # Twice as much, for every share of the sites' noise is rounded up.
-    return min(widest, 1 + (2 * release_bound(query, plan, noise.variance, n_sites)).bit_length() // 8)
 
 
 def find_noise_cohort(plan: Plan, view: EpochView) -> NoiseCohort | None:
@@ -868,7 +865,11 @@ def open_round(run: CoordinatorRun, between: BetweenSlots, released: JournalledR
             hears of either.
     """
     step, there = _choose_next_step(run, between)
-    slot = _new_slot(run, between) if step is NextStep.SLOT else None
+    slot, query, view = None, run.replica.query, between.view
+    if step is NextStep.SLOT and query is not None:
+        _, asked = round_in(query, run.plan, view.guarantees, run.replica.context())
+        spec = RoundSpec(view.digest, between.next_slot, asked.purpose, asked.model, asked.vectors, asked.noise)
+        slot = Aggregator.open(view, run.setup.identity, spec)
     digest = _result_digest(run) if step is NextStep.END else None
     run.journal.commit(released, slot, digest)
     if released is not None:
@@ -909,16 +910,6 @@ def _choose_next_step(run: CoordinatorRun, between: BetweenSlots) -> tuple[NextS
         # An epoch takes no site in: those who came later, or lost their state, join in a new one.
         return NextStep.EPOCH, present
     return (NextStep.WAIT if is_short or is_full else NextStep.SLOT), present
-
-
-def _new_slot(run: CoordinatorRun, between: BetweenSlots) -> Aggregator | None:
-    """The aggregator of the next query's slot."""
-    query, view = run.replica.query, between.view
-    if query is None:
-        return None
-    _, expected = round_in(query, run.plan, view.guarantees, run.replica.context())
-    spec = RoundSpec(view.digest, between.next_slot, expected.purpose, expected.model, expected.vectors, expected.noise)
-    return Aggregator.open(view, run.setup.identity, spec)
 
 
 # From the slot to a release ----------------------------------------------------------------------------------------
@@ -1338,7 +1329,11 @@ class RunSession:
         # Without a Hello on this connection, a message answers something that was sent over an earlier one.
         is_late = not site.is_connected and not isinstance(message, Hello)
         if site.is_silent and not is_late:
-            self._wake(site)
+            # It is waited for again, and asked what the others were asked meanwhile.
+            site.is_silent = False
+            is_in_it = run.state is RunState.FINISHING or site.is_inside
+            if site.is_ready and site.spec is not Asked.NOW and is_in_it:
+                self._repeat_to(site)
         if kind is MessageKind.SETUP_ANSWER and isinstance(message, Payload) and self._is_early(site):
             run.early[site.name] = message.content
             return
@@ -1362,14 +1357,6 @@ class RunSession:
                 self._take_setup(site, content)
             case Payload(_, content):
                 self._take_answer(site, content)
-
-    def _wake(self, site: SiteRecord) -> None:
-        """A site that was silent speaks: it is waited for again, and asked what the others were asked meanwhile."""
-        site.is_silent = False
-        if not site.is_ready or site.spec is Asked.NOW:
-            return
-        if self.run.state is RunState.FINISHING or site.is_inside:
-            self._repeat_to(site)
 
     def _greet(self, site: SiteRecord, hello: Hello) -> None:
         run = self.run
@@ -1531,13 +1518,6 @@ class RunSession:
                 end(run)
 
 
-def _rebuild_certificate(slot: Aggregator) -> bytes:
-    """The echo certificate of a slot that was brought back from the journal; empty when none was sent."""
-    if slot.state is not State.COLLECTING_ANSWERS or not slot.echoes:
-        return b""
-    return slot.certificate()
-
-
 def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
     """Go on from what the journal holds."""
     run.run_id = stored.run_id
@@ -1558,7 +1538,9 @@ def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
     if stored.result_digest is not None:
         run.enter(Finishing(stored.view))
     elif stored.slot is not None:
-        run.enter(InSlot(stored.slot, _rebuild_certificate(stored.slot)))
+        slot = stored.slot
+        is_certified = slot.state is State.COLLECTING_ANSWERS and bool(slot.echoes)
+        run.enter(InSlot(slot, slot.certificate() if is_certified else b""))
         # Until those of the epoch are back, or their time is over.
         run.tell(RunEventKind.PHASE, code="waiting-for-sites")
     elif stored.view is not None:

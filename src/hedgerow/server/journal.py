@@ -120,7 +120,9 @@ class Journal:
             first = None if origin is None else EpochView.from_record(without_hash(origin))
             opened = None if slot is None or view is None else Aggregator.restore(view, slot)
             salvage = None if salvaged is None else Salvage(**json.loads(salvaged))
-            parts = (view, first, opened, self._releases(), digest, salvage, self._burnt())
+            rows = self._database.rows("select round, cohort, masked from burnt order by rowid")
+            burnt = tuple(BurntSlot(n, Cohort.from_json(text), frozenset(json.loads(own))) for n, text, own in rows)
+            parts = (view, first, opened, self._releases(), digest, salvage, burnt)
         except (Refusal, OwnMistake, ValueError, KeyError, TypeError) as fault:
             # The disk's fault: a refusal would blame a site for what it did not send.
             raise EnvironmentFault("journal-damaged", path=self._database.path) from fault
@@ -216,11 +218,6 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._database.close()
-
-    def _burnt(self) -> tuple[BurntSlot, ...]:
-        rows = self._database.rows("select round, cohort, masked from burnt order by rowid")
-        return tuple(BurntSlot(number, Cohort.from_json(text), frozenset(json.loads(masked)))
-                     for number, text, masked in rows)  # fmt: skip
 
     def _releases(self) -> tuple[JournalledRelease, ...]:
         rows = self._database.rows("select content, entry, survivors from releases order by round")

@@ -217,7 +217,9 @@ class EnvelopeHub:
             absent = self._call_roll()
             # What a node has left behind counts: it is asked for after the node was seen to be gone.
             self._collect()
-            self._dismiss(absent)
+            for node in absent:
+                # It has ended, or its carrier takes it for dead: no round waits for it.
+                self._drop(self._peers.pop(node), WireCode.CONNECTION_LOST)
             rest = deadline - self._clock.now()
             if self._events or rest <= 0:
                 break
@@ -313,11 +315,6 @@ class EnvelopeHub:
         for node in sorted(there - set(self._peers)):
             self._peers[node] = _Peer(node, b"", b"")
         return sorted(set(self._peers) - there)
-
-    def _dismiss(self, absent: Iterable[int]) -> None:
-        """Nodes that have ended, or that their carrier takes for dead: no round waits for them."""
-        for node in absent:
-            self._drop(self._peers.pop(node), WireCode.CONNECTION_LOST)
 
     # Replies -----------------------------------------------------------------------------------------------------
 

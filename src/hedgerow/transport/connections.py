@@ -230,8 +230,10 @@ class Door:
         self._find(port)
         present = {file: one for file, one in self._found.items() if one is not None and not one.is_ended}
         peers = {one.peer for one in present.values()}
-        for peer in [peer for peer, guest in self._guests.items() if peer not in peers and self._has_gone(guest)]:
-            del self._guests[peer]
+        for peer, guest in list(self._guests.items()):
+            # One whose connection is not there, and was before: this may be the first look since it came.
+            if peer not in peers and guest.n_carried == 0 and guest.since < self._now:
+                del self._guests[peer]
         strangers = [file for file, one in present.items() if one.peer not in self._guests]
         idle = {file for file in present if self._is_idle(present[file])}
         surplus = self._surplus_peers()
@@ -242,16 +244,12 @@ class Door:
             ended.update(self._by_turn(staying)[: len(staying) - room])
         for file in () if self._is_blind else sorted(ended):
             _shut(file)
-            present[file].is_ended = True
-            self._tell(present[file].peer)
+            present[file].is_ended, peer = True, present[file].peer
+            name = self._guests[peer].name if peer in self._guests else ""
+            if count := self._repeats.note(name, "ended"):
+                said, who = "A connection of %s at %s takes a place for nothing: ended%s", name or "a stranger"
+                _log.warning(said, who, peer[0], times(count))
         return len(strangers)
-
-    def _tell(self, peer: Peer) -> None:
-        """Log whose connection is ended, less and less often for one party, or for all strangers together."""
-        guest = self._guests.get(peer)
-        if count := self._repeats.note("" if guest is None else guest.name, "ended"):
-            who = "a stranger" if guest is None else guest.name
-            _log.warning("A connection of %s at %s takes a place for nothing: ended%s", who, peer[0], times(count))
 
     def _find(self, port: int) -> None:
         """Bring `_found` up to what is open now; if there is no free file to look with, it stays as it was."""
@@ -270,13 +268,11 @@ class Door:
                 new[file] = ends
         self._listening.update(ends.own for ends in new.values() if ends.peer is None)
         for file, ends in new.items():
-            if ends.peer is not None and self._is_accepted(ends.own):
+            # On another address than those on which this process listens, it has dialled.
+            kind, host = ends.own
+            if ends.peer is not None and any((kind, one) in self._listening for one in (host, *_EVERY_ADDRESS)):
                 found[file] = self._add_peer(ends.peer)
         self._found = found
-
-    def _is_accepted(self, own: _Address) -> bool:
-        """Whether it is an address on which this process listens; if not, this process has dialled."""
-        return any((own[0], host) in self._listening for host in (own[1], *_EVERY_ADDRESS))
 
     def _add_peer(self, peer: Peer) -> _SeenConnection:
         """A connection that is seen for the first time."""
@@ -287,10 +283,6 @@ class Door:
         host, _ = peer
         network = str(ipaddress.ip_network((host, 64), strict=False)) if ":" in host else host
         return _SeenConnection(peer, network, self._now)
-
-    def _has_gone(self, guest: _Guest) -> bool:
-        """Whether a guest whose connection is not there was there before: this may be the first look since it came."""
-        return guest.n_carried == 0 and guest.since < self._now
 
     def _is_idle(self, connection: _SeenConnection) -> bool:
         guest = self._guests.get(connection.peer)

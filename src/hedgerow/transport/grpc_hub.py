@@ -402,7 +402,11 @@ class GrpcHub:
             with self._door.carrying(context.peer()):
                 await link.run()
         finally:
-            self._remove(site, link)
+            del self._links[site]
+            self._past = Traffic(self._past.sent + link.traffic.sent, self._past.received + link.traffic.received)
+            self._left[site] = asyncio.Event()
+            self._events.put((Left(site, link.why.code), None))
+            link.finished.set()
 
     def _refuse(self, refusal: WireRefusal, context: Any) -> None:
         """Count and log whose stream was refused, and why."""
@@ -469,13 +473,6 @@ class GrpcHub:
         self._links[site] = link
         self._events.put((Joined(site), None))
         return link
-
-    def _remove(self, site: str, link: GrpcLink) -> None:
-        del self._links[site]
-        self._past = Traffic(self._past.sent + link.traffic.sent, self._past.received + link.traffic.received)
-        self._left[site] = asyncio.Event()
-        self._events.put((Left(site, link.why.code), None))
-        link.finished.set()
 
 
 class _OtherVersions(grpc.GenericRpcHandler):

@@ -564,7 +564,10 @@ def parse_roster(text: str, name: str = _ROSTER) -> PinnedRoster:
     sites, monitors = content["sites"], content.get("monitors", [])
     if type(content["epoch"]) is not int or not isinstance(sites, list) or not isinstance(monitors, list):
         raise UsageError("roster-file", name=name, fault="a malformed epoch or list")
-    rows = _take_rows(sites) if content["version"] == ROWS_VERSION else ()
+    rows: tuple[int, ...] = ()
+    if content["version"] == ROWS_VERSION:
+        rows = tuple(site.pop("max_rows", 0) if isinstance(site, dict) else 0 for site in sites)
+        rows = rows if any(rows) else (0,) * max(1, len(sites))
     return PinnedRoster(
         content["epoch"],
         parse_public(content["coordinator"], name),
@@ -572,12 +575,6 @@ def parse_roster(text: str, name: str = _ROSTER) -> PinnedRoster:
         tuple(parse_public(monitor, name) for monitor in monitors),
         rows,
     )
-
-
-def _take_rows(sites: list[Any]) -> tuple[int, ...]:
-    """Take the sites' `max_rows` out of their tables; 0 where there is none."""
-    rows = tuple(site.pop("max_rows", 0) if isinstance(site, dict) else 0 for site in sites)
-    return rows if any(rows) else (0,) * max(1, len(sites))
 
 
 def read_roster(path: Path) -> PinnedRoster:

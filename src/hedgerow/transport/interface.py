@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from hedgerow.errors import UsageError
 
@@ -186,6 +186,3 @@ def times(count: int) -> str:
     """What follows a line about something that was said before: nothing for the first time."""
     return "" if count == 1 else f" ({count} times by now)"
 
-
-if TYPE_CHECKING:
-    pass
