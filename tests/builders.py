@@ -195,7 +195,7 @@ def make_data(plan: Plan, n: int, seed: int) -> SiteData:
 
 def take(data: SiteData, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SiteData:
     """Some rows of a site, in the order given."""
-    return data.only(rows)
+    return data.only(rows if isinstance(rows, np.ndarray) else np.array(rows, dtype=np.intp))
 
 
 def train(plan: Plan, sites: Sequence[SiteData], noise: NoiseSource | None = None) -> Outcome:

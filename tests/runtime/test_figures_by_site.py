@@ -77,7 +77,7 @@ def test_figures_are_those_of_the_sites_that_allow_them(federate: Builder, noise
     assert all(text(own) == text(here.groups["region"][name]) for name, own in found.groups["region"].items())
     assert found.to_dict()["sites_left_out"] == ["site-2"]
     for party in federation.parties.values():
-        assert party.session is not None and party.is_done and text(party.session.evaluation) == text(found)
+        assert party.session is not None and party.is_done and text(party.session.result) == text(found)
 
 
 def test_a_site_that_falls_silent_has_no_figures_and_the_others_have_theirs(federate: Builder) -> None:
