@@ -749,3 +749,12 @@ def test_a_model_of_the_local_model_has_no_figures_by_site() -> None:
     plan = make_plan(privacy={"noise": "local"}).with_structure_seed(1)
     with pytest.raises(PrivacyError, check=coded("noise-mode-unsupported")):
         EvaluationTask(plan, b"", 1.0, 1e-5, 1, "local", ("site",), ("a", "b"))
+
+
+def test_a_column_that_is_called_site_is_a_column() -> None:
+    """Where a plan has such a column, its groups are asked for, as of any other."""
+    feature = {"name": "site", "type": "categorical", "categories": ["a", "b"]}
+    for features, kind in (([feature], "GroupedSums"), ([{**feature, "name": "ward"}], "SiteSums")):
+        plan = make_plan(features=features).with_structure_seed(1)
+        task = EvaluationTask(plan, b"", 1.0, 1e-5, 1, "distributed", ("site",), ("north", "south"))
+        assert set(task.schedule.kinds) == {"ScoreHistogram", kind}
