@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,37 +128,22 @@ class _EvaluationQueries:
             unit=UNIT,
         )
 
-    def by_group(self, stage: int, one: EvaluationQuery, column: str) -> tuple[tuple[str, ...], GroupedSums]:
-        """The names of a column's groups, and the question about each of them."""
+    def by(
+        self, stage: int, one: EvaluationQuery, column: str, sites: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], EvaluationQuery]:
+        """The names of a column's groups, or of the sites, and the question about each of them."""
+        number, subject = self.first_round + stage, f"evaluation, by {column}"
+        shared: dict[str, Any] = {
+            "one": one, "bound": UNIT, "unit": UNIT, "sensitivity_squared": one.sensitivity_squared,
+            "noise_multiplier": self.noise_multipliers[stage], "ensemble_size": self.ensemble.n_trees,
+        }  # fmt: skip
+        if is_by_site(self.plan, column):
+            purpose, length = SiteSums.purpose_of(number, subject), len(sites) * one.length
+            return sites, SiteSums(purpose=purpose, length=length, sites=sites, **shared)
         place = self.plan.feature_names.index(column)
         names, group_of = list_groups(self.plan.features[place], self.ensemble.grid.features[place])
-        query = GroupedSums(
-            purpose=GroupedSums.purpose_of(self.first_round + stage, f"evaluation, by {column}"),
-            length=len(names) * one.length,
-            bound=UNIT,
-            sensitivity_squared=one.sensitivity_squared,
-            noise_multiplier=self.noise_multipliers[stage],
-            ensemble_size=self.ensemble.n_trees,
-            one=one,
-            feature=place,
-            group_of=group_of,
-            unit=UNIT,
-        )
-        return names, query
-
-    def by_site(self, stage: int, one: EvaluationQuery, sites: tuple[str, ...]) -> SiteSums:
-        """The question about each site."""
-        return SiteSums(
-            purpose=SiteSums.purpose_of(self.first_round + stage, "evaluation, by site"),
-            length=len(sites) * one.length,
-            bound=UNIT,
-            sensitivity_squared=one.sensitivity_squared,
-            noise_multiplier=self.noise_multipliers[stage],
-            ensemble_size=self.ensemble.n_trees,
-            one=one,
-            sites=sites,
-            unit=UNIT,
-        )
+        purpose, length = GroupedSums.purpose_of(number, subject), len(names) * one.length
+        return names, GroupedSums(purpose=purpose, length=length, feature=place, group_of=group_of, **shared)
 
 
 def evaluate_ensemble(
@@ -183,11 +169,7 @@ def evaluate_ensemble(
     query, read = yield from _PROGRAMS[plan.label.kind.position](queries)
     found, groups, left_out = read((yield query) / UNIT, queries.noise(1, query)), {}, None
     for stage, column in enumerate(by, 2):
-        grouped: EvaluationQuery
-        if is_by_site(plan, column):
-            names, grouped = tuple(sites), queries.by_site(stage, query, tuple(sites))
-        else:
-            names, grouped = queries.by_group(stage, query, column)
+        names, grouped = queries.by(stage, query, column, tuple(sites))
         sums = dict(zip(names, ((yield grouped) / UNIT).reshape(len(names), -1), strict=True))
         if grouped.is_by_site:
             # Noise is never 0 in all entries: such a block was left empty.
