@@ -43,6 +43,7 @@ from hedgerow.methods.api import (
     leaf_values,
     leaf_weights,
     make_leaf_rule,
+    make_trees,
     own_section,
     value_or,
 )
@@ -97,19 +98,14 @@ def resolve(plan: Plan) -> ObliviousSettings:
 def draw_tree(run: Run, number: int) -> TreeBatch:
     """A tree of one random feature and one random cut for each level, from the plan's public seed."""
     depth, grid = run.settings.max_depth, run.grid
-    random, n_nodes = PublicRandom(run.structure_seed, f"oblivious {number}"), 2**depth - 1
-    feature, cut = np.zeros((1, n_nodes), np.int32), np.zeros((1, n_nodes), np.int32)
-    left = np.zeros((1, n_nodes, grid.n_codes), np.uint8)
+    random, shape = PublicRandom(run.structure_seed, f"oblivious {number}"), (1, 2**depth - 1)
+    feature, cut = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     for level in range(depth):
         asked = random.below(grid.n_features)
-        cells = grid.features[asked]
-        code = random.below(max(1, cells.n_cells - 1))
         nodes = slice(2**level - 1, 2 ** (level + 1) - 1)
         feature[:, nodes] = asked
-        cut[:, nodes] = -1 if cells.is_categorical else code
-        codes = np.arange(grid.n_codes)
-        left[:, nodes] = codes == code if cells.is_categorical else codes <= code
-    return TreeBatch(feature, left, cut)
+        cut[:, nodes] = random.below(max(1, grid.features[asked].n_cells - 1))
+    return make_trees(grid, feature, cut)
 
 
 def boost(grown: Grown, settings: ObliviousSettings) -> Generator[Query, IntVector, None]:

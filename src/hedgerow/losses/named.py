@@ -22,32 +22,31 @@ Econometrica 55 (1987).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from hedgerow.losses.kinds import Deviance, Floats, IdentityLink, LossKind, regression_scores
+from hedgerow.losses.kinds import DEFAULT_CLIP, Deviance, Floats, IdentityLink, LossKind, regression_scores
 from hedgerow.losses.squared import LABEL, RESIDUAL_LIMIT
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units
 from hedgerow.plan.fields import define_field, number
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import NamedLoss
 
-NUMBERS = ("regression",)
+Side = tuple[float, float]
+"""A gradient's slope on one side of the label, and its largest magnitude there."""
 QUANTILE_CLIP = 0.1
 """Of doubled residuals: the pinball loss is smoothed within so much of the label's spread."""
 _TAU = number(0.001, 0.999)
 
 
 @lru_cache(maxsize=8)
-def build_two_sided_loss(above: tuple[float, float], below: tuple[float, float], c: float) -> Loss:
+def build_two_sided_loss(above: Side, below: Side, c: float) -> Loss:
     """A loss of residuals with a slope and a clip for predictions above the label, and others below it.
 
     Args:
-        above, below: the gradient's slope, and its largest magnitude.
         c: the Hessian's weight beside it.
 
     Raises:
@@ -65,38 +64,57 @@ def build_two_sided_loss(above: tuple[float, float], below: tuple[float, float],
 
 @dataclass(frozen=True)
 class ResidualLoss(NamedLoss):
-    """A loss of residuals: its gradient says where predictions fit best."""
+    """A loss of residuals, predictions less labels, both scaled from the label's range to [-1, 1].
 
-    labels: ClassVar[tuple[str, ...]] = NUMBERS
+    A subclass says its gradient twice: as it is (`gradient`), by which a last release shifts scores, and as trees ask
+    for it (`sides`): linear on either side of the label, up to a clip.
+    """
+
+    labels: ClassVar[tuple[str, ...]] = ("regression",)
+    doubles: ClassVar[bool] = True
+    """Whether boosted trees may double residuals where labels fill little of their range."""
+
+    def gradient(self, residuals: Floats) -> Floats:
+        """The derivative of the loss, not descending: float64 [n], of residuals [n]."""
+        raise NotImplementedError
+
+    def sides(self, clip: float) -> tuple[Side, Side]:
+        """The gradient's slope and its largest magnitude for predictions above the label, and for those below it."""
+        raise NotImplementedError
+
+    def largest_residual(self, joint_clip: float | None) -> float:
+        """The clip of `sides`, by the plan's joint clip; None for none."""
+        return RESIDUAL_LIMIT if joint_clip is None else joint_clip
+
+    @property
+    def usual_clip(self) -> float:
+        """The joint clip where the plan leaves it open."""
+        return DEFAULT_CLIP
 
     @property
     def pace(self) -> float:
         """What the usual learning rate is multiplied by."""
         return 1.0
 
-    def gradient(self, residuals: Floats) -> Floats:
-        """The derivative of the loss, not descending, of predictions less labels, scaled to [-1, 1]: float64 [n]."""
-        raise NotImplementedError
+    @property
+    def deviance(self) -> Deviance | None:
+        """What an evaluation with noise asks besides squares."""
+        return None
 
+    def scores(self, labels: Floats, predicted: Floats, label: Label) -> dict[str, float]:
+        """How well predictions fit labels, in the label's units: by the name of each measure."""
+        return regression_scores(labels, predicted)
 
-def _kind(
-    build: Callable[[Plan, float | None, float | None], Loss],
-    clip: float,
-    measure: Deviance | None = None,
-    share: Callable[[Floats, Floats], float] | None = None,
-) -> LossKind:
-    """A kind of loss of numbers; `share` is the share of labels that is at or below predictions."""
+    def kind(self, label: Label) -> LossKind:
+        def build(_: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
+            clip = self.largest_residual(joint_clip)
+            return build_two_sided_loss(*self.sides(clip), hessian_scale or clip / 2)
 
-    def scores(labels: Floats, predicted: Floats, label: Label) -> dict[str, float]:
-        if measure is None or share is None:
-            return regression_scores(labels, predicted)
-        return {measure.name: float(measure.of(labels, predicted, label).mean()), "coverage": share(labels, predicted)}
-
-    both = ("newton", "gradient")
-    return LossKind(
-        LABEL, IdentityLink(), build, scores, noise_ridge=12.0, clipped_updates=both, clip=clip,
-        clipped_hessian_scale=clip / 3, deviance=measure, starts=("mean", "linear"),
-    )  # fmt: skip
+        return LossKind(
+            LABEL, IdentityLink(), build, self.scores, noise_ridge=12.0, clipped_updates=("newton", "gradient"),
+            clip=self.usual_clip, clipped_hessian_scale=self.usual_clip / 3, deviance=self.deviance,
+            starts=("mean", "linear"), doubles=self.doubles,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,17 +126,21 @@ class Huber(ResidualLoss):
     """
 
     name: ClassVar[str] = "huber"
+    doubles: ClassVar[bool] = False
     delta: float = define_field(number(0.001, 2), 0.1)
 
     def gradient(self, residuals: Floats) -> Floats:
         return np.clip(residuals, -self.delta, self.delta)
 
-    def kind(self, label: Label) -> LossKind:
-        def build(_: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
-            side = 1.0, min(self.delta, self.delta if joint_clip is None else joint_clip)
-            return build_two_sided_loss(side, side, hessian_scale or side[1] / 2)
+    def sides(self, clip: float) -> tuple[Side, Side]:
+        return (1.0, clip), (1.0, clip)
 
-        return replace(_kind(build, self.delta), doubles=False)
+    def largest_residual(self, joint_clip: float | None) -> float:
+        return self.delta if joint_clip is None else min(self.delta, joint_clip)
+
+    @property
+    def usual_clip(self) -> float:
+        return self.delta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,28 +154,37 @@ class Quantile(ResidualLoss):
     name: ClassVar[str] = "quantile"
     tau: float = define_field(_TAU, 0.5)
 
+    def gradient(self, residuals: Floats) -> Floats:
+        return np.where(residuals >= 0, 2 * (1 - self.tau), -2 * self.tau)
+
+    def sides(self, clip: float) -> tuple[Side, Side]:
+        return (1.0, 2 * (1 - self.tau) * clip), (1.0, 2 * self.tau * clip)
+
+    def largest_residual(self, joint_clip: float | None) -> float:
+        return QUANTILE_CLIP if joint_clip is None else joint_clip
+
+    @property
+    def usual_clip(self) -> float:
+        return QUANTILE_CLIP
+
     @property
     def pace(self) -> float:
         """See `ResidualLoss.pace`: a clipped gradient is a short step."""
         return 1.5
 
-    def gradient(self, residuals: Floats) -> Floats:
-        return np.where(residuals >= 0, 2 * (1 - self.tau), -2 * self.tau)
+    @property
+    def deviance(self) -> Deviance:
+        return Deviance("pinball_loss", self.pinball, per_error=max(self.tau, 1 - self.tau))
 
     def pinball(self, labels: Floats, predicted: Floats, _: object = None) -> Floats:
         """max(tau (y - f), (1 - tau) (f - y)), in units of the label: float64 [n]."""
         beyond = labels - predicted
         return np.asarray(np.maximum(self.tau * beyond, (self.tau - 1) * beyond))
 
-    def kind(self, label: Label) -> LossKind:
-        def build(_: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
-            clip = QUANTILE_CLIP if joint_clip is None else joint_clip
-            return build_two_sided_loss(
-                (1.0, 2 * (1 - self.tau) * clip), (1.0, 2 * self.tau * clip), hessian_scale or clip / 2
-            )
-
-        measure = Deviance("pinball_loss", self.pinball, per_error=max(self.tau, 1 - self.tau))
-        return _kind(build, QUANTILE_CLIP, measure, lambda labels, predicted: float(np.mean(labels <= predicted)))
+    def scores(self, labels: Floats, predicted: Floats, label: Label) -> dict[str, float]:
+        """See `ResidualLoss.scores`: coverage is the share of labels that is at or below predictions."""
+        pinball = float(self.pinball(labels, predicted).mean())
+        return {"pinball_loss": pinball, "coverage": float(np.mean(labels <= predicted))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,21 +198,17 @@ class Expectile(ResidualLoss):
     name: ClassVar[str] = "expectile"
     tau: float = define_field(_TAU, 0.5)
 
+    def gradient(self, residuals: Floats) -> Floats:
+        return np.where(residuals >= 0, 2 * (1 - self.tau), 2 * self.tau) * residuals
+
+    def sides(self, clip: float) -> tuple[Side, Side]:
+        above, below = 2 * (1 - self.tau), 2 * self.tau
+        return (above, above * clip), (below, below * clip)
+
     @property
     def pace(self) -> float:
         """See `ResidualLoss.pace`: the steeper side is not stepped over."""
         return 0.5 / max(self.tau, 1 - self.tau)
-
-    def gradient(self, residuals: Floats) -> Floats:
-        return np.where(residuals >= 0, 2 * (1 - self.tau), 2 * self.tau) * residuals
-
-    def kind(self, label: Label) -> LossKind:
-        def build(_: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
-            clip = RESIDUAL_LIMIT if joint_clip is None else joint_clip
-            above, below = 2 * (1 - self.tau), 2 * self.tau
-            return build_two_sided_loss((above, above * clip), (below, below * clip), hessian_scale or clip / 2)
-
-        return _kind(build, 0.25)
 
 
 NAMED: tuple[type[ResidualLoss], ...] = (Huber, Quantile, Expectile)

@@ -9,6 +9,7 @@ one. A change that breaks a plug-in raises `API_VERSION`, and CHANGELOG.md says 
 
 from __future__ import annotations
 
+from hedgerow.losses.named import ResidualLoss
 from hedgerow.losses.registry import add_loss, build_loss, loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, Loss
 from hedgerow.methods import Method, Parts
@@ -26,7 +27,7 @@ from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.leaf_sums import LeafSums, TrainingSite
 from hedgerow.trees.leaves import leaf_values, leaf_weights
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
-from hedgerow.trees.random_trees import PublicRandom
+from hedgerow.trees.random_trees import PublicRandom, make_trees
 
 API_VERSION = 1
 
@@ -50,6 +51,7 @@ __all__ = [
     "PublicRandom",
     "Query",
     "ReleaseChecks",
+    "ResidualLoss",
     "Run",
     "Schedule",
     "Settings",
@@ -73,6 +75,7 @@ __all__ = [
     "leaf_weights",
     "loss_kind",
     "make_leaf_rule",
+    "make_trees",
     "number",
     "one_of",
     "own_section",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.named import ResidualLoss
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
+from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.leaf_sums import TrainingSite
@@ -54,9 +55,9 @@ class ResidualCounts(Query):
 
 
 def require_residual_loss(plan: Plan) -> ResidualLoss:
-    """The loss that a plan names; ValueError where it names none of residuals."""
+    """The loss that a plan names; PlanError where it is none of residuals."""
     if not isinstance(plan.loss, ResidualLoss):
-        raise ValueError("the plan names no loss of residuals")
+        raise refuse("loss.name", getattr(plan.loss, "name", None), "a loss of residuals (ResidualLoss)")
     return plan.loss
 
 

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -341,6 +341,18 @@ def with_edges(fitted: FittedTrees, grid: Grid, edges: Mapping[int, NDArray[np.f
         is_cut = cuts < goes_left.shape[2] - 1
         threshold[tree[is_cut], node[is_cut]] = np.searchsorted(new, old[cuts[is_cut]])
     return FittedTrees(TreeBatch(trees.feature, goes_left, threshold), fitted.values)
+
+
+def make_trees(grid: Grid, feature: NDArray[np.integer[Any]], cut: NDArray[np.integer[Any]]) -> TreeBatch:
+    """Complete trees whose nodes send the codes of a feature up to a cut to the left; of categories they are a set.
+
+    Args:
+        grid: of the plan.
+        feature, cut: int [B, 2**depth - 1], of each node, numbered as in a heap.
+    """
+    is_set = np.array([own.is_categorical for own in grid.features])[feature]
+    goes_left = np.arange(grid.n_codes) <= cut[:, :, None]
+    return TreeBatch(feature.astype(np.int32), goes_left.astype(np.uint8), np.where(is_set, -1, cut).astype(np.int32))
 
 
 def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
