@@ -2,18 +2,19 @@
 
 What a query states of its answer, a ledger believes. `check_method` makes rows, gives each a node of its own, and
 compares every answer with the query: its type and length, its largest entry, its norm, and whether the answers of
-single rows add up to the answer of all. It adds up what the releases cost, counts the rounds, and divides rows over
+single rows add up to the answer of all, of thousands of each, and of a site that missed the rounds before. It adds up
+what the releases cost, counts the rounds, gives the same releases to the program over other rows, and divides rows over
 1, 3 and 50 sites, which must give the same model. It is a search: what it finds is wrong, and what it does not find is
 not proven right. The proof of a sensitivity belongs in the docstring of its query.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +30,14 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Choice, IntVector, PureQuery, Query
 from hedgerow.server.release import PlainAggregation, Releaser, run_program
 from hedgerow.training.steps import play
-from hedgerow.trees.binning import N_PLACES, build_grid
+from hedgerow.trees.binning import N_PLACES, CodeArray, Grid, build_grid
+from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict
 
 PLAYED = {"the plan's noise": 1, "no noise": 0, "64 times the noise": 64}
 """How much noise releases have, each in a play of its own: little of it and much of it lead scores to other places."""
 N_ALONE, N_DIVIDED, SITES = 40, 200, (1, 3, 50)
+N_COPIES = 2**13 - 1
+"""Of each single row at one node: an odd number, so that single precision rounds sums, which 32 bits do not hold."""
 
 
 @dataclass(frozen=True)
@@ -111,40 +115,46 @@ class _Checked:
     def play(self, said: str, factor: int) -> None:
         """Ask single rows, and all of them together, whatever the program asks."""
         rows, numbers = make_rows(self.plan, N_ALONE, self.seed), np.arange(N_ALONE)
-        parts = [[number] for number in numbers] + [numbers, numbers[:0]]
-        *alone, together, empty = self._nodes(rows, parts)
+        parts = [[number] for number in numbers] + [numbers, numbers[:0], numbers, np.repeat(numbers, N_COPIES)]
+        *alone, together, empty, late, many = self._nodes(rows, parts)
         releaser = Releaser(_ScaledNoise(self.seed, factor), ledger=read_prepared_ledger(self.plan))
-        replica, kinds = self.task.program(), Counter[str]()
-        released: Any = None
+        kinds, schedule = Counter[str](), self.task.schedule
+        asked, released = list[tuple[object, ...]](), list[IntVector]()
 
         def release(query: Query) -> IntVector:
-            nonlocal released
-            kinds[query.purpose.kind] += 1
-            if kinds.total() > self.task.schedule.n_rounds:
-                raise _Unplayable(f"more than the {self.task.schedule.n_rounds} rounds that its schedule says")
-            if _stated(query) != _stated(replica.send(released)):
-                raise _Unplayable("its program asks otherwise when it is given the same releases again", query)
+            kind = query.purpose.kind
+            kinds[kind] += 1
+            asked.append(_stated(query))
+            if len(asked) > schedule.n_rounds:
+                raise _Unplayable(f"more than the {schedule.n_rounds} rounds that its schedule says")
+            if query.length > schedule.kinds.get(kind, (0, query.length))[1]:
+                self._note("it is longer than any of its kind in the schedule", query)
             answers = [node.answer(query) for node in (*alone, together, empty)]
             if any(own.dtype != np.int64 or own.shape != (query.length,) for own in answers):
                 raise _Unplayable(f"an answer is no int64 vector of the {query.length} entries that are stated", query)
             for fault in self._faults_of(query, answers[:-2], answers[-2], answers[-1]):
                 self._note(fault, query)
-            released = releaser.release(query, answers[-2])
-            handed: IntVector = released.copy()
-            return handed
+            # These rows are many: the first query of each kind, in one play, is enough.
+            if not self.n_rounds and kinds[kind] > 1:
+                many.finish(query)
+            elif not self.n_rounds and not np.array_equal(many.answer(query), N_COPIES * answers[-2]):
+                self._note(f"each row {N_COPIES} times does not answer {N_COPIES} times as much", query)
+            if len(asked) < self.n_rounds:
+                late.finish(query)
+            elif len(asked) == self.n_rounds and not np.array_equal(late.answer(query), answers[-2]):
+                self._note("a site that missed the rounds before answers otherwise", query)
+            released.append(releaser.release(query, answers[-2]))
+            return released[-1].copy()
 
         try:
-            play(self.task.program(), release)
+            self._replay(asked, released, play(self.task.program(), release))
         except _Unplayable as fault:
             self._note(*fault.args)
-            return
-        except StopIteration:
-            self._note("its program ends otherwise when it is given the same releases again")
             return
         except HedgerowError as fault:
             self._note(f"with {said}: {fault.what}")
             return
-        self.n_rounds = max(self.n_rounds, kinds.total())
+        self.n_rounds = max(self.n_rounds, len(asked))
         for kind, count in kinds.items():
             planned = self.task.schedule.kinds.get(kind, (0, 0))[0]
             if count > planned:
@@ -154,19 +164,39 @@ class _Checked:
         if self.epsilon > self.task.promise[0]:
             self._note(f"it spends epsilon {self.epsilon:g}, where {self.task.promise[0]:g} was promised")
 
+    def _replay(self, asked: Sequence[object], released: Sequence[IntVector], model: Ensemble) -> None:
+        """Give the program the same releases over other rows: all that it asks and makes follows from releases."""
+        node = self._nodes(make_rows(self.plan, N_ALONE, self.seed + 2), [np.arange(N_ALONE)])[0]
+        rounds = zip(asked, released, strict=True)
+
+        def release(query: Query) -> IntVector:
+            stated, vector = next(rounds, (None, None))
+            if vector is None or _stated(query) != stated:
+                raise _Unplayable("its program asks otherwise when it is given the same releases again", query)
+            node.answer(query)
+            return vector.copy()
+
+        if _write(play(self.task.program(), release)) != _write(model):
+            raise _Unplayable("its program makes another model of the same releases where the rows are others")
+
     def divide(self) -> None:
-        """Train over 1, 3 and 50 sites: whoever holds which row, the model is the same."""
+        """Train over 1, 3 and 50 sites: whoever holds which row, the model is the same, and so it is in its file."""
         rows, random, found = make_rows(self.plan, N_DIVIDED, self.seed + 1), np.random.default_rng(self.seed), set()
         for n_sites in SITES:
             owner = random.integers(0, n_sites, N_DIVIDED)
             nodes = self._nodes(rows, [np.flatnonzero(owner == site) for site in range(n_sites)])
             noise = SeededNoise(self.seed, exact=False)
             try:
-                outcome = run_program(self.plan, self.task.program(), PlainAggregation(nodes), noise)
+                ensemble = run_program(self.plan, self.task.program(), PlainAggregation(nodes), noise).ensemble
+                written = _write(ensemble)
+                read = ensemble_from_dict(json.loads(written), self.plan)
             except HedgerowError as fault:
                 self._note(f"over {n_sites} sites: {fault.what}")
                 return
-            found.add(ensemble_bytes(outcome.ensemble))
+            codes = make_codes(ensemble.grid, N_DIVIDED, random)
+            if not np.array_equal(read.scores(codes), ensemble.scores(codes)):
+                self._note("its model reads back otherwise: cuts of its trees do not say who goes left")
+            found.add(written)
         if len(found) > 1:
             self._note("another model where the same rows are at 1, 3 or 50 sites")
 
@@ -214,8 +244,14 @@ class _Checked:
             yield "the rows of one unit have a larger sum of magnitudes than the stated sensitivity"
 
 
+def make_codes(grid: Grid, n_rows: int, random: np.random.Generator) -> CodeArray:
+    """Codes [n_features, n]: every code of a feature where there are rows enough, else some from end to end."""
+    spread = (np.linspace(0, feature.n_codes - 1, n_rows).round() for feature in grid.features)
+    return np.array([random.permutation(own) for own in spread]).astype(grid.dtype)
+
+
 def make_rows(plan: Plan, n_rows: int, seed: int) -> SiteData:
-    """Rows of any code of each feature, missing ones too; one label in two is at an end of its range.
+    """Rows with codes as of `make_codes`, missing ones too; one label in two is at an end of its range.
 
     Args:
         plan: what their columns are.
@@ -223,14 +259,20 @@ def make_rows(plan: Plan, n_rows: int, seed: int) -> SiteData:
         seed: that they follow from.
     """
     random, grid = np.random.default_rng([seed, 3]), build_grid(plan)
-    codes = np.empty((grid.n_features, n_rows), dtype=grid.dtype)
-    for row, feature in enumerate(grid.features):
-        codes[row] = random.integers(0, feature.n_codes, n_rows)
+    codes = make_codes(grid, n_rows, random)
     low, high = plan.label.kind.encoded_range(plan.label)
     labels = random.integers(low, high + 1, n_rows)
     labels = np.where(np.arange(n_rows) % 2, labels, np.where(np.arange(n_rows) % 4, low, high))
     places = random.integers(0, N_PLACES, (len(grid.divisible), n_rows)).astype(np.uint8) if grid.divisible else None
     return SiteData(codes, labels.astype(np.int32), places)
+
+
+def _write(ensemble: Ensemble) -> bytes:
+    """The model as its file has it."""
+    try:
+        return ensemble_bytes(ensemble)
+    except LookupError as fault:
+        raise _Unplayable(f"its model has trees with cuts that features do not have: {fault}") from fault
 
 
 def _stated(query: Query) -> tuple[object, ...]:

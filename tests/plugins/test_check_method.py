@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +22,10 @@ from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.queries import IntVector
 from hedgerow.testing import MethodCheck, check_method
 from hedgerow.training.steps import Program
-from hedgerow.trees.leaf_sums import TrainingSite
+from hedgerow.trees.leaf_sums import LeafSums, TrainingSite
 from tests.builders import LABELS, make_plan
+from tests.plugins import toy_method
 from tests.tiers import all_but
-
-sys.path.insert(0, str(Path(__file__).parent))
-import toy_method
 
 
 def small(method: str, label: str = "binary") -> Plan:
@@ -116,6 +113,61 @@ class RootOfCounts(Lie):
         return np.sqrt(super().answer(site) * toy_method.UNIT).astype(np.int64)
 
 
+class Rounded(Lie):
+    """Added up in single precision, in units that are no power of two."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        counts = super().answer(site) // toy_method.UNIT
+        return (counts * (toy_method.UNIT - 1)).astype(np.float32).astype(np.int64)
+
+
+class Capped(Lie):
+    """No site says more than so much."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        return np.minimum(super().answer(site), 1000 * toy_method.UNIT)
+
+
+class RareCell(Lie):
+    """Rows in the last cell of a feature count twice."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        codes = site.records.codes[0]
+        return super().answer(site) + super().answer(site.only(codes == site.grid.features[0].n_codes - 1))
+
+
+class OwnNorm(Lie):
+    """Each row is clipped by its largest entry, and its L2 norm is stated."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        return np.full(2, super().answer(site).sum())
+
+
+class First(Lie):
+    """Of a site's first row."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        return super().answer(site.only(np.arange(site.records.n_records) == 0))
+
+
+class Fair(Lie):
+    """Drawn anew at each site, without the plan's samples."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        return super().answer(site) + toy_method.UNIT * np.random.default_rng(site.records.n_records).integers(0, 2, 2)
+
+
+SEEN = [0]
+
+
+class Peeking(Lie):
+    """Right, but what it saw without noise stays in this process."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        SEEN[0] = int(super().answer(site)[0]) if site.records.n_records == 40 else SEEN[0]
+        return super().answer(site)
+
+
 ASKED = [0]
 
 
@@ -169,6 +221,56 @@ def with_half_the_noise(plan: Plan, settings: Any) -> Program:
     return (yield from _rest(inner, (yield replace(asked, noise_multiplier=asked.noise_multiplier / 2))))
 
 
+def peeks(plan: Plan, settings: Any) -> Program:
+    """A model of the exact count."""
+    ensemble = yield from lying(Peeking)(plan, settings)
+    fitted = ensemble.fitted
+    assert fitted is not None
+    return replace(ensemble, fitted=replace(fitted, values=fitted.values + SEEN[0]))
+
+
+def asks_longer(plan: Plan, settings: Any) -> Program:
+    """More entries than its schedule says, so that a policy's limit would be passed."""
+    inner = toy_method.program(plan, settings)
+    asked = next(inner)
+    released = yield Padded(**vars(asked) | {"length": 3})
+    return (yield from _rest(inner, released[:2]))
+
+
+class Padded(toy_method.ClassCounts):
+    def answer(self, site: TrainingSite) -> IntVector:
+        return np.append(super().answer(site), 0)
+
+
+N_PROGRAMS = [0]
+
+
+def by_the_clock(plan: Plan, settings: Any) -> Program:
+    """Every program asks something else, and no replica could follow."""
+    N_PROGRAMS[0] += 1
+    inner = toy_method.program(plan, settings)
+    asked = next(inner)
+    return (yield from _rest(inner, (yield replace(asked, purpose=asked.purpose_of(0, f"{N_PROGRAMS[0]}")))))
+
+
+def by_its_own_count(plan: Plan, settings: Any) -> Program:
+    """Every program makes another model of the same releases."""
+    N_PROGRAMS[0] += 1
+    ensemble = yield from toy_method.program(plan, settings)
+    assert ensemble.fitted is not None
+    return replace(ensemble, fitted=replace(ensemble.fitted, values=ensemble.fitted.values + N_PROGRAMS[0]))
+
+
+def with_a_false_cut(plan: Plan, settings: Any) -> Program:
+    """Trees that send other codes left than their cuts say, and their file with them."""
+    ensemble = yield from toy_method.program(plan, settings)
+    fitted = ensemble.fitted
+    assert fitted is not None
+    trees = replace(fitted.trees, threshold=np.zeros_like(fitted.trees.threshold))
+    values = fitted.values + np.array([[[0], [9]]], dtype=np.int32)
+    return replace(ensemble, fitted=replace(fitted, trees=trees, values=values))
+
+
 @pytest.fixture
 def lie() -> Iterator[Callable[..., MethodCheck]]:
     """Checks the toy with another program."""
@@ -198,19 +300,28 @@ def lie() -> Iterator[Callable[..., MethodCheck]]:
 
 @pytest.mark.parametrize(("query", "words"), [
     (Threefold, "stated bound"), (Threefold, "squared norm"), (Fullest, "no sum"), (RootOfCounts, "no sum"),
-    (Halves, "int64"), (Longer, "int64"),
+    (Halves, "int64"), (Longer, "int64"), (Rounded, "times as much"),
+    (Capped, "times as much"), (RareCell, "squared norm"), (OwnNorm, "squared norm"),
+    (First, "no sum"), (Fair, "no sum"),
 ])  # fmt: skip
 def test_an_answer_that_is_not_as_stated_is_found(lie: Any, query: type[Lie], words: str) -> None:
-    """Three times the bound, no sum over rows, another type, another length: each is named."""
+    """Three times the bound, no sum over rows, another type or length, sums that a machine does not hold, and a cell
+    that counts more: each is named.
+    """
     assert [fault for fault in lie(lying(query), query).faults if words in fault]
 
 
 @pytest.mark.parametrize(("program", "kind", "words"), [
-    (asks_twice, toy_method.ClassCounts, "rounds"), (two_faced, Counted, "sites"),
-    (with_half_the_noise, toy_method.ClassCounts, "epsilon"),
+    (asks_twice, toy_method.ClassCounts, "rounds"), (two_faced, Counted, "another model"),
+    (with_half_the_noise, toy_method.ClassCounts, "epsilon"), (peeks, Peeking, "another model"),
+    (asks_longer, toy_method.ClassCounts, "longer"), (by_the_clock, toy_method.ClassCounts, "asks otherwise"),
+    (with_a_false_cut, toy_method.ClassCounts, "reads back"),
+    (by_its_own_count, toy_method.ClassCounts, "another model"),
 ])  # fmt: skip
 def test_a_program_that_is_not_as_stated_is_found(lie: Any, program: Any, kind: type[Any], words: str) -> None:
-    """A round that nobody counted, a model that depends on who holds which row, and half the noise."""
+    """A round that nobody counted, a model that depends on who holds which row or on rows beside the releases, half the
+    noise, more than was scheduled, what no other party could ask, and a model file of another model.
+    """
     assert [fault for fault in lie(program, kind).faults if words in fault]
 
 
@@ -235,6 +346,14 @@ def test_a_loss_with_a_hundredth_of_its_norm_is_found() -> None:
         dict.__setitem__(LOSSES, "regression", kind)
     assert [fault for fault in found.faults if "squared norm" in fault]
     assert found.largest["LeafSums"] > 50
+
+
+def test_a_site_that_keeps_its_first_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer is a sum over rows within its bounds, but a site that was away, or began anew, has another."""
+    honest = LeafSums.answer
+    monkeypatch.setattr(LeafSums, "answer", lambda self, site: dict.setdefault(vars(site), "first", honest(self, site)))
+    found = check_method(make_plan("regression", {"n_trees": 3, "start": "none", "calibration": "none"}))
+    assert [fault for fault in found.faults if "missed the rounds" in fault]
 
 
 def test_the_command_says_what_it_found(tmp_path: Path, capsys: Any) -> None:

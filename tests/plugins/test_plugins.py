@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,14 +22,8 @@ from hedgerow.plan.fields import read_section
 from hedgerow.plan.plan import Label, Plan, parse_plan
 from hedgerow.plan.registry import LabelKind, add_label, label_kinds, rules_by_method
 from hedgerow.transport import ENGINES, add_engine
-
-sys.path.insert(0, str(Path(__file__).parent))
-import toy_label
-import toy_method
-import toy_source
-import toy_transport
-
 from tests.builders import LABELS
+from tests.plugins import toy_label, toy_method, toy_source, toy_transport
 
 SITES = ("north", "south", "west")
 PLAN = """
