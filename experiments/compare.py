@@ -3,7 +3,8 @@
 `--plugin` names the method's module or file, and `--plan` a plan: its [model], its [loss] and the section of its method
 are used with each task's columns and promise. Scores are kept under the digest of these and of the module's sources, so
 that a change of either is another run. `--sites` spreads the training rows over sites (`experiments.splits`) for all
-methods of Hedgerow's; rivals and XGBoost see all rows. All other options are those of `utility`.
+methods of Hedgerow's; rivals and XGBoost see all rows. All other options are those of `utility`: `--tasks adult`,
+`--epsilons 1`, `--splits 5`, `--out FILE`, and what `python -m experiments utility --help` says.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +22,7 @@ from typing import Any
 from experiments import harness, splits, utility
 from experiments.datasets import Table
 from experiments.harness import plan_for
+from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import section_name
 from hedgerow.plugins import describe_plugin, load_plugin
@@ -28,8 +31,16 @@ from hedgerow.plugins import describe_plugin, load_plugin
 def plan_of(sections: Mapping[str, Any], table: Table, epsilon: float, n_train: int, seed: int) -> Plan:
     """The plan of a task with these sections."""
     usual = plan_for(table, epsilon, n_train, {}).to_dict()
-    model = {**sections["model"], "structure_seed": seed}
-    return Plan.from_dict({**usual, **sections, "model": model})
+    return Plan.from_dict({**usual, **sections}).with_structure_seed(seed)
+
+
+def train_own(sections: Mapping[str, Any], prepared: harness.Prepared, *arguments: Any, **by: Any) -> Any:
+    """As a method of `utility`, which leaves out the tasks that a method is not for: of one's own it is said why."""
+    try:
+        return utility._trained(partial(plan_of, sections), prepared, *arguments, **by)
+    except PlanError as fault:
+        print(f"No score for {prepared.table.name}: {fault.what} {fault.remedy}", file=sys.stderr)
+        raise
 
 
 def main(argv: list[str]) -> int:
@@ -57,7 +68,7 @@ def main(argv: list[str]) -> int:
     sections = {"model": {}, **{name: table[name] for name in wanted if name in table}}
     name = f"{algorithm} of {options.plan.name}"
     key = json.dumps(sections, sort_keys=True) + describe_plugin(module)
-    utility.METHODS[name] = partial(utility._trained, partial(plan_of, sections))
+    utility.METHODS[name] = partial(train_own, sections)
     utility.KEYS[name] = hashlib.sha256(key.encode()).hexdigest()
     if options.sites is not None:
         for method in {*utility.OURS, name}:
