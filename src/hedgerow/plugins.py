@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 
 from hedgerow.errors import HedgerowError, UsageError
@@ -68,9 +69,20 @@ def _find(name: str) -> ModuleType:
         return module
     except HedgerowError:
         raise
+    except (ModuleNotFoundError, FileNotFoundError) as absent:
+        raise UsageError("plugin", name=name, why=f"It cannot be imported: {absent}.") from absent
     except Exception as fault:
-        # Whatever its own code does wrong; with --debug a command shows where.
-        raise UsageError("plugin", name=name, why=f"It cannot be imported: {type(fault).__name__}: {fault}.") from fault
+        raise UsageError("plugin-failed", name=name, error=f"{type(fault).__name__}: {fault}") from fault
+
+
+def explain_failed_plugin(error: BaseException) -> UsageError | None:
+    """The error of a command in which a plug-in's own code has failed; None where it had no part in it."""
+    for frame, line in reversed(list(walk_tb(error.__traceback__))):
+        name = str(frame.f_globals.get("__name__"))
+        if getattr(sys.modules.get(name.partition(".")[0]), "__hedgerow_plugged__", False):
+            place = f"{Path(frame.f_code.co_filename).name}, line {line}"
+            return UsageError("plugin-failed", name=name, error=f"{place}: {type(error).__name__}: {error}")
+    return None
 
 
 def describe_plugin(module: ModuleType) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.machinery
 import json
+import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -25,9 +27,11 @@ from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import AbsentMethod, named_losses, rules_by_method
 from hedgerow.plugins import describe_plugin, load_agreed, load_plugin
 from hedgerow.testing import check_method
+from hedgerow.trees.binning import build_grid
 from tests.builders import coded, make_plan
 
 OBLIVIOUS = Path(__file__).parents[2] / "docs" / "template" / "oblivious.py"
+RESEARCH = OBLIVIOUS.parents[1] / "research.md"
 PLAN = """
 version = 1
 name = "own method"
@@ -177,6 +181,54 @@ def test_a_model_whose_scores_only_its_loss_knows_says_so(losses: str, capsys: A
     with pytest.raises(ModelError, check=coded("method-absent")) as caught:
         Model.load("model.json")
     assert "the loss apart 0.3" in caught.value.what and "'own'" in caught.value.what
+
+
+def test_what_the_page_shows_keeps_to_what_it_states() -> None:
+    """The query of the research page, asked by the shortest method, and its loss, by boosted trees."""
+    shown = re.findall(r"```python\n(.*?)```", RESEARCH.read_text(encoding="utf-8"), re.S)
+    query, loss = (compile(text, "research.md", "exec", dont_inherit=True) for text in shown)
+    names: dict[str, Any] = {"__name__": "research"}
+    exec(query, names)
+    kind, unit = names["CellCounts"], api.RECORD_NORM
+
+    class Once(api.Settings):
+        def schedule(self, plan: Plan) -> api.Schedule:
+            grid = build_grid(plan)
+            m, noise = grid.n_features, self.noise_multiplier
+            length, squared = m * grid.n_codes * 2, m * unit**2
+            asked = api.AlikeRounds.of(
+                kind, length=length, bound=unit, sensitivity_squared=squared, noise_multiplier=noise
+            )
+            return api.Schedule((asked,))
+
+    def resolve(plan: Plan) -> Once:
+        bare = Once(n_trees=0, max_depth=1)
+        return dataclasses.replace(bare, noise_multiplier=api.calibrate_noise(plan, bare, weight=1.0))
+
+    def program(plan: Plan, settings: Once) -> api.Program:
+        yield kind(**vars(settings.schedule(plan).rounds[0].query))
+        return api.empty_ensemble(api.Run.from_plan(plan, settings))
+
+    try:
+        api.add_method("once", api.Method(labels=("binary",), parts=lambda: api.Parts(resolve, program)))
+        found = check_method(make_plan("binary", {"algorithm": "once"}))
+        assert (found.faults, found.largest) == ((), {"CellCounts": 1})
+        exec(loss, names)
+        found = check_method(make_plan("regression", {"n_trees": 2}, loss={"name": "one-sided", "part": 0.2}))
+        assert (found.faults, found.largest["LeafSums"]) == ((), 1)
+    finally:
+        METHODS.pop("once"), rules_by_method().pop("once")
+        named_losses().pop("one-sided", None)  # type: ignore[attr-defined]
+
+
+def test_code_of_a_plug_in_that_fails_is_not_called_a_fault_of_hedgerows(folder: Path, capsys: Any) -> None:
+    """Its name and its line, so that its author mends it."""
+    text = OBLIVIOUS.read_text(encoding="utf-8").replace("        sums = yield query\n", "        raise KeyError(7)\n")
+    Path("oblivious.py").write_text(text, encoding="utf-8")
+    line = text[: text.index("raise KeyError")].count("\n") + 1
+    assert main(["check-method", "plan.toml", "--plugin", "oblivious.py"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"'oblivious' failed: oblivious.py, line {line}: KeyError: 7" in said and "(plugin, exit code 2)" in said
 
 
 def test_a_models_own_methods_are_written_as_before() -> None:

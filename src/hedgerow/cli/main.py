@@ -131,6 +131,7 @@ def _run(arguments: list[str]) -> None:
         # All lines are JSON from the first on; else a person reads plain text until a run begins.
         begin_log("", "json")
     if getattr(namespace, "plugins", None):
+        # Not at the top: it reads what is installed, and most commands load nothing.
         from hedgerow.plugins import load_plugin
 
         for name in namespace.plugins:
@@ -155,7 +156,11 @@ def _explain(error: Exception) -> HedgerowError | None:
         if error.errno in FULL or any(os.strerror(number) in str(error) for number in FULL):
             return EnvironmentFault("disk-full", path=error.filename or "A file", fault=os.strerror(errno.ENOSPC))
         return EnvironmentFault("file-operation", name=name, fault=error.strerror or type(error).__name__)
-    return explain_import_error(error) if isinstance(error, ImportError) else explain_kernel_error(error)
+    # As in `_run`.
+    from hedgerow.plugins import explain_failed_plugin
+
+    explain = explain_import_error if isinstance(error, ImportError) else explain_kernel_error
+    return explain_failed_plugin(error) or explain(error)
 
 
 if __name__ == "__main__":

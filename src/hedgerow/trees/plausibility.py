@@ -114,9 +114,6 @@ class ReleaseChecks:
 
         Args:
             released: int64 [query.release_length], its noise included.
-
-        Raises:
-            ValueError: a kind of query that has no checks.
         """
         if query.update is not None:
             self._moved += largest_sum(query.update.values)
