@@ -351,7 +351,7 @@ def test_a_loss_with_a_hundredth_of_its_norm_is_found() -> None:
 def test_a_site_that_keeps_its_first_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer is a sum over rows within its bounds, but a site that was away, or began anew, has another."""
     honest = LeafSums.answer
-    monkeypatch.setattr(LeafSums, "answer", lambda self, site: dict.setdefault(vars(site), "first", honest(self, site)))
+    monkeypatch.setattr(LeafSums, "answer", lambda self, site: site.__dict__.setdefault("first", honest(self, site)))
     found = check_method(make_plan("regression", {"n_trees": 3, "start": "none", "calibration": "none"}))
     assert [fault for fault in found.faults if "missed the rounds" in fault]
 
