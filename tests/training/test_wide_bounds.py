@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow import DPGBDTClassifier
 from hedgerow.client.node import Node
 from hedgerow.client.setup import digest_rows
-from hedgerow.data.site_data import HeldValues, SiteData
+from hedgerow.data.site_data import HeldValues, Recoded, SiteData
 from hedgerow.errors import DataError, ModelError
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.registry import program_for, resolve
@@ -90,6 +91,50 @@ def test_partitions_do_not_show(wide: Outcome) -> None:
     assert again.ledger.to_json() == wide.ledger.to_json()
     # The owner's rows are as they were.
     assert np.array_equal(data.codes, rows(wide.plan, 0).codes)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=5), st.integers(0, 2**32 - 1))
+def test_rows_cut_again_and_again_are_rows_cut_once(cuts: list[set[int]], seed: int) -> None:
+    """Whatever was cut before: the codes are those of the new edges, and what is held of the rows stays as it was."""
+    plan, random = pressures(-90_000, 90_240), np.random.default_rng(seed)
+    data, grid, before, known = rows(plan, 0), build_grid(plan), None, dict[int, Any]()
+    first, made = data.codes.copy(), list[Any]()
+    for features in cuts:
+        for number in features:
+            of = grid.features[number]
+            union = np.union1d(of.edges, of.inner_edges[of.inner_edges < np.inf])
+            known[number] = np.sort(random.choice(union, len(of.edges), replace=False))
+        edges = {number: own for number, own in known.items() if number in features or random.integers(2)}
+        codes = data.codes_in(grid, edges, before)
+        assert np.array_equal(codes, grid.cut_again(edges).encode(columns(0)[0]))
+        assert np.array_equal(data.codes, first)
+        # What was made of other codes is not taken for that of these.
+        assert not edges or all(codes is not own for own in made)
+        before, made = Recoded(edges, codes), [*made, codes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("declared", [{"bounds": (-6, 6)}, {"bounds": (-9e6, 9e6)}, {}])
+def test_a_fit_holds_two_bytes_for_each_value(declared: dict[str, Any]) -> None:
+    """Beyond its input, as the allocator counts it: one byte of code, and little more than another of all else.
+
+    Where features are cut again there are new codes beside the first ones, and the places of these features.
+    """
+    values = np.random.default_rng(0).normal(size=(150_000, 28)).astype(np.float32)
+    labels = (values[:, 0] + values[:, 1] * values[:, 2] > 0).astype(np.int32)
+    most = list[int]()
+    for n_rows in (50_000, len(labels)):
+        known = {**declared, "classes": [0, 1], "n_records": n_rows} if declared else {}
+        model = DPGBDTClassifier(n_trees=20, max_depth=4, **known)
+        model.fit(values[:n_rows], labels[:n_rows])
+        tracemalloc.start()
+        model.fit(values[:n_rows], labels[:n_rows])
+        most.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    n_cut = len(model.model_.ensemble.grid.new_edges)
+    # Tables of the features' cells are no longer for more rows.
+    assert most[1] - most[0] < (2.2 + (1 + n_cut / 28 if n_cut else 0)) * (values.size - values[:50_000].size)
 
 
 def test_scores_of_nodes_are_those_of_the_model() -> None:

@@ -732,7 +732,7 @@ class PrivateTrees(BaseEstimator):
         RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn()
         encoded = encode_rows(table, plan, build_grid(plan), is_training=True, n_threads=n_threads)
         data = SiteData(encoded[0], labels, encoded[1])
-        own_rows = rows if kept is None else only_rows(rows, kept)
+        own_rows = rows if kept is None or n_used == len(labels) else only_rows(rows, kept)
         return {name: data if own is None else data.only(own) for name, own in own_rows.items()}
 
     def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
