@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the containers of a composition are as they should be: each party apart, without rights, with its own volume.
 
 A party's volume, or folder of the host, is what it has as /data.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print what pyproject.toml in this folder depends on, one requirement a line, with the extras named as arguments.
 
 With --build: what it is built by.

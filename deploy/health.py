@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exit with 0 if this container's coordinator listens, or its node is connected to one, on port HEDGEROW_PORT (7443).
 
 Asks the kernel and opens no connection: the coordinator would have to refuse it, and would count it.

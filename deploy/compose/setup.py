@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens at each hospital and at the coordinator before a first run, here for all of them at once.
 
 Each folder under /volumes becomes one party's: its keys, the roster, the plan, and at a site its own rows and policy.

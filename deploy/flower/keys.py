@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys and certificates of Flower's own processes, as one machine makes them for a try."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Flower needs beside what deploy/compose/setup.py makes: TLS, SuperNode keys, and each party's file of paths."""
 
 from __future__ import annotations

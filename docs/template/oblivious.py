@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boosted random oblivious trees: every level of a tree asks one random question of all records.
 
     [model]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The method keeps to what its queries state."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hedgerow: federated, differentially private gradient-boosted trees.
 
 The public names are loaded on first use, so that ``hedgerow --help`` and a node start without the estimators.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m hedgerow``: the same as the command ``hedgerow``."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one encoding of what crosses a network, is signed, or is stored as a party's state.
 
 A message is a frozen dataclass. Its fields are written in their order, each in the form that its type names::

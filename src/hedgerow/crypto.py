@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Single cryptographic operations: hazardous, and correct only in the combinations that the rooms above make of them.
 
 ``secagg`` and the envelopes of ``transport`` are those rooms; others only pass identities on. Each part wraps one

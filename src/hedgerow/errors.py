@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every error that a user, an operator or a peer can meet.
 
     HedgerowError                     exit code  1

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Methods, losses and labels of other packages: loaded on the word of whoever runs this process, and of nobody else.
 
 A plug-in is a module that calls `add_method`, `add_loss` or `add_named_loss` when it is imported, or in a function

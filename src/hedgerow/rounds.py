@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a query to the slot that sums it: every party computes the same widths and bounds from the same plan."""
 
 from __future__ import annotations

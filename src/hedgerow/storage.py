@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One SQLite file: transactions that are on the disk when `write` returns, and errors in the words of this package."""
 
 from __future__ import annotations

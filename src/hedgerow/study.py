@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A study's parties, from one invitation file each to the roster that all of them pin: enrolment, and what is on disk.
 
 An invitation holds a one-time secret S and the coordinator's keys. I is the hash of all that stands in it. Both ends

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A check for authors of methods, losses and queries: it plays a plan and tries to exceed what its queries state.
 
 What a query states of its answer, a ledger believes. `check_method` makes rows, gives each a node of its own, and

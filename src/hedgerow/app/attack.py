@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow attack`` on a model: whose rows are attacked; what was found as JSON, and of that tables, page, text."""
 
 from __future__ import annotations

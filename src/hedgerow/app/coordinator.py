@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run of a plan over the nodes of a roster: training, evaluation or survey, whatever engine carries its messages."""
 
 from __future__ import annotations

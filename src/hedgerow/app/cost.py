@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan costs and promises, in words, before anyone runs it."""
 
 from __future__ import annotations

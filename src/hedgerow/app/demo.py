@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demonstration: six sites of a real study train one private model, in this process, from files to a report.
 
 Beside it, for comparison: a model whose promise is for a row alone, the same trees without noise, and XGBoost on pooled

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A study from Python: one plan, carried out in a simulation, over processes of this machine, or over real sites.
 
     study = hedgerow.Study("plan.toml")

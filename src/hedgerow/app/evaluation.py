@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How well a model predicts a table, or what sites hold out and may not show; and how all sites' tables are read."""
 
 from __future__ import annotations

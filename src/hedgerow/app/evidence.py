@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pack that a reviewer signs: a page, its JSON, and an entry for a public registry.
 
 `gather_evidence` makes the JSON, and the page is made of that alone: whatever stands on it is in the JSON, and every

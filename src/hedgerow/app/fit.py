@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a site's table fits a plan, for its owner and no one else: nothing that is said here may leave the site.
 
 A node looks at its tables by the same functions as `hedgerow check`, each time that it starts. No heavy imports.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commands are given, checked before work starts: plans, sites, places to write, addresses, policies, rosters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A site's way from an invitation to a run, and a monitor's.
 
 What reads rows and takes part in runs is imported where it is needed, as in `hedgerow.app.study`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run's numbers for Prometheus, as the page of the run serves them at ``/metrics`` to whoever asks, without a token.
 
 `GAUGES`, `COUNTERS` and the streams that were refused or lost, by the words of protocol/stream.py, are all that is told

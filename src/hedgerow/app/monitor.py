@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A monitor: who watches a run, as a live view at any width and height, as lines of JSON, on a page, or once."""
 
 from __future__ import annotations

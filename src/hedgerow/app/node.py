@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A site's node: take part in one run, or stay for one after another, within what its owner allows.
 
 What the owner gives is `NodeOptions`, whoever read it: the command line, a site's file of Flower, an invitation.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the commands print: errors in three parts, JSON, aligned facts, wrapped reports, and the lines of a log.
 
 A node and a coordinator run for long, and others read what they say: from `begin_log` on, each remark, warning and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a site's node asks its owner, and the answer, also at the terminal of the node itself. No heavy imports."""
 
 from __future__ import annotations

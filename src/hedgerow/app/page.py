@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages in the browser of this machine, as ``--console`` serves them: what stands on them, what they may do.
 
 A page has no build step and asks nothing of other hosts. Python says what stands on it, in words and numbers; the

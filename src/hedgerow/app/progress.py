@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a run is told to a person.
 
 Who only watches a run needs neither numba nor scipy, so what does is imported where a run is carried out.

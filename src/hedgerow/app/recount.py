@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The account of a ledger counted again by other people's arithmetic: nothing here is imported from `hedgerow.privacy`.
 
 What is read is the ledger as JSON: of each release its kind of noise, the standard deviation (or scale) and the

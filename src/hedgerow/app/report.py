@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model's report as a page, for ``hedgerow report --html``; the pack for reviewers holds parts of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a site's node reads the tables that its owner gives it, and what it tells the owner of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan, a policy, a roster and an adapter may say, as JSON Schema for editors, out of the declared fields.
 
 It says what each field may be, not what goes with what: `hedgerow privacy`, `node` and `check` ask the whole file.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A folder that works, to begin a study in: a plan, made-up tables of three sites that fit it, and a script."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What statistics say, as sheets of rows: the same ones are printed on a terminal and stand on a page.
 
 Pictures are inline SVG.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The coordinator's side of a study, from one plan and invitations to runs and their history.
 
 What trains, evaluates and reads models is imported where it is needed: the commands for the people of a study, such as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A survey: what is asked for, of tables that this machine reads or of nodes, and where what it found goes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a run is, in the words that all who watch it see: on its page, and at a monitor's terminal. No heavy imports."""
 
 from __future__ import annotations

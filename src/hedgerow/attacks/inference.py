@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attacks as arithmetic: what releases and scores say of who was in the data. No randomness, no models.
 
 A release is a sum over records under noise, and what a record of any kind adds to it is public: its scores follow from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How well an attack tells members from others, with its standard error, beside what a ledger allows any attack."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs over carriers that need no trust: Flower, NVFlare, files. See docs/flower.md, docs/nvflare.md, docs/airlock.md.
 
 One version is on every machine: coordinator and node compare it before anything else. Here stand the two files that

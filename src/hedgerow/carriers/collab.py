@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVFlare as a carrier, by its Collab API (2.9): a coordinator in the server's job, a site's node in each client's.
 
 A job holds nothing but the name of the coordinator's file. What a client reads stands in its own workspace, in the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run from `coordinator.toml` over whatever carries envelopes, and the federations of simulations.
 
 Loop, journal, monitor and model are as everywhere; the hub is `transport.carrier.EnvelopeHub`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs whose messages are files, for sites without a connection: ``hedgerow carry out`` and ``hedgerow carry in``.
 
 Every process ends between two steps, at both ends, and days may pass. A site's node lives for one request anyway. The

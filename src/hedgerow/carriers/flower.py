@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the travelling app calls: a coordinator's run in a ServerApp, a node's reply to one message in a ClientApp.
 
 The app that Flower carries is a shim: it says of which version it is, and hands over. Everything else is the Hedgerow

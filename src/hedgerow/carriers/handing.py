@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On a site's machine: how a carrier's app hands a request to the site's node, and gets its reply.
 
 What a SuperLink or a job sends to be executed runs as the user of the SuperNode or the client. When the node is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page beside each carried file, in plain words, for who has to let the file pass and signs that they did."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A site's node that lives for one request, whatever carries it: Flower, NVFlare, files; and a resident one.
 
 It answers as a node over gRPC would: the same policy, the same state, the same budget book. ``hedgerow resident-node``

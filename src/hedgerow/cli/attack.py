@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow attack``: what an adversary gets out of runs of one's own plan over one's own rows."""
 
 from __future__ import annotations

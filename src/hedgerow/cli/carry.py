@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow carry``: a run whose messages are files, for sites without a connection."""
 
 from __future__ import annotations

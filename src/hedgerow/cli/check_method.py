@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow check-method``: whether a plan's method, loss and queries keep to what they state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands, in the order of ``hedgerow --help``. Each module has a group: their options, and what they do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow coordinator``: run a plan over the nodes of a roster, say how it is, and write the model."""
 
 from __future__ import annotations

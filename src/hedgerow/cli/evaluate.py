@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow evaluate``: how well a model predicts a table, or, with --federated, what sites hold out."""
 
 from __future__ import annotations

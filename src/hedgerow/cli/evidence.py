@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow evidence``: what those who have to sign for a model ask for, on one page."""
 
 from __future__ import annotations

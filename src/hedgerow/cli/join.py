@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow join``: a site's way from an invitation to a run, and a monitor's."""
 
 from __future__ import annotations

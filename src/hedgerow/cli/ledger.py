@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow ledger``: what all runs together have cost a site's data, and the end of one that is reserved."""
 
 from __future__ import annotations

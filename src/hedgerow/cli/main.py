@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The entry point: parse, call the command's function, and turn every outcome into an exit code."""
 
 from __future__ import annotations

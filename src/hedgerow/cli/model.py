@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is done with a model file: ``hedgerow report``, ``plot``, ``export`` and ``predict``."""
 
 from __future__ import annotations

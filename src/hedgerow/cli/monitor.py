@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow monitor``: watch a run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow node``: take part in a run with this site's table, within what its owner allows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commands share: how one is added, options of several, and how options become what a function takes.
 
 Nothing in this room imports numpy at the top of a module: ``hedgerow COMMAND --help`` answers at once. What a command

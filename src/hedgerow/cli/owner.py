@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For the owner of a site's rows: ``hedgerow check``, how a table fits a plan, and ``hedgerow approve``.
 
 Nothing that `check` prints may leave the site. What `approve` needs is imported there: `check` loads neither numba nor

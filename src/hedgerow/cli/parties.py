@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow identity`` makes and shows the keys of a party; ``hedgerow roster`` the list of the parties of a run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow plan``: `init` drafts a plan from a table's header, `from-omop` one of an OMOP database's persons, and
 `preset` prints a named method or a plan with it.
 

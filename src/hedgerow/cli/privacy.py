@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow privacy``: what a plan costs, before anyone runs it."""
 
 from __future__ import annotations

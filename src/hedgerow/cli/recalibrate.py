@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow recalibrate``: a model for a site that it was not made at, by one private release of that site's rows."""
 
 from __future__ import annotations

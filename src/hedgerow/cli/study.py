@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow study``: the coordinator's side of a study, and a whole study on one machine.
 
 What trains, evaluates and reads models is imported where it is needed: the commands for the people of a study, such as

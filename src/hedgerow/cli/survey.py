@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``hedgerow survey``: what a table holds, in noisy sums, before anyone trains; `plan init --private` does the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training where all sites are on this machine: ``hedgerow train``, ``simulate`` and ``demo``."""
 
 from __future__ import annotations

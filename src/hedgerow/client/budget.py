@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The budget book: what every run has cost a data set, over its whole life.
 
 A run's whole cost is reserved before the run begins, and what it did not use is given back when it has ended. All runs

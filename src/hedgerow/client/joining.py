@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which runs a node takes part in: how a run stands at this node, whether it is joined, and how it is settled.
 
 A node has its state, with the counter beside it, and its budget book; one of them may be lost, older than the others,

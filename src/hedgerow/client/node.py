@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answers of one site: from its rows and a query to the vector that leaves.
 
 A node sees only its own rows. It answers a query with a vector of integers, one contribution per record, and never

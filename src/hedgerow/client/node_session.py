@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node, without a socket or a clock: a message goes in, messages to be sent come out; and the loop around it.
 
 `NodeSession` speaks the protocol: greetings, invitations, and the end of a run. What a run's own messages do is in

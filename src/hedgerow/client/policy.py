@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a site's owner allows, whatever a coordinator proposes: a TOML file that never leaves the site."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a node's owner gives it, and how its rows are read for a task.
 
 With a run's cost reserved, `build_answers` reads the rows, no more of them than the roster says, and makes of them what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A site whose table outgrows its machine: one node, and its rows in parts, each held by a worker.
 
 The node keeps the keys, the policy and the budget, and draws the site's noise; workers have rows and nothing else. Each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node's own folder: its memory of its runs, in two files, and in a third what it asks its owner.
 
 `node.db` is a database. It holds which runs the node has been in, and how the open one stands. `counter.json` is one

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of sites, from their source to codes."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How one site writes its table, beside the plan that all sites share: the `[data]` table in a site's own file.
 
     [data]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The door for foreign columns: numpy, pandas, polars, Arrow, DuckDB, lists, Decimals, dates.
 
 Here each becomes an Arrow array, or a list of its cells, once; behind it `hedgerow.data.columns` reads all alike. What

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One column of a table, made into one array: numbers, dates, category indices or identifiers.
 
 What a cell becomes depends on that cell alone, never on what else stands in its column: otherwise one person's row

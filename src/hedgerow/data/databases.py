@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Databases, each asked with one SELECT: any that SQLAlchemy knows, and those that give Arrow.
 
 A database whose columns have types gives them as Arrow, block by block and not row by row (`TypedQuery`): DuckDB, and

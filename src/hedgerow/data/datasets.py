@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data that the package ships: the RAND Health Insurance Experiment, as columns or as the files of six sites.
 
 Where the data come from and what the columns mean stands in ``hedgerow/data/README.md``.

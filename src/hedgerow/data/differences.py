@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a site's columns mean what the other sites' do, by a survey's releases: for the owner of the rows alone.
 
 What is said here is counted from private rows, without noise; it is shown where the rows are, and sent nowhere. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draft a plan from a table's header and types, and from a code book: the text behind ``hedgerow plan init``.
 
 First stands what a table's columns hold, then the draft, whose text is that of `hedgerow.plan.draft`, and last what a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a site's table fits a plan, column by column: for the owner of the rows, and no one else.
 
 Everything here is counted from private rows, without noise. It is shown where the rows are, and sent nowhere.

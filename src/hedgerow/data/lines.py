@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CSV, line by line: how a file is written follows from its header, and which record a line is from that line alone.
 
 How a CSV is written, its separator, its decimal mark, its encoding and its line's end, follows from the file's header,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """External memory: arrays as long as a site's table in files that are mapped, so that the table may outgrow the memory.
 
 What the system holds of a mapped file it drops when it needs the room, and reads again. A site's codes, labels and

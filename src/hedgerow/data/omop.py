@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The query of a plan's section [omop], compiled for a database, and what the database lacks for it.
 
 It only reads. A person's row is made of that person's own records: all joins are on `person_id`, all sums and extremes

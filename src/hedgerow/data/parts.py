@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of a table that several processes hold: each row is in one part, and all rows of a person in the same.
 
 A Parquet table whose rows are protected one by one is divided by files and row groups. Everything else is divided by

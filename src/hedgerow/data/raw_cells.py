@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables as they stand, for surveys and for statistics before there is a plan: raw cells, per column numbers and texts.
 
 What a cell counts as depends on that cell and its column's declared type alone. One that does not fit (no number where

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a site's records to what its node holds: bound what one unit adds, then bin.
 
 Rows are binned chunk by chunk, so a site's table is never in memory as anything wider than one or two bytes per value.

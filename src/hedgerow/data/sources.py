@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The door to every source of tables: files by their endings, all else by the scheme of a URL.
 
 One line here makes a source exist. A missing value is an empty field or one of `columns.MISSING_WORDS`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables, whose columns are read in bounded memory, and those in files: CSV and Parquet.
 
 A CSV, plain or gzipped, has a header; how it is written, and what is a record, stands in `hedgerow.data.lines`. Columns

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A site's records as the plan sees them, and how many of them one unit of privacy may add.
 
 `records_from_columns` makes `Records` of a table's columns: one array per feature, the labels, and the identifiers of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the private estimators share: reading X and y, the plan that the parameters make, the run over sites.
 
 `X` is a matrix, which is a table of numbers (binned in one pass, without a copy), or a table of named columns. What a

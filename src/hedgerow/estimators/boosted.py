@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Private boosted trees behind scikit-learn's interface.
 
     model = DPGBDTClassifier(epsilon=1).fit(X, y, sites=hospital_of_each_row)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Private linear models behind scikit-learn's interface: boosted AdaSSP, over the same sites, noise and report.
 
     model = DPLinearClassifier(epsilon=1).fit(X, y, sites=hospital_of_each_row)

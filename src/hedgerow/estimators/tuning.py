@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose among settings of an estimator within one promise: every fit and every measurement is on one account.
 
 The promise's mu² is divided: a survey takes its usual share where something is not declared, once for all settings;

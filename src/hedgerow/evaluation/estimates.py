@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From noisy counts to an evaluation: post-processing, so every choice here is free of privacy cost.
 
 Sums and ratios are computed from the counts as released, negative ones too: cutting them off at zero would add a bias

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Federated evaluation: how well a model predicts rows that the sites held out, as a generator of two queries or more.
 
     yield ScoreHistogram(fine public bins, the model)      ->  roughly where the scores lie

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a record adds to an evaluation, and the public bins that it is counted in.
 
 Statistics are integers only, so that the same record counts the same on every machine.

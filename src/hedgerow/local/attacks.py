@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attacks on runs of one's own plan over one's own rows, beside what the ledger allows.
 
 Every run here is a real one, with real noise, over rows that were chosen by coins. What a unit adds to each release is

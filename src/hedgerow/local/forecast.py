@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan asks of everyone and what it costs, known before anyone runs it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a training in this process is: a bar in a terminal or notebook, a line now and then elsewhere, nothing for
 machines."""
 

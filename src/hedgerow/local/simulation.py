@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan's run on made-up rows, from the sites' tables to a score, before anyone shows a row.
 
 The rows follow from the plan and a seed alone. Features are independent and even over their bounds or categories; a

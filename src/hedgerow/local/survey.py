@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Survey sites that are objects in this process: sums over all of them, noise, a ledger; what estimators call.
 
 Statistics over tables of this machine are found likewise, and make a plan.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train by a plan, or evaluate a model, with all sites in one process. Estimators and commands call it.
 
 It is the real protocol: nodes that see their own rows only, the set-up and the exchanges of `secagg`, a coordinator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures of predictions of when something happens, for records of which some were followed for a while only.
 
 A record has a time, and whether the event happened then or the record was last seen then (it is censored). Events of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every record of a block contributes under a loss: kernels that read the same integers as `Loss`.
 
 Statistics are packed two to a 64-bit word while they are summed, see `unpack`. They are computed twice: with kernels,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kind of loss is made of: each has a file of its own, and a line in `hedgerow.losses.registry`.
 
 What several of them share stands here as well: the links of plain numbers and shares, averaging, and the few measures

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What types of labels with classes, and those that are numbers, have in common; a type overrides what is its own.
 
 Times to an event stand alone, in `hedgerow.losses.survival`.

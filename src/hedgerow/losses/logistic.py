@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The logistic loss, for labels of two classes."""
 
 from __future__ import annotations

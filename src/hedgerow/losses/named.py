@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Losses of a number that a plan names in [loss], with their parameters: Huber's, quantiles, expectiles.
 
 A prediction f of a label y, both scaled from the label's range to [-1, 1], has the residual r = f - y. The gradient has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Poisson loss, for counts from 0 to a public maximum; the score is the logarithm of the mean.
 
 A plan says `label.type = "count"` and `label.max`, M; a larger count counts as M, and predictions end there:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The losses: one line here makes a loss, and the type of label that it is for, exist."""
 
 from __future__ import annotations

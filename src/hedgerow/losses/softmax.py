@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The softmax loss with diagonal Hessians, for labels of three classes or more."""
 
 from __future__ import annotations

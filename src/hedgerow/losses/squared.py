@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The squared loss, for a numeric label scaled to [-1, 1]; its Hessian is the same for every record."""
 
 from __future__ import annotations

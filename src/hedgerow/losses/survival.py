@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss of a time to an event, in discrete time: chances of the event in each of K public intervals.
 
 A plan says `label.type = "survival"`, `label.event` and the ends of the intervals, t_1 < ... < t_K; the first begins at

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Losses as integer arithmetic: what one record contributes, exactly, and how large it can be.
 
 Scores are integers in units of 2**-16, so sums over trees are exact and their order does not matter. A record's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The methods: each yields queries and receives noisy sums.
 
 Here is what a method is: rules for its plans, and a program. Each method says so in its folder's `__init__.py`, and

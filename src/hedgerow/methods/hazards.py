@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run about a time to an event releases besides its trees: the baseline before them, and a line after them.
 
 Before the first tree, `FateCounts`: how many records have each code. An actuary reads the life table off them: e_j

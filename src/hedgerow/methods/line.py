@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibrates the scores of a finished model with one more noisy sum.
 
 Of scores that may be noise a method asks `LineSums`. Labels may fill a narrow part of their public bounds, and trees

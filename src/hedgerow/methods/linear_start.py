@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What models that begin with the labels or a line ask first: the mean label, and a linear model of numeric features.
 
 For a bounded number the mean is one release of two sums. A count may be far below its bound, where a sum of counts up

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A finished model at a site that it was not made at: its level and slope, by the answer of that site's rows.
 
 Sites differ in how often an event happens more than in who is at risk. So the trees stay as they are, and of scores f

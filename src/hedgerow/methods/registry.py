@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The methods: one line here makes a method exist."""
 
 from __future__ import annotations

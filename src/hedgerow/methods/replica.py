@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica of a run's program: every party that holds the plan and the releases has the same queries and model.
 
 The coordinator runs one, and so does every node, which therefore never needs to be told what it is asked: the queries

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the finished scores of numbers fit best by a loss that the plan names: one more noisy sum.
 
 Gradients are clipped, or smoothed, and trees stop before the end, so that a quantile's scores cover more or less than

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How labels lie about the scores of a finished model, and the line on which scores mean what they should.
 
 Clips and ridges bias what is learned. So after its last tree a run asks, by bin of the finished score f, how many

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run is for: to train a model by a plan, to evaluate a model, or to survey columns.
 
 A survey comes before a plan, for what the plan is to say, or is for statistics alone. A task is public, and every party

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the noise alone could have drawn: the standard deviation of the shapes that a model shows.
 
 The noise is ours, so its size is known, and all here is post-processing of the model file. It is known where features

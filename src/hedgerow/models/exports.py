@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models as files of others: XGBoost's JSON, explainable boosting machines, ONNX.
 
 docs/models.md says what each predicts and how it is read; this is what the code rests on.

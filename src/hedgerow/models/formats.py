@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The forms in which a model is written for other programs, by name. One row here makes a form exist.
 
 Nothing here imports numpy: ``hedgerow export --help`` lists the forms.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models in MLflow: what a report says as a run's parameters and metrics, and the model's file as a flavour.
 
     from hedgerow.models.mlflow import log_model

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model: what a run leaves behind, in memory and as a file.
 
 A file is one JSON object in a fixed order of keys, so equal models are equal bytes. It is read, checked and written

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of a model: what each feature does to the score. Needs the extra "plots" (matplotlib).
 
 A picture shows the model file's content only, so it may be published wherever the model may.

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan: what all parties agree on before a run."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of a commented plan, whose gaps wait for a person: what a draft asks, and what it says beside each line."""
 
 from __future__ import annotations

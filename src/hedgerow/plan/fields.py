@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plain values from others' files and messages, and the checks of a plan's fields.
 
 TOML and JSON can nest deeper than Python's stack, hold numbers that no double and no decimal text holds, and texts that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What columns' names alone suggest: they are public, as a table's header is."""
 
 from __future__ import annotations

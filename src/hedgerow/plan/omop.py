@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an OMOP database has of a person, declared: from whose tables rows come is part of what is agreed on.
 
 Concepts, windows and units are public. Each site compiles the same definition to a query of its own database

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan: the one public file that all parties agree on.
 
 Everything a run does follows from its plan: the schema, the trees, the noise, the queries. It is public, so

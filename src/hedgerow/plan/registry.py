@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan asks of losses and methods, of which it knows no more than this: types of labels, sections, checks.
 
 Both stand above plans, so they are added from there (`hedgerow.losses.registry`, `hedgerow.methods.registry`). That

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a plan is written as TOML 1.0."""
 
 from __future__ import annotations

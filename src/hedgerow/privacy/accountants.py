@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Accountants: they read events and answer with epsilon at a delta; all fail closed.
 
 An event without a known cost is an error (`hedgerow.privacy.cost`), an un-noised one is epsilon = infinity. Kinds of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What events cost, and what integer noise costs against the continuous Gaussian, bounded rigorously.
 
 Rounding a continuous Gaussian is post-processing, so the rounded mechanism is exactly mu-GDP. The discrete Gaussian of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The events that a ledger records and that an accountant reads; a meaning, once given to a type name, never changes.
 
 An event says what was released in terms of privacy alone: how much noise, how often, on which grid. It is enough to

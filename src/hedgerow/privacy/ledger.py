@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ledger: one line per release, append-only, at most one release per purpose; accountants read nothing else.
 
 What was released before a run counts with it: a plan's [[prepared]] releases. Bounds, the number of records and classes

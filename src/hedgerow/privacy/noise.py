@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Noise: exact sampling with integers alone, its source for real runs, and a seeded twin, which voids the guarantee.
 
 Drawn are the discrete Gaussian, the discrete Laplace, and the exponential mechanism.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much signal a plan's noise leaves, and what of a model was left with as much of it: by public numbers alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run takes as public: what its promise does not cover, because it is as public as the plan.
 
 Every line of it is computed from a plan or from what a survey was asked, so a report cannot leave out what its run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run promises, in numbers for machines and in plain words for people.
 
 A report is its ledger and its context, and every number in it is computed from these, so that none can say less than

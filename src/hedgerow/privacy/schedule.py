@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run asks for and what that costs, said once: from a schedule follow its rounds, lengths, words and events.
 
 A method, a survey and an evaluation each say their schedule before they run: which rounds there are, how often, and

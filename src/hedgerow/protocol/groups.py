@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums over groups of sites: what a round releases of several, and the one vector that a program makes of it.
 
 With G groups (`federation.groups`) a round is G sums over disjoint groups of the roster's sites, each with its whole

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The messages of a run, and which of them may come when.
 
 `hedgerow.codec` says how they are written. Secure aggregation's own messages travel inside as payloads that this module

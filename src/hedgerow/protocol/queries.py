@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queries: questions that every node answers with one vector of integers.
 
 A program yields queries; the sum of the nodes' vectors, with noise, is what it receives. A query says everything that a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said on a connection besides the messages of a run: how a stream begins and why it ends, gRPC's wrapping,
 the enrolment of a party that was invited, and the reports that monitors get.
 

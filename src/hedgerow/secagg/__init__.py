@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Secure aggregation as pure state machines: bytes in, bytes and the next state out.
 
 The protocol, in the order in which it happens:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The aggregator's side of one aggregation: collect masked vectors, fix the survivors, collect shares, unmask, release.
 
 One object serves one slot and one purpose. It is immutable; what cannot be used comes back as complaints that name

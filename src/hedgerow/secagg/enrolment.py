@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An epoch's set-up: the node's side (`Enrolment`), then the coordinator's (`EpochSetup`).
 
 A node advertises keys, reveals a nonce, shares its slot keys, acknowledges, and is ready. This is done once for up to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a cohort is promised, as arithmetic: threshold, survivors, echo quorum and the guaranteed honest group.
 
 n members, c of them colluding with the coordinator, threshold t, at least u survivors in any manifest.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every secret of the protocol and how it is derived; each context names all that must separate two keys."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a node masks its vectors of integers, and how the aggregator takes the masks away again.
 
 Sums wrap modulo 2^width by the machine's own arithmetic. Because the bounds on the sites' vectors together are below

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every message, in the order in which they travel, after who may take part and how all of them are signed and refused.
 
 Node numbers count from 0 in the roster's order; all numbers are big-endian; at set-up nothing is encrypted except the

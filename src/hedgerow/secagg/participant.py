@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node's side of the aggregations of one epoch: mask a vector, then answer one manifest, once for each purpose.
 
 A node persists "slot used" before its masked vector leaves, and "purpose answered" before its shares leave; a resend

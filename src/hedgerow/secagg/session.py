@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole cohort in one process: the real set-up and the real exchanges, for the local engine, tests and measurements.
 
 Every message is made, sent as bytes, parsed and checked as between machines; only the transport is missing.

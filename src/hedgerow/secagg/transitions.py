@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The legal moves of both parties as one table, every reason to refuse one, and what a step returns.
 
 Nothing else decides what may happen when: the state machines ask `advance` and raise the codes of the row they are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The public view of one epoch: members, keys, graph, ready nodes. Every party computes it from the same messages.
 
 Only slot keys are not every party's: a bundle signs their hash, and each node is given those of its neighbours.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The coordinator of a run: `RunSession` turns events into messages for sites, `run_coordinator` carries it out.
 
 The session has no socket and no clock. Everything is journalled before the messages that depend on it are returned.

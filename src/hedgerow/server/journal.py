@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The coordinator's journal: what was said and released, on the disk before anyone can see it.
 
 A coordinator that was killed and started again reads the journal and goes on where it was: the same run, the same

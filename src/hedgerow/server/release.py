@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums become releases: the noise is added, the ledger is charged, and what cannot be a sum over records is refused.
 
 This is the only place where a sum becomes a release: the noise is drawn once per purpose, the ledger refuses a second

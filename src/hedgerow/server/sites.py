@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the sites of a run stand, what they have cost the others, and who may be in an epoch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a run is: the coordinator's events, folded into reports and shown outside the run's thread.
 
 Events hold public facts only, never a number that came from a site. The run's thread only notes them; reports are made,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What noisy counts say of a column: its kind, its bounds, its classes. All of it is post-processing of releases.
 
 All numbers here are in records. A count is believed where it stands above its noise by several standard deviations, by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kaplan-Meier curves by group: who is still without an event at the ends of public intervals, from one noisy sum.
 
 A record adds one to one cell, of its group and of what is known of its time (`survival_codes`). With the noisy counts

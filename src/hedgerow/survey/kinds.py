@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kinds of cells that a survey counts; by themselves, for commands that read cells load no compiled code for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The survey: a generator that yields questions about raw cells, one after the other, and returns what they say.
 
 Which there are, and what share of the budget each takes, stands in `hedgerow.survey.questions`. Only what is not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a record adds to a survey: counts over public bins of its raw cells; and a site, which adds them up.
 
     query        a record adds                                                            squared norm, in units

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a survey is asked, and the budget that its questions share.
 
     stage    query            what for                                                      plan     table

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a survey is asked for: the gaps of a plan, to be filled before it is run, or statistics of a whole table.
 
     [label]                                   [[features]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What noisy counts say of a column of a table: shares, histograms, quantiles, means, and a label's classes by bin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Split candidates: which cells of the public grid a tree may cut between, and how releases change them.
 
 A candidate is a cell number c of a feature: cells up to c go left. ``uniform`` and ``log`` fix them in the plan.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which features each tree may ask for.
 
     cyclical   tree t takes the next k features of a public random order (CCS'22, section 5.1; k = 1 gives an EBM)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Named methods as settings of a plan: the methods of Maddock et al., CCS'22, of four further papers, and our default.
 
 Pure data. A preset is the [model] section of a plan, that of its algorithm, and the accountant, with its source;

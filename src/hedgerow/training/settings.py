@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings of a run: a plan whose every "auto" has been decided, and what follows from them for a run's releases.
 
 Each method has its own rule, on public quantities only; that of boosted trees is in `hedgerow.methods.boosting`.

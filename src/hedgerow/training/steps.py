@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every program is made of: its fixed parts, what it has so far, and the rule for leaves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engines, by name: what carries a run's messages. One line here makes an engine exist."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The seam for carriers that only hand envelopes over, and the hub that stands on it. No carrier needs to be trusted.
 
 A `Carrier` knows which nodes there are, takes an envelope for one and brings back the reply: Flower's grid, NVFlare's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connections of a listening port: how many there may be, which of them make room when there are too many, and
 whether a request over HTTP was meant for this machine.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Envelopes: what a carrier hands over, sealed end to end, so that it can neither read nor change it.
 
 Who carries a run's messages, such as Flower's SuperLink, sees all of them. What one node sends, together with what the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engine `grpc`, the coordinator's end: nodes dial in over mutual TLS and keep one stream each.
 
 Only certificates of the roster complete a TLS handshake, and the certificate decides which site a node is. A second

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What both ends of the engine `grpc` share (settings, the event loop of the process, a stream after its handshake),
 and the ends that dial out.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who a party is to the others, and its files on disk.
 
 An identity is an Ed25519 key that signs, a pinned TLS certificate, and a proof that they belong together. The

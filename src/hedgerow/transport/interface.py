@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an engine is: it carries messages between one coordinator and its nodes, and knows nothing of what they say.
 
 The coordinator's end is a `Hub`, a node's end an `Uplink`. Messages are bytes; they arrive whole, at most once, and in

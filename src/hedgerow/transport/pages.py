@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A port for HTTP, whoever knocks at it: so many connections at once, so many seconds for each to ask.
 
 uvicorn bounds neither: its `limit_concurrency` counts requests, and a connection that never ends its request stays.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Public grids: the cells that every value falls into, at whichever site.
 
 A grid is fixed by the plan before any data is seen. All split candidates, thresholds and histograms are made of its

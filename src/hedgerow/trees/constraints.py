@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan says people know already: how scores go with a feature, and which features may meet.
 
 **Directions.** A feature's codes are steps, from one value to the next; a missing value is on none of them. By how much

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ensemble: fitted trees over a public grid, what their sums mean, and how they stand in a file.
 
 In a file each tree is complete: 2**depth - 1 nodes numbered as in a heap (see `TreeBatch`).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Greedy splits from noisy sums: which split scores best, and what the levels so far leave to be split.
 
 Trees grow level by level over the bins between candidates. What a node can still hold follows from the structure alone:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums per node, feature and bin for trees that grow level by level.
 
 As in `hedgerow.trees.leaf_sums`, all of it is integers, records are visited in blocks, and two statistics share a word

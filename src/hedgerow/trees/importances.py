@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a model's trees say about its features, of all records and of one, read off the model file alone.
 
 Everything here is post-processing of released numbers: leaf values and, where the model kept them, leaf weights (noisy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums of statistics over the leaves of trees, in which most rounds spend their time.
 
 One pass over the records adds the last trees' values to the scores and sums the statistics over the leaves of the next

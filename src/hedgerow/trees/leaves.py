@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From noisy leaf sums to leaf values: post-processing, so every choice here is free of privacy cost.
 
     newton, gradient   value = -learning_rate * clip(G / (H + ridge), leaf_clip)        CCS'22, equations 3 and 4;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a release must look like if it is a sum over records, wherever they are: checks that cost no privacy.
 
 A sum under masks is garbage as soon as one site's vector is. What honest sites send is bounded by more than the size of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Totally random trees: structures drawn from public randomness and public candidates, before any record is asked.
 
 The randomness is a stream that anyone can expand again from the plan's seed, so a node can check that the coordinator

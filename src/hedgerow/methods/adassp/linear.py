@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linear models over a public grid: their equations, their design matrix, and the sums that a node makes for them.
 
 A record's value of a feature is one of at most 256 codes, so whatever a linear model makes of a feature is a table from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boosted AdaSSP: linear models fitted to gradients, as one generator of queries.
 
     yield GramMatrix            ->  X^T X + noise, once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings of boosted AdaSSP: every "auto" decided from public numbers, and the noise of its two statistics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last release of boosted trees, by which finished scores are calibrated: each says all about itself in one place.
 
 It says what it asks, with which sensitivity, and what it makes of the answer; what is charged follows from the question

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boosted trees: the framework of Maddock et al., CCS'22, as one generator of queries.
 
     for every batch of B trees:

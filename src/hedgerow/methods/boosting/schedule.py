@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings of boosted trees, what they ask for, and what part of a run's noise that takes.
 
 How they are decided is in `hedgerow.methods.boosting.settings`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the settings of boosted trees are decided: a rule on public quantities only, and the noise.
 
 The rule and the evidence for it are in docs/defaults.md. Here stand what is usual, what a plan says itself, where

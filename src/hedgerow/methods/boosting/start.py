@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What boosted trees begin with: each start says all about itself in one place.
 
 A start asks before the first tree that asks for sums. It says what it asks, in this order, with which sensitivity; what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DP-XGBoost: the section [dp_xgboost] of a plan, and where the method's parts are."""
 
 from __future__ import annotations

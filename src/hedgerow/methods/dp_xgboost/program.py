@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DP-XGBoost: greedy trees under pure differential privacy, as one generator of queries.
 
     of a regression, once:   yield PureLeafSums       ->  the mean label, from which scores begin

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings of DP-XGBoost: every "auto" decided from public numbers, and how epsilon is divided among releases."""
 
 from __future__ import annotations

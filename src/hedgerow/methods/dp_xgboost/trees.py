@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss of DP-XGBoost, its kinds of query, and the gains of its split candidates.
 
 The loss is the squared one, on labels in [-1, 1], with gradients of at most 1. Gains come from exact sums, in integers,

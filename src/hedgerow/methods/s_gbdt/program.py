@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """S-GBDT (Kirschte, Peinemann et al., arXiv 2309.12041v1) as one generator of queries.
 
     yield LabelSums                    ->  noisy sum of the labels, noisy number of records: the initial score

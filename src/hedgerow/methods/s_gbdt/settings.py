@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings of S-GBDT and its linear start: noise, filter and initial score, from public quantities only.
 
 Every "auto" is decided from the parameters that its authors found best (docs/s-gbdt.md). A run over samples is bounded

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What S-GBDT adds to boosting: its loss, its kind of query, the individual Renyi filter, and its random trees.
 
 The loss: the paper adds noise of variance sigma² / (2 r1) to the support and sigma² / (2 r2) to the sum of gradients
