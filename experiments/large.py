@@ -8,6 +8,7 @@ rows. Last is the model's digest: of as many rows it is one, wherever the codes 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -80,14 +81,16 @@ class MadeTable:
 add_source("made", MadeTable)
 
 
-def _plan(n_rows: int, n_trees: int) -> Plan:
+def _plan(n_rows: int, n_trees: int, interaction: str) -> Plan:
     features = [{"name": name, "type": "numeric", "min": 0.0, "max": 1.0} for name in NAMES]
+    size = {"interaction_size": 1} if interaction == "cyclical" else {}
+    model = {"n_trees": n_trees, "max_depth": 4, "batch_size": 25, "structure_seed": 1, "interaction": interaction}
     return Plan.from_dict(
         {
             "version": 1, "name": "large", "features": features,
             "label": {"name": "y", "type": "binary", "classes": ["0", "1"]},
             "privacy": {"epsilon": 1.0, "delta": 1e-9, "n_records": n_rows},
-            "model": {"n_trees": n_trees, "max_depth": 4, "batch_size": 25, "structure_seed": 1},
+            "model": {**model, **size},
         }
     )  # fmt: skip
 
@@ -106,9 +109,9 @@ class _Memory(threading.Thread):
             time.sleep(0.1)
 
 
-def _hedgerow(n_rows: int, n_trees: int, folder: Path | None) -> tuple[float, float, str]:
+def _hedgerow(n_rows: int, n_trees: int, interaction: str, folder: Path | None) -> tuple[float, float, str]:
     """Seconds of processor time until the codes are there, and until the model is; and the digest of its file."""
-    plan, tables, start = _plan(n_rows, n_trees), {"site": f"made://{n_rows}"}, time.process_time()
+    plan, tables, start = _plan(n_rows, n_trees, interaction), {"site": f"made://{n_rows}"}, time.process_time()
     memory = None if folder is None else ExternalMemory.of(folder, plan, tables)
     rows = {name: data for name, (data, _) in read_bounded(tables, plan, memory=memory).items()}
     read = time.process_time()
@@ -142,11 +145,11 @@ def _xgboost(n_rows: int, n_trees: int, folder: Path) -> tuple[float, float, str
     return read - start, time.process_time() - read, hashlib.sha256(booster.save_raw()).hexdigest()
 
 
-def _alone(kind: str, n_rows: int, n_trees: int, where: Path) -> dict[str, Any]:
+def _alone(kind: str, n_rows: int, options: argparse.Namespace) -> dict[str, Any]:
     """What one process found: seconds of both steps, bytes, digest."""
     command = [sys.executable, "-m", "experiments", "large", "--only", kind, "--rows", str(n_rows)]
-    with tempfile.TemporaryDirectory(dir=where) as folder:
-        command += ["--trees", str(n_trees), "--folder", folder]
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        command += ["--trees", str(options.trees), "--interaction", options.interaction, "--folder", folder]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -160,21 +163,24 @@ def main(argv: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="on a disk with room for 60 bytes a row")
     parser.add_argument("--only", default="", help="unused by hand: one process's part")
+    text = "the plan's; with cyclical trees of one feature the disk needs 20 bytes a row"
+    parser.add_argument("--interaction", default="auto", choices=("auto", "cyclical"), help=text)
     options = parser.parse_args(argv)
-    where = Path(options.folder)
     if options.only:
-        memory = _Memory()
+        memory, folder = _Memory(), Path(options.folder)
         memory.start()
-        act = {"mapped": _hedgerow, "xgboost": _xgboost}.get(options.only)
-        _hedgerow(FEW, options.trees, None)
+        _hedgerow(FEW, options.trees, options.interaction, None)
         before, memory.most = memory.most, 0
-        seconds, training, digest = (
-            act(options.rows, options.trees, where) if act else _hedgerow(options.rows, options.trees, None)
-        )
+        if options.only == "xgboost":
+            seconds, training, digest = _xgboost(options.rows, options.trees, folder)
+        else:
+            own = folder if options.only == "mapped" else None
+            seconds, training, digest = _hedgerow(options.rows, options.trees, options.interaction, own)
         print(json.dumps({"read": seconds, "train": training, "bytes": memory.most - before, "digest": digest}))
         return 0
-    print(f"x {N_FEATURES} numbers, {options.trees} trees of depth 4, one thread, {os.cpu_count()} processors,")
-    print(f"load {os.getloadavg()[1]:.1f}, {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GB")
+    print(f"x {N_FEATURES} numbers, {options.trees} trees of depth 4, {options.interaction}, one thread,")
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    print(f"{os.cpu_count()} processors, load {os.getloadavg()[1]:.1f}, {size:.0f} GB")
     titles = f"{'rows':>13} {'read s':>7} {'train s':>8} {'rows/s':>11} {'bytes/row':>9} {'beyond the cache':>16}"
     print(f"{'':<28} {titles}")
     for name, kind, n_rows in (
@@ -183,7 +189,7 @@ def main(argv: list[str]) -> int:
         ("Hedgerow, mapped codes", "mapped", options.equal),
         ("XGBoost, external memory", "xgboost", options.xgboost),
     ):
-        alone = _alone(kind, n_rows, options.trees, where)
+        alone = _alone(kind, n_rows, options)
         speed, each = n_rows / (alone["read"] + alone["train"]), alone["bytes"] / n_rows
         print(
             f"{name:<28} {n_rows:>13,} {alone['read']:>7.1f} {alone['train']:>8.1f} {speed:>11,.0f} {each:>9.2f}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -201,3 +204,17 @@ def test_what_a_part_refuses_the_node_refuses() -> None:
     query = queries_of(TrainingTask(plan.with_structure_seed(5)))[0][0]
     with pytest.raises(RemoteProtocolError, check=coded("ensemble-out-of-step")):
         node.answer(replace(query, ensemble_size=3))
+
+
+# Ray ------------------------------------------------------------------------------------------------------------------
+
+CHECK = Path(__file__).parents[2] / "deploy" / "shards-check"
+
+
+@pytest.mark.slow
+def test_real_actors_over_a_network_make_the_local_engines_model() -> None:
+    """As a site's owner types it: 1, 2 and 7 parts of a folder of Parquet, and an actor that is killed in the run."""
+    pytest.importorskip("ray")
+    hedgerow = Path(sys.executable).with_name("hedgerow")
+    done = subprocess.run([CHECK], env={**os.environ, "HEDGEROW": str(hedgerow)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1][-14:]) == (0, "byte for byte."), done.stderr
