@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.data.units import round_bounds
+from hedgerow.data.site_data import round_bounds
 from hedgerow.trees import binning
 from hedgerow.trees.binning import FeatureGrid, Grid, build_grid
 from tests.builders import make_plan

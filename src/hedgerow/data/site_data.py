@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,18 +21,10 @@ from hedgerow.data.lines import LineCounts
 from hedgerow.data.mapped import ExternalMemory, Stretches, make_zeros
 from hedgerow.data.parts import Part
 from hedgerow.data.sources import Location, open_table, read_records
-from hedgerow.data.units import (
-    ContributionReport,
-    Records,
-    RowsLeftOut,
-    count_beyond,
-    hash_rows,
-    hash_texts,
-    rows_within_bounds,
-)
+from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, hash_rows, hash_texts, rows_within_bounds
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
-from hedgerow.trees.binning import CodeArray, FloatArray, Grid, PlaceArray, build_grid
+from hedgerow.trees.binning import UNKNOWN_CATEGORY, CodeArray, FloatArray, Grid, PlaceArray, build_grid
 
 
 class Recoded(NamedTuple):
@@ -192,6 +184,22 @@ class SiteRows:
     unfit: RowsLeftOut = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
     lines: LineCounts | None = None
+
+
+def round_bounds(plan: Plan) -> NDArray[np.float32]:
+    """The bounds of the features in single precision, which is how values are binned: [2, n_features], 0 for none."""
+    return np.array([[own.min or 0, own.max or 0] for own in plan.features], dtype=np.float32).T
+
+
+def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple[str, int]]:
+    """Each feature's name, and how many of its values are clamped or not listed.
+
+    Args:
+        features: as in `Records`.
+    """
+    for feature, column, (low, high) in zip(plan.features, features, round_bounds(plan).T, strict=True):
+        outside = column == UNKNOWN_CATEGORY if feature.is_categorical else (column < low) | (column > high)
+        yield feature.name, int(np.count_nonzero(outside))
 
 
 def site_rows_from_records(

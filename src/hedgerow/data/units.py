@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -155,22 +155,6 @@ class Records:
             unit=None if self.unit is None else self.unit[indices],
             n_records=len(indices),
         )
-
-
-def round_bounds(plan: Plan) -> NDArray[np.float32]:
-    """The bounds of the features in single precision, which is how values are binned: [2, n_features], 0 for none."""
-    return np.array([[own.min or 0, own.max or 0] for own in plan.features], dtype=np.float32).T
-
-
-def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple[str, int]]:
-    """Each feature's name, and how many of its values are clamped or not listed.
-
-    Args:
-        features: as in `Records`.
-    """
-    for feature, column, (low, high) in zip(plan.features, features, round_bounds(plan).T, strict=True):
-        outside = column == UNKNOWN_CATEGORY if feature.is_categorical else (column < low) | (column > high)
-        yield feature.name, int(np.count_nonzero(outside))
 
 
 def list_needed_columns(plan: Plan, *, with_label: bool = True, with_unit: bool | None = None) -> tuple[str, ...]:

@@ -34,16 +34,8 @@ from hedgerow.data.arrow import as_columns, collect, list_categories, require_di
 from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, read_texts
 from hedgerow.data.drafts import ask_about_texts
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.data.site_data import HeldValues, SiteData
-from hedgerow.data.units import (
-    MANY,
-    ContributionReport,
-    RowCount,
-    count_beyond,
-    read_feature,
-    round_bounds,
-    rows_within_bound,
-)
+from hedgerow.data.site_data import HeldValues, SiteData, count_beyond, round_bounds
+from hedgerow.data.units import MANY, ContributionReport, RowCount, read_feature, rows_within_bound
 from hedgerow.errors import DataError, PlanError, UsageError, warn_caller
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import MIN_MASKED_COHORT, train
