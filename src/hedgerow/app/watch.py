@@ -112,7 +112,9 @@ class RunView:
             "dropout": dropouts, "refusal": refusals, "round begun again": report.rounds_abandoned,
             "stream refused": sum(report.streams_refused.values()),
         }  # fmt: skip
-        troubles = [_pluralize(count, what) for what, count in counts.items() if count]
+        troubles = []
+        for noun, count in ((what.partition(" "), count) for what, count in counts.items() if count):
+            troubles.append(f"{count} {noun[0]}{'s' * (count != 1)}{noun[1]}{noun[2]}")
         tally = Counter(site.state for site in report.sites)
         return {
             "title": f"{kind} {report.run_id.hex()[:8]}",
@@ -180,11 +182,6 @@ def in_words(events: Iterable[EventReport]) -> list[dict[str, str]]:
 def sentence(said: str) -> str:
     """A remark as a sentence; nothing for nothing."""
     return f"{_capital(said)}." if said else ""
-
-
-def _pluralize(count: int, what: str) -> str:
-    noun, *more = what.split(" ", 1)
-    return " ".join([f"{count} {noun}{'s' * (count != 1)}", *more])
 
 
 def _capital(said: str) -> str:

@@ -133,7 +133,11 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         base.store_parameters(self, locals())
 
     def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
-        y, weights = _one_column(y, X), self._read_class_weights()
+        y, given = _one_column(y, X), getattr(self, "class_weight", None)
+        # Which classes there are may be known only when they are found.
+        weights: dict[Any, Any] = dict(given) if isinstance(given, Mapping) else {} if given is None else {None: None}
+        if not all(isinstance(own, numbers.Real) and float(own) > 0 for own in weights.values()):
+            raise self._wrong_weights()
         cells = _read_values(y)
         if self._finds_classes and cells is not None:
             # What the labels are is found as of a feature: one of them may have decided the type of all.
@@ -173,14 +177,6 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
     def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         # Whether a row is of a class that was found depends on that row and on what was released.
         return labels >= 0 if self._finds_classes else None
-
-    def _read_class_weights(self) -> Mapping[Any, float]:
-        """What is declared of classes; which there are may be known only when they are found."""
-        given: Any = getattr(self, "class_weight", None)
-        weights: dict[Any, Any] = dict(given) if isinstance(given, Mapping) else {} if given is None else {None: None}
-        if not all(isinstance(own, numbers.Real) and float(own) > 0 for own in weights.values()):
-            raise self._wrong_weights()
-        return weights
 
     def _wrong_weights(self) -> UsageError:
         expected = (

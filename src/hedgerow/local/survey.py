@@ -308,23 +308,22 @@ def table_survey(
     Args:
         is_clear: whether sums of several sites were added up without masks.
     """
+    public = []
+    for column in asked.columns:
+        # Of a column its name is public, and what is declared of it; statistics find the rest.
+        bounds = {} if column.bounds is None else dict(zip(("min", "max"), column.bounds, strict=True))
+        declared = bounds | ({"categories": list(column.categories)} if column.categories else {})
+        kind = "categorical" if column.categories else column.kind
+        role, origin = "label" if column.name == asked.label else "feature", DECLARED if kind else FOUND
+        public.append(PublicColumn(column.name, role, kind, origin, tuple(declared.items())))
     context = replace(
         PrivacyContext.from_plan(asked.carrier, seeded=noise.seeded, approximate=noise.approximate),
         n_records=max(1, round(found.n_records.value)),
         sums_in_clear=is_clear,
-        public=PublicInputs(tuple(_public(column, asked) for column in asked.columns) + list_units(asked.carrier)),
+        public=PublicInputs((*public, *list_units(asked.carrier))),
     )
     report = check_cost(ledger, context) if asked.epsilon < math.inf else build_report(ledger, context)
     return TableSurvey(found, ledger, report)
-
-
-def _public(column: AskedColumn, asked: OpenTable) -> PublicColumn:
-    """What statistics take as public of a column: its name, and what is declared of it; they find the rest."""
-    bounds = {} if column.bounds is None else dict(zip(("min", "max"), column.bounds, strict=True))
-    categories = {"categories": list(column.categories)} if column.categories else {}
-    kind = "categorical" if column.categories else column.kind
-    role = "label" if column.name == asked.label else "feature"
-    return PublicColumn(column.name, role, kind, DECLARED if kind else FOUND, tuple({**bounds, **categories}.items()))
 
 
 # The plan that follows -----------------------------------------------------------------------------------------------

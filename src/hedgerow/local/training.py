@@ -369,12 +369,7 @@ def recalibrate_model(
     scores = np.zeros((plan.label.n_outputs, data.n_records), dtype=np.int32)
     site = ScoredSite(plan, SiteRecords(codes, data.labels, scores), n_threads)
     releaser = Releaser(noise, ledger=model.ledger)
-    try:
-        query = next(program)
-        while True:
-            query = program.send(releaser.release(query, query.answer(site)))
-    except StopIteration as finished:
-        found: Recalibration = finished.value
+    found = play(program, lambda query: releaser.release(query, query.answer(site)))
     context = replace(evaluation_context(plan, epsilon, delta, noise), noise_mode="server")
     cost = check_cost(Ledger(releaser.ledger.releases[len(model.ledger) :]), context)
     report = build_report(releaser.ledger, model.report.with_evaluation(cost))

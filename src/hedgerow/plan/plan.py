@@ -446,6 +446,9 @@ class Plan:
         features = table.get("features")
         if not isinstance(features, list | tuple) or not features:
             raise refuse("features", features, "at least one [[features]] table")
+        prepared = table.get("prepared", [])
+        if not isinstance(prepared, list | tuple):
+            raise refuse("prepared", prepared, "[[prepared]] tables, as a survey writes them")
         plan = cls(
             name=text(table.get("name", "plan"), "name"),
             privacy=read_section(Privacy, table.get("privacy", {}), "privacy"),
@@ -454,7 +457,7 @@ class Plan:
             model=read_section(ModelSection, table.get("model", {}), "model"),
             federation=read_section(FederationSection, table.get("federation", {}), "federation"),
             loss=_read_loss(table.get("loss")),
-            prepared=_read_prepared(table.get("prepared", [])),
+            prepared=tuple(read_section(Prepared, item, f"prepared[{i}]") for i, item in enumerate(prepared)),
             omop=read_omop(table.get("omop")),
         )
         plan = dataclasses.replace(plan, own=_own_section(table, plan.model))
@@ -730,12 +733,6 @@ def _days(value: Any, path: str) -> float:
     except (OverflowError, TypeError, ValueError):
         expected = 'a date of the years 1 to 9999, in quotation marks: "2020-01-31" or "2020-01-31T12:30:00"'
         raise refuse(path, value, expected) from None
-
-
-def _read_prepared(tables: Any) -> tuple[Prepared, ...]:
-    if not isinstance(tables, list | tuple):
-        raise refuse("prepared", tables, "[[prepared]] tables, as a survey writes them")
-    return tuple(read_section(Prepared, item, f"prepared[{i}]") for i, item in enumerate(tables))
 
 
 def _read_loss(table: Any) -> NamedLoss | None:

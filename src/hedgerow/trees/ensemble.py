@@ -363,7 +363,10 @@ class _TreeReader:
     def _codes(self, codes: object, feature: FeatureGrid) -> list[int]:
         wrong = f"a set of {self._name} is not a list of ascending codes of a categorical feature"
         if feature.n_codes > MAX_BYTE_CODES:
-            codes = _codes_of_bits(codes)
+            # They are written as bits.
+            is_bits = isinstance(codes, str) and not len(codes) % 2 and set(codes) <= set("0123456789abcdef")
+            bits = np.frombuffer(bytes.fromhex(str(codes)) if is_bits else b"", dtype=np.uint8)
+            codes = np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist() if is_bits else None
         if not isinstance(codes, list) or not all(type(code) is int for code in codes):
             raise ModelError("model-invalid", fault=wrong)
         in_range = all(0 <= code < feature.n_codes for code in codes)
@@ -380,15 +383,6 @@ class _TreeReader:
             fault = f"{field} of {self._name} has a number outside {low} to {high}"
             raise ModelError("model-invalid", code=code, fault=fault)
         return numbers
-
-
-def _codes_of_bits(text: object) -> list[int] | None:
-    """The codes of a set that is written as bits; None for what is no such text."""
-    if not isinstance(text, str) or len(text) % 2 or not set(text) <= set("0123456789abcdef"):
-        return None
-    bits = np.unpackbits(np.frombuffer(bytes.fromhex(text), dtype=np.uint8), bitorder="little")
-    found: list[int] = np.flatnonzero(bits).tolist()
-    return found
 
 
 def _integer(table: Mapping[str, Any], field: str, low: int, high: int) -> int:

@@ -169,6 +169,9 @@ def list_tree_rounds(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds
     """
     loss, bins, k = settings.loss(plan), bound_bins(plan), settings.features_asked(plan)
     rows, paid_bins, n_levels = plan.privacy.rows_per_unit, _paid_bins(plan), settings.n_levels_asked(plan)
+    # A curve's room for gradients is rounded anew by each doubling.
+    possible = range(bound_doublings(loss) + 1) if loss.kind == "curve" else range(1)
+    least_squared = [double_residuals(loss, doublings).sensitivity_squared(0) for doublings in possible]
     found = _rounds_of_candidates(plan, settings)
     for n_trees, n_batches in _batches(settings).items():
         for level in range(n_levels):
@@ -187,18 +190,12 @@ def list_tree_rounds(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds
                 grid_length=n_trees * n_paid * loss.n_statistics,
                 bound=loss.bound(),
                 sensitivity_squared=loss.norm_squared * per_record * rows * rows,
-                least_squared=_bound_least_squared(loss) * per_record * rows * rows,
+                least_squared=min(least_squared) * per_record * rows * rows,
                 noise_multiplier=settings.noise_multiplier / math.sqrt(per_record),
                 count=n_batches,
             )
             found.append(alike)
     return found
-
-
-def _bound_least_squared(loss: Loss) -> int:
-    """The smallest squared sensitivity of a tree. A curve's room for gradients is rounded anew by each doubling."""
-    possible = range(bound_doublings(loss) + 1) if loss.kind == "curve" else range(1)
-    return min(double_residuals(loss, doublings).sensitivity_squared(0) for doublings in possible)
 
 
 def weigh_trees(plan: Plan, settings: BoostingSettings) -> float:
