@@ -10,18 +10,7 @@ from typing import ClassVar
 
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import RECORD_NORM, Loss
-from hedgerow.methods.dp_xgboost import DpXgboost
-from hedgerow.methods.dp_xgboost.trees import (
-    SCORE_UNIT_OF_GAIN,
-    PureHistogram,
-    PureLeafSums,
-    PureNodeHistograms,
-    PureSpreadSums,
-    SplitSelection,
-    dp_xgboost_loss,
-    l1_sensitivity,
-    score_range,
-)
+from hedgerow.methods.dp_xgboost import DpXgboost, trees
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import bisect, get_accountant
 from hedgerow.privacy.cost import amplify_epsilon
@@ -74,7 +63,7 @@ class DpXgboostSettings(Settings):
     def loss(self, plan: Plan) -> Loss:
         """See `Settings.loss`: (gradient, count)."""
         own = DpXgboost.of(plan)
-        return dp_xgboost_loss(plan.label.kind.is_number, own.gradient == "filter", own.count_weight)
+        return trees.dp_xgboost_loss(plan.label.kind.is_number, own.gradient == "filter", own.count_weight)
 
     def schedule(self, plan: Plan) -> Schedule:
         return Schedule(_alike_rounds(plan, self, self.scales))
@@ -124,12 +113,12 @@ def sensitivities(plan: Plan, loss: Loss) -> tuple[Sensitivity, Sensitivity, Sen
     """Of the start, of the sketch, of a level's splits (choices, or noisy histograms), and of the leaves."""
     rows, m = plan.privacy.rows_per_unit, len(plan.features)
     count = loss.largest_statistic(1)
-    leaves = Sensitivity(l1_sensitivity(loss) * rows, loss.norm_squared * rows * rows)
+    leaves = Sensitivity(trees.l1_sensitivity(loss) * rows, loss.norm_squared * rows * rows)
     # One record adds one count, or its statistics, to one bin of every feature.
     sketch = Sensitivity(m * count * rows, m * (count * rows) ** 2)
     splits = Sensitivity(leaves.size * m, leaves.squared * m)
     if DpXgboost.of(plan).splits == "exponential":
-        splits = Sensitivity(score_range(SCORE_UNIT_OF_GAIN, rows), splits.squared, is_choice=True)
+        splits = Sensitivity(trees.score_range(trees.SCORE_UNIT_OF_GAIN, rows), splits.squared, is_choice=True)
     # The start is the leaves of a tree that sends every record to the first.
     return leaves, Sensitivity(RECORD_NORM * rows, (RECORD_NORM * rows) ** 2), sketch, splits, leaves
 
@@ -191,14 +180,14 @@ def _alike_rounds(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]
         return AlikeRounds(query, count, n_choices=n_choices)
 
     found = [
-        alike(PureLeafSums, 2 * n_leaves, loss.bound(), of_start, n_starts),
-        alike(PureSpreadSums, 1, RECORD_NORM, of_spread, n_starts),
-        alike(PureHistogram, bins, loss.largest_statistic(1), of_sketch, n_sketches),
+        alike(trees.PureLeafSums, 2 * n_leaves, loss.bound(), of_start, n_starts),
+        alike(trees.PureSpreadSums, 1, RECORD_NORM, of_spread, n_starts),
+        alike(trees.PureHistogram, bins, loss.largest_statistic(1), of_sketch, n_sketches),
     ]
     for level in levels:
-        kind, n_choices = (SplitSelection, 2**level) if chooses else (PureNodeHistograms, 0)
+        kind, n_choices = (trees.SplitSelection, 2**level) if chooses else (trees.PureNodeHistograms, 0)
         found.append(alike(kind, 2 * 2**level * bins, loss.bound(), of_splits, n_trees, n_choices))
-    found.append(alike(PureLeafSums, 2 * n_leaves, loss.bound(), of_leaves, n_trees))
+    found.append(alike(trees.PureLeafSums, 2 * n_leaves, loss.bound(), of_leaves, n_trees))
     return tuple(own for own in found if own.count)
 
 
