@@ -113,8 +113,10 @@ class RunView:
             "stream refused": sum(report.streams_refused.values()),
         }  # fmt: skip
         troubles = []
-        for noun, count in ((what.partition(" "), count) for what, count in counts.items() if count):
-            troubles.append(f"{count} {noun[0]}{'s' * (count != 1)}{noun[1]}{noun[2]}")
+        for what, count in counts.items():
+            if count:
+                noun, gap, rest = what.partition(" ")
+                troubles.append(f"{count} {noun}{'s' * (count != 1)}{gap}{rest}")
         tally = Counter(site.state for site in report.sites)
         return {
             "title": f"{kind} {report.run_id.hex()[:8]}",

@@ -57,6 +57,7 @@ from hedgerow.server.release import (
     run_program,
 )
 from hedgerow.survey.statistics import BAND
+from hedgerow.training.steps import play
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import ScoredSite, SiteRecords
 
