@@ -128,7 +128,11 @@ class PrivacyContext:
             n_prepared=len(plan.prepared),
             sums_in_clear=not plan.federation.secure_aggregation,
             n_groups=plan.federation.groups,
-            authors=tuple(_describe_part(part) for part in list_foreign_parts(plan)),
+            authors=tuple(
+                f"the {part['what']} {' '.join(filter(None, (part['name'], part['version'])))} "
+                f"({'module ' + part['module'] if part['module'] else 'which is not installed'})"
+                for part in list_foreign_parts(plan)
+            ),
             public=PublicInputs.from_plan(plan),
         )
 
@@ -377,13 +381,23 @@ class PrivacyReport(PrivacyContext):
 
     def facts(self, subject: str = "the model", sites: Sequence[str] = ()) -> list[tuple[str, str]]:
         """The lines of `text` by name; one without a name goes on with what stands above it. Arguments as there."""
+        protected = "each record; a person with several records is protected less (rows of a person)"
+        if self.unit != "record":
+            rows = f"each {self.unit}, of whom at most {self.max_rows_per_unit} row(s) at each site were used"
+            where = f"{self.sites_per_unit} site(s) at most"
+            protected = f"{rows}, and who has rows at {where} (with rows at more, one is protected less)"
+        request = ""
+        if self.epsilon_requested is not None:
+            of_training = " for the training" if any(release.is_later for release in self.ledger) else ""
+            request = f" (requested{of_training}: {_number(self.epsilon_requested)})"
+        word = "no part of Hedgerow: what one record may add to its sums is its author's word (hedgerow check-method)"
         return [
-            ("epsilon spent", f"{_number(self.epsilon)} at delta {self.delta:.3g}{self._describe_request()}"),
+            ("epsilon spent", f"{_number(self.epsilon)} at delta {self.delta:.3g}{request}"),
             *(("", line) for line in self._describe_account()),
-            ("protects", self._unit()),
+            ("protects", protected),
             ("neighbouring data", f"{self.adjacency} {'record' if self.unit == 'record' else self.unit}"),
             *self._describe_releases(),
-            *self._describe_authors(),
+            *[("made by" if not at else "", f"{author}, {word}") for at, author in enumerate(self.authors)],
             *([("in words", _in_words(self, subject))] if self.guarantee == "holds" else []),
             *self._limits(sites),
         ]
@@ -436,11 +450,6 @@ class PrivacyReport(PrivacyContext):
             facts.append(("sums of sites", "in the clear: the party that added them up could see each site's own"))
         return facts
 
-    def _describe_authors(self) -> list[tuple[str, str]]:
-        """What is no part of Hedgerow, and what that means."""
-        said = "no part of Hedgerow: what one record may add to its sums is its author's word (hedgerow check-method)"
-        return [("made by" if not at else "", f"{author}, {said}") for at, author in enumerate(self.authors)]
-
     def _limits(self, sites: Sequence[str]) -> list[tuple[str, str]]:
         """What the promise is not: for a person with several rows, over several runs, and of what is public."""
         facts = []
@@ -487,24 +496,6 @@ class PrivacyReport(PrivacyContext):
         amount = f"{count} of them, for which it is epsilon {_number(self.epsilon_of_rows(count), 3)} together"
         said = f"by privacy.line_breaks one line of a file may have a say in more than one {self.unit}: in {amount}"
         return [("lines of a CSV", said)] if count > 1 else []
-
-    def _describe_request(self) -> str:
-        if self.epsilon_requested is None:
-            return ""
-        is_evaluated = any(release.is_later for release in self.ledger)
-        return f" (requested{' for the training' if is_evaluated else ''}: {_number(self.epsilon_requested)})"
-
-    def _unit(self) -> str:
-        if self.unit == "record":
-            return "each record; a person with several records is protected less (rows of a person)"
-        rows = f"each {self.unit}, of whom at most {self.max_rows_per_unit} row(s) at each site were used"
-        where = f"{self.sites_per_unit} site(s) at most"
-        return f"{rows}, and who has rows at {where} (with rows at more, one is protected less)"
-
-
-def _describe_part(part: Mapping[str, str]) -> str:
-    where = f"module {part['module']}" if part["module"] else "which is not installed"
-    return f"the {part['what']} {' '.join(filter(None, (part['name'], part['version'])))} ({where})"
 
 
 def build_report(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
