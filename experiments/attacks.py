@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from experiments.harness import arguments, picture, table, verdict
-from hedgerow.attacks.inference import Products, reconstruct, share_found
+from hedgerow.attacks.inference import Products, measure_found, reconstruct
 from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
 from hedgerow.data.units import Records
 from hedgerow.local.attacks import AttackReport, Target, collect_products, run_attacks
@@ -205,7 +205,7 @@ class SmallTable:
         """
         worth = binom.sf(np.arange(N_SMALL)[:, None], N_SMALL, self._chances / self._chances.sum())
         best = np.argsort(-worth, axis=None)[:N_SMALL] % len(self.kinds)
-        return share_found(np.bincount(best, minlength=len(self.kinds)), self.truth)
+        return measure_found(np.bincount(best, minlength=len(self.kinds)), self.truth)
 
     def attacked(self, epsilon: float) -> dict[str, tuple[float, float]]:
         """What is found from all releases of a run and from its model file."""
@@ -222,8 +222,8 @@ class SmallTable:
         target = Target(plan, site_rows_from_records([records], plan))
         steps, outcome = target.run(np.split(np.repeat(np.arange(len(self.kinds)), self.truth), N_SMALL))
         has_weights = outcome.ensemble.leaf_weights is not None
-        sources = collect_products(target, steps, target.rows_of(target.units), has_weights=has_weights)
-        return {name: share_found(reconstruct(own, N_SMALL), self.truth) for name, own in sources.items()}
+        sources = collect_products(target, steps, target.select_rows(target.units), has_weights=has_weights)
+        return {name: measure_found(reconstruct(own, N_SMALL), self.truth) for name, own in sources.items()}
 
     def sent_in_the_clear(self) -> dict[str, tuple[float, float]]:
         """What is found from XGBoost's trees, with the weights of their leaves, and from its histograms."""
@@ -256,7 +256,7 @@ class SmallTable:
                     for statistic in (gradient, hessian):
                         sums = inside * statistic[:, None]
                         found["histograms"].add(sums, self.truth @ sums, _PRINTED)
-        return {name: share_found(reconstruct(own, N_SMALL), self.truth) for name, own in found.items()}
+        return {name: measure_found(reconstruct(own, N_SMALL), self.truth) for name, own in found.items()}
 
 
 _PRINTED = 1e-4

@@ -120,6 +120,6 @@ def test_what_units_add_is_the_sum_and_no_more_than_charged(plan: Plan, seed: in
     unit = None if plan.privacy.unit == "record" else np.array([f"p{row // 2}" for row in range(12)])
     target = Target(plan, SiteRows(data, unit))
     steps, _ = target.run(target.units)
-    for step, vectors in target.replay(steps, target.rows_of(target.units)):
+    for step, vectors in target.replay(steps, target.select_rows(target.units)):
         assert (vectors.sum(axis=0) == step.exact).all()
-        assert step.spent(vectors).max() <= step.claimed * (1 + 1e-9)
+        assert step.measure_spending(vectors).max() <= step.claimed * (1 + 1e-9)

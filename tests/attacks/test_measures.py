@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from hedgerow.attacks.inference import Products, infer_from_scores, infer_from_sums, reconstruct, share_found
+from hedgerow.attacks.inference import Products, infer_from_scores, infer_from_sums, measure_found, reconstruct
 from hedgerow.attacks.measures import Bound, find_auc, find_rate, separate
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 
@@ -121,6 +121,6 @@ def test_a_table_is_found_from_exact_sums_and_not_from_noise(noise: float, least
     vectors, truth = random.integers(0, 100, (40, 80)).astype(float), random.binomial(2, 0.15, 40)
     products = Products(40)
     products.add(vectors, truth @ vectors + noise * random.standard_normal(80) * 30, max(noise * 30, 1e-3))
-    share, unique = share_found(reconstruct(products, int(truth.sum())), truth)
+    share, unique = measure_found(reconstruct(products, int(truth.sum())), truth)
     assert least <= share <= most
     assert least <= unique <= most

@@ -111,7 +111,7 @@ def reconstruct(products: Products, n_records: int) -> NDArray[np.int64]:
     return guess
 
 
-def share_found(guess: NDArray[np.int64], truth: NDArray[np.int64]) -> tuple[float, float]:
+def measure_found(guess: NDArray[np.int64], truth: NDArray[np.int64]) -> tuple[float, float]:
     """The share of all records that are guessed, and of those of a kind that is there once (nan for none)."""
     unique = truth == 1
     found = np.minimum(guess, truth)

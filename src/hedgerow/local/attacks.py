@@ -22,8 +22,8 @@ from hedgerow.attacks.inference import (
     Products,
     infer_from_scores,
     infer_from_sums,
+    measure_found,
     reconstruct,
-    share_found,
 )
 from hedgerow.attacks.measures import Bound, Figure, Separation, separate
 from hedgerow.client.node import Node
@@ -91,7 +91,7 @@ class ObservedRelease:
             return query.sampling_rate
         return query.pure.sampling_rate if isinstance(query, PureQuery) else 1.0
 
-    def spent(self, vectors: Floats) -> Floats:
+    def measure_spending(self, vectors: Floats) -> Floats:
         """What records that add these vectors, [n, length], cost of `claimed`: [n]."""
         own = vectors / self.unit
         return np.asarray(np.abs(own).sum(axis=1) ** 2 if self.query.is_pure else (own**2).sum(axis=1))
@@ -181,11 +181,11 @@ class Target:
                 answers = [step.query.answer(site) for site in sites]
                 yield step, np.array(answers, dtype=np.float64).reshape(len(sites), -1)
 
-    def rows_of(self, units: Sequence[Unit]) -> list[SiteData]:
+    def select_rows(self, units: Sequence[Unit]) -> list[SiteData]:
         """The rows of each unit."""
         return [self.data.only(unit) for unit in units]
 
-    def signals(self, ensemble: Ensemble) -> Floats:
+    def compute_signals(self, ensemble: Ensemble) -> Floats:
         """What a model says of every row of the table: float64 [n, n_outputs]."""
         return ensemble.scores(self.data.codes_in(self.grid, ensemble.grid.new_edges)).T
 
@@ -368,7 +368,7 @@ def _tell_members(
         drawn = np.union1d(given, drawn)
     pool = [target.units[each] for each in drawn]
     n, of_row = len(pool), np.repeat(np.arange(len(pool)), [len(unit) for unit in pool])
-    candidates, rows = target.rows_of(pool), np.concatenate(pool)
+    candidates, rows = target.select_rows(pool), np.concatenate(pool)
     # Candidates that are alike in every cell are of one kind.
     every = [own.codes.tobytes() + own.labels.tobytes() for own in candidates]
     if candidates[0].places is not None:
@@ -382,7 +382,7 @@ def _tell_members(
         text = f"Membership: model {model + 1} of {len(present)}"
         progress(text)
         steps, outcome = target.run([unit for unit, is_in in zip(pool, inside, strict=True) if is_in])
-        signals.append(target.signals(outcome.ensemble)[rows])
+        signals.append(target.compute_signals(outcome.ensemble)[rows])
         if model >= n_runs:
             continue
         has_weights = outcome.ensemble.leaf_weights is not None
@@ -459,13 +459,13 @@ def _rebuild(
     distinct = Products(len(first))
     distinct.gram, distinct.matches = products.gram[np.ix_(first, first)], products.matches[first]
     n_records = int(inside.sum())
-    share, unique = share_found(reconstruct(distinct, n_records), truth)
+    share, unique = measure_found(reconstruct(distinct, n_records), truth)
     every = np.repeat(np.arange(len(first)), all_kinds)
     guesses = [
         np.bincount(random.permutation(every)[:n_records], minlength=len(first)).astype(np.int64)
         for _ in range(n_chances)
     ]
-    chance, unique_chance = np.nanmean([share_found(guess, truth) for guess in guesses], axis=0)
+    chance, unique_chance = np.nanmean([measure_found(guess, truth) for guess in guesses], axis=0)
     return share, unique, float(chance), float(unique_chance)
 
 
@@ -487,7 +487,7 @@ def _measure_signal(
     units = [target.units[each] for each in np.sort(random.permutation(len(target.units))[:n_signals])]
     progress(f"Training on {len(units):,} units")
     steps, outcome = target.run(units)
-    own = target.rows_of(units)
+    own = target.select_rows(units)
     altered = _alter(target.plan, own, random, n_altered)
     first = np.array([unit for _, unit, _ in altered], dtype=np.intp)
     corners = _build_corners(target.plan, random, n_corners)
@@ -499,7 +499,7 @@ def _measure_signal(
     gaps, leans = np.zeros(len(altered)), np.zeros(len(altered))
     for at, (step, vectors) in enumerate(target.replay(steps, candidates)):
         progress(f"Signal of single units: release {at + 1} of {len(steps)}")
-        spent, added = step.spent(vectors[:end]), vectors[:n].sum(axis=0)
+        spent, added = step.measure_spending(vectors[:end]), vectors[:n].sum(axis=0)
         excess = max(excess, float(spent.max()) / step.claimed)
         if step.is_sum and not is_local:
             is_additive &= bool((added == step.exact).all())
