@@ -14,8 +14,9 @@ import pytest
 from hedgerow.app.output import json_text
 from hedgerow.app.survey import SurveyOptions, survey_over_tables
 from hedgerow.cli.main import main
-from hedgerow.data.differences import list_differences
+from hedgerow.data.differences import compare_surveyed, list_differences
 from hedgerow.plan.plan import Plan
+from hedgerow.survey.statistics import TableStatistics
 
 PLAN = """
 version = 1
@@ -100,6 +101,15 @@ EXPECTED: list[dict[str, str]] = [
     {"glucose": "", "bmi": ""},
     {},
 ]
+
+
+def test_a_node_compares_by_what_it_knows_itself(tmp_path: Path) -> None:
+    """After a survey over nodes no file is needed: a node's own reckoning tells its owner what the file would."""
+    tables, plan = plant(tmp_path, 1), Plan.from_dict(tomllib.loads(PLAN))
+    found = survey_over_tables(SurveyOptions(epsilon=EPSILON, seed=1, quiet=True), tables).found.statistics
+    assert isinstance(found, TableStatistics)
+    told = [{own.name: own.line for own in compare_surveyed(table, plan, found)} for table in tables.values()]
+    assert told == EXPECTED
 
 
 def count_told(folder: Path, n_runs: int) -> list[int]:

@@ -95,8 +95,13 @@ def killed_coordinator(scene: Scene) -> None:
 
 
 def statistics(scene: Scene) -> None:
-    """`hedgerow survey` over nodes, killed in the middle and started again, has the files of one over tables."""
+    """`hedgerow survey` over nodes, killed in the middle and started again, has the files of one over tables.
+
+    Nothing in them, nor anything that another party sees, follows from what the owner of odd rows alone is told.
+    """
     open_the_plan(scene)
+    odd = scene.folder / f"{SITES[-1]}.csv"
+    odd.write_text(odd.read_text(encoding="ascii").replace(",a,", ",upper,"), encoding="ascii")
     header = (scene.folder / "site-0.csv").read_text(encoding="utf-8").splitlines()[0]
     (scene.folder / "header.csv").write_text(header + "\n", encoding="utf-8")
     label = parse_open_plan((scene.folder / "open.toml").read_text(encoding="ascii")).trial.label.name
@@ -127,6 +132,11 @@ def statistics(scene: Scene) -> None:
         assert node.wait() == 0, "".join(node.err)
         said = json.loads("".join(node.out))
         assert said["statistics"]["columns"] == told["columns"] and 0 < said["budget"]["spent"] <= 8
+    remark = "Beside the other sites"
+    assert [site for site in SITES if remark in "".join(scene.nodes[site].err)] == [SITES[-1]]
+    assert remark not in "".join([*hub.err, *hub.out, *(line for site in SITES for line in scene.nodes[site].out)])
+    files = [path for path in scene.folder.rglob("*") if path.is_file()]
+    assert [path.name for path in files if remark.encode() in path.read_bytes()] == []
     assert scene.is_written_again(asking, "found/survey.json", "found/plan.toml")
 
 

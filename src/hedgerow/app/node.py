@@ -30,7 +30,9 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.setup import NodeSetup, no_held_out_rows, no_training_rows
 from hedgerow.client.shards import Shards, start_actors
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
+from hedgerow.data.differences import compare_surveyed
 from hedgerow.data.fit import TableFit
+from hedgerow.data.omop import locate_query
 from hedgerow.data.site_data import read_part
 from hedgerow.data.sources import Location, adapt
 from hedgerow.errors import (
@@ -43,6 +45,7 @@ from hedgerow.errors import (
     PrivacyError,
     RemoteProtocolError,
     UsageError,
+    mark_private,
 )
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import digest_model
@@ -51,6 +54,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.stream import Current, Result, Standing, Wanted, WireCode, WireRefusal, read_code, read_first
 from hedgerow.survey.program import Found
+from hedgerow.survey.statistics import TableStatistics
 from hedgerow.transport import ENGINES
 from hedgerow.transport.grpc_hub import ask
 from hedgerow.transport.identities import (
@@ -288,8 +292,23 @@ class ReadyNode:
                     raise
                 if session.salvaged is not None and not options.quiet:
                     warn(session.salvaged.text())
+        if isinstance(result, TableStatistics) and session.plan is not None:
+            # The run is over and its connection closed: what follows from these rows alone is in this log alone.
+            tell_differences(options.tables(self.policy)[0], session.plan, result)
         spent = self.book.spent(self.policy.data_set, self.policy.delta)
         return NodeResult(session.site, result, session.surveyed, self.policy, spent)
+
+
+def tell_differences(table: Location, plan: Plan, found: TableStatistics) -> None:
+    """Log in what a table's columns seem to mean another thing than the other sites', by a survey that is over."""
+    try:
+        differences = compare_surveyed(table, plan, found)
+    except HedgerowError as fault:
+        warn(mark_private(f"The table could not be compared with what the survey has released: {fault}"))
+        return
+    for own in differences:
+        line = f"; with `{own.line}` in [data] it goes away (docs/data.md)" if own.line else ""
+        warn(mark_private(f"Beside the other sites, {own.name!r}: {own.text}{line}"))
 
 
 PATIENCE = 7 * 24 * 3600.0
@@ -333,6 +352,8 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
     # The policy first: it names the methods of other packages that a plan may ask for.
     policy, roster = read_policy(options.policy), read_roster(Path(options.roster))
     plan = None if options.plan is None else read_plan(options.plan)
+    if options.data is not None and options.query is None:
+        options = replace(options, data=locate_query(options.data, plan))
     identity = read_private(Path(options.identity))
     name = identity.public.name
     log = begin_log(name, options.log_format)

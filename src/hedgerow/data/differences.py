@@ -29,6 +29,7 @@ from hedgerow.plan.fields import format_day
 from hedgerow.plan.names import split_words
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.plan.toml import toml_key, toml_value
+from hedgerow.survey.statistics import TableStatistics
 
 _CLEAR = 5.0
 """Standard deviations, of noise and rows together, that a difference has to exceed."""
@@ -37,6 +38,8 @@ _MIN_SHARE = 0.2
 _MIN_CELLS = 30
 _MAX_OF_ALL = 0.9
 """A site with more of the survey's rows has no others to be compared with."""
+_MAX_EXCESS = math.sqrt(2)
+"""Noise of the sites counts for that of half of them at least, and is that of all."""
 _FITS = 0.1
 """The largest difference of shares that is left by a line which makes one go away."""
 _END = 0.03
@@ -64,11 +67,38 @@ class Difference:
     line: str = ""
 
 
-def list_differences(location: Location, plan: Plan, survey: Mapping[str, Any]) -> list[Difference]:
+def compare_surveyed(location: Location, plan: Plan, found: TableStatistics) -> list[Difference]:
+    """Compare all columns of a survey that this site has just answered, by what its node knows itself.
+
+    Args:
+        plan: how the sums were made.
+        found: by the node's own reckoning from the releases.
+
+    Raises:
+        DataError: the table cannot be read, or lacks a column.
+    """
+    survey, features = found.to_dict(), []
+    for column in survey["columns"]:
+        if column["kind"] == "text" and not column["is_hashed"]:
+            names = tuple(group["name"] for group in column["groups"][:-1])
+            features.append(Feature(name=column["name"], type="categorical", categories=names))
+        elif "bounds" in column:
+            low, high = column["bounds"]
+            kind = "date" if "days_since" in column else "numeric"
+            features.append(Feature(name=column["name"], type=kind, min=low, max=high))
+    unlabelled = replace(plan, features=tuple(features), label=replace(plan.label, name=""))
+    excess = _MAX_EXCESS if plan.privacy.noise == "distributed" else 1.0
+    return list_differences(location, unlabelled, survey, excess)
+
+
+def list_differences(
+    location: Location, plan: Plan, survey: Mapping[str, Any], excess: float = 1.0
+) -> list[Difference]:
     """Compare the columns that a plan and a survey name, in the order of the survey; rows are kept at 8 bytes a cell.
 
     Args:
         survey: of `survey.json` (`TableStatistics.to_dict`).
+        excess: by what the noise may exceed what the survey says.
 
     Raises:
         DataError: the table cannot be read, or lacks a column.
@@ -77,7 +107,7 @@ def list_differences(location: Location, plan: Plan, survey: Mapping[str, Any]) 
     for column in survey["columns"]:
         item = find_item(column["name"], plan)
         if column["name"] in (*plan.label.columns, *(own.name for own in plan.features)) and item is not None:
-            found += _Comparison(location, plan, item, column, survey["n_records"]).differences()
+            found += _Comparison(location, plan, item, column, survey["n_records"], excess).differences()
     return found
 
 
@@ -114,14 +144,21 @@ class _Comparison:
     """One column of a table beside what a survey has released of it."""
 
     def __init__(
-        self, location: Location, plan: Plan, item: Feature, column: Mapping[str, Any], n_records: Mapping[str, float]
+        self,
+        location: Location,
+        plan: Plan,
+        item: Feature,
+        column: Mapping[str, Any],
+        n_records: Mapping[str, float],
+        excess: float,
     ) -> None:
+        self.excess = excess
         self.place, self.plan, self.item, self.column, self.n_records = location, plan, item, column, n_records
         self.own = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
         self.groups, self.is_text = column["groups"], item.is_categorical
         # All bins of a column have the same noise; without one that is shown, nothing is known.
         shown = [group["count"]["deviation"] for group in self.groups if group["count"]]
-        self.deviation = shown[0] if shown else math.nan
+        self.deviation = shown[0] * excess if shown else math.nan
         self.n_rows, self.n_missing, self.values, self.texts = self._read(self.own)
         self.n_own = self.texts.total() if self.is_text else len(self.values)
         missing = column["missing"] or {"value": 0.0}
@@ -170,7 +207,7 @@ class _Comparison:
         # One that is not shown may be all that the noise hides.
         deviation = self.n_records["deviation"]
         share, noise = (found["value"], found["deviation"]) if found else (0.0, deviation / n_all)
-        noise += share * deviation / n_all
+        noise = (noise + share * deviation / n_all) * self.excess
         own = self.n_missing / self.n_rows
         if self._differs(share, own, noise, self.n_rows, n_all, _MIN_SHARE / 2):
             others = _without(share, own, self.n_rows, n_all)

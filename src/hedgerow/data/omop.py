@@ -62,7 +62,7 @@ _OF_SCHEME = {"duckdb": "duckdb", "postgres": "postgresql", "postgresql": "postg
 
 def locate_query(location: str, plan: Plan | None) -> str:
     """A database's URL with the query that its plan's [omop] defines, where the URL has none itself."""
-    if plan is None or plan.omop is None or "#" in location:
+    if plan is None or plan.omop is None or "#" in location or "://" not in location:
         return location
     dialect = find_dialect(location)
     if not dialect:
