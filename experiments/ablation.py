@@ -150,6 +150,16 @@ PARTS: Mapping[str, Part] = {
         ),
     ),
     "own James-Stein": Part(("regression", "survival"), change=_fixed(shrinkage=0.4)),
+    "own rate": Part(
+        ("multiclass", "count"), patches=((settings, "CLASS_RATE", 0.25), (settings, "RATE_OF_COUNTS", 0.25))
+    ),
+    "own ridge": Part(
+        ("count", "survival"), patches=((settings, "RIDGE_OF_COUNTS", 8.0), (settings, "RIDGE_OF_TIMES", 1.5))
+    ),
+    "own ridge and James-Stein": Part(("survival",), change=_fixed(noise_ridge=1.5, shrinkage=0.4)),
+    "own rate of expected values": Part(
+        ("binary", "regression"), patches=((settings, "SHAPE_RATES", dict.fromkeys(("binary", *NUMBERS), (0.5, 0.5))),)
+    ),
 }  # fmt: skip
 """A part of which only one kind of labels has its own value is replaced by what is usual."""
 
