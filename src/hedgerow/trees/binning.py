@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numba
 import numpy as np
@@ -426,7 +427,8 @@ def build_grid(plan: Plan) -> Grid:
     edges, a byte per value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the
     nearest of 4094 edges, among which ``quantile`` finds its quantiles.
     """
-    return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
+    is_cut_again = cuts_again(plan)
+    return Grid(tuple(_feature_grid(feature, plan, is_cut_again) for feature in plan.features))
 
 
 def cuts_again(plan: Plan) -> bool:
@@ -440,19 +442,33 @@ def cuts_again(plan: Plan) -> bool:
     return is_adaptive and is_random and loss_kind(plan).cuts_again
 
 
-def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
+_in_use: WeakValueDictionary[tuple[object, ...], FeatureGrid] = WeakValueDictionary()
+"""The cells of all grids that there are: the parties of one process share them, and so do features of one range.
+
+The edges within the cells of one feature take 260 kB.
+"""
+
+
+def _feature_grid(feature: Feature, plan: Plan, is_cut_again: bool) -> FeatureGrid:
     if feature.is_categorical:
         return FeatureGrid(np.empty(0, dtype=np.float32), n_categories=len(feature.categories))
     if feature.min is None or feature.max is None:  # a validated plan has both
         raise ValueError(f"feature {feature.name} has no bounds")
     low, high = feature.min, feature.max
     method, n_candidates = plan.model.split_candidates, plan.model.n_candidates
-    if method == "adaptive":
-        within = feature if cuts_again(plan) and not (feature.integer and high - low <= MAX_BYTE_CODES - 3) else None
-        return FeatureGrid(_mix_edges(low, high, feature, MAX_BYTE_CODES - 3), within=within)
-    if method in ("iterative_hessian", "quantile"):
-        return FeatureGrid(_mix_edges(low, high, feature, HALVING_EDGES))
-    return FeatureGrid(_edges_above(low, high - low, n_candidates, logarithmic=method == "log"))
+    key = (low, high, feature.integer, feature.spacing, method, n_candidates, is_cut_again)
+    found = _in_use.get(key)
+    if found is None:
+        within = None
+        if method == "adaptive":
+            has_places = is_cut_again and not (feature.integer and high - low <= MAX_BYTE_CODES - 3)
+            edges, within = _mix_edges(low, high, feature, MAX_BYTE_CODES - 3), feature if has_places else None
+        elif method in ("iterative_hessian", "quantile"):
+            edges = _mix_edges(low, high, feature, HALVING_EDGES)
+        else:
+            edges = _edges_above(low, high - low, n_candidates, logarithmic=method == "log")
+        found = _in_use.setdefault(key, FeatureGrid(edges, within=within))
+    return found
 
 
 def _edges_above(low: float, span: float, n_candidates: int, logarithmic: bool) -> FloatArray:
