@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.app.rows import make_loader
 from hedgerow.client.node import Node
 from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.site_data import SiteData, digest_rows, find_kept, read_bounded, read_site_data
@@ -158,3 +159,16 @@ def test_a_folder_has_nothing_but_its_tables(tmp_path: Path, name: str) -> None:
     (table / name).touch()
     with pytest.raises(DataError, check=coded("data-unknown-format")):
         read_site_data(table, number_plan())
+
+
+def test_kept_codes_are_used_in_silence(tmp_path: Path) -> None:
+    """What a site's rule or its owner has to hear of a table is of its reading, not of every message after it."""
+    table, plan, heard = write_table(tmp_path / "table.parquet", n_unfit=3), number_plan(), list[str]()
+
+    def tell(text: str, level: str = "") -> None:
+        heard.append(text)
+
+    kept = tmp_path / "codes", "rows"
+    load = make_loader(str(table), None, tell=tell, kept=kept, before=lambda: heard.append("read"))
+    assert [load(plan).n_records for _ in range(2)] == [ALL_ROWS - 3] * 2
+    assert ["read", "data-label-missing" in heard[1]] == [heard[0], True] and len(heard) == 2
