@@ -131,8 +131,9 @@ def _train_from_files(rows: NDArray[np.float32], labels: NDArray[np.int32], n_tr
         arrow_csv.write_csv(columns, place / "rows.csv")
         arrow_parquet.write_table(columns, place / "rows.parquet")
         return {
-            name: _run([sys.executable, "-m", "hedgerow", "train", "plan.toml", "--site", file, "--threads", "1",
-                        "--out", f"{name}.json", "--json"], place)[0]
+            # The first of two may have to compile.
+            name: min(_run([sys.executable, "-m", "hedgerow", "train", "plan.toml", "--site", file, "--threads", "1",
+                            "--out", f"{name}-{n}.json", "--json"], place)[0] for n in range(2))
             for name, file in (("CSV", "rows.csv"), ("Parquet", "rows.parquet"))
         }  # fmt: skip
 

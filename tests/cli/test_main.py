@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import hedgerow.cli.main as entry
 from hedgerow.app import output
 from hedgerow.cli.main import main
 from hedgerow.errors import HedgerowError
@@ -212,3 +214,27 @@ def test_commands_are_shown_as_they_can_be_typed(monkeypatch: pytest.MonkeyPatch
     assert output.format_command("pip install x") == "pip install x"
     monkeypatch.setenv("PATH", str(own))
     assert output.format_command("hedgerow report m.json") == "hedgerow report m.json"
+
+
+@pytest.mark.parametrize(("is_importing", "is_terminal", "is_told"), [(True, True, True), (True, False, False),
+                                                                      (False, True, False)])  # fmt: skip
+def test_slow_imports_are_told_of_in_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    is_importing: bool,
+    is_terminal: bool,
+    is_told: bool,
+) -> None:
+    """Nothing is silent for more than a second; but what already says what it does is not spoken over."""
+    (tmp_path / "a_slow_module.py").write_text("import time\ntime.sleep(0.2)\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(entry, "SECONDS_OF_IMPORTS", 0.05)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.delitem(sys.modules, "a_slow_module", raising=False)
+    with entry._slow_imports_told(quiet=False):
+        if is_importing:
+            importlib.import_module("a_slow_module")
+        else:
+            time.sleep(0.2)
+    assert ("Reading the program" in capsys.readouterr().err) == is_told

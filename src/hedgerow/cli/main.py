@@ -10,8 +10,9 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 
-from hedgerow.app.output import begin_log, end_log, report_error, tell
+from hedgerow.app.output import begin_log, end_log, note, report_error, tell
 from hedgerow.cli.commands import build_parser
 from hedgerow.errors import EnvironmentFault, HedgerowError, explain_import_error, explain_kernel_error
 
@@ -24,6 +25,7 @@ BROKEN_PIPE = 141
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """The disk is full, or what an account may use of it."""
 _RESEND_SECONDS = 0.1
+SECONDS_OF_IMPORTS = 1.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,7 +139,30 @@ def _run(arguments: list[str]) -> None:
 
         for name in namespace.plugins:
             load_plugin(name)
-    namespace.function(namespace)
+    with _slow_imports_told(quiet=getattr(namespace, "quiet", False)):
+        namespace.function(namespace)
+
+
+@contextmanager
+def _slow_imports_told(*, quiet: bool) -> Iterator[None]:
+    """In a terminal, say after a second that the command is still being read from the disk, where it is."""
+    here = threading.get_ident()
+
+    def tell_of_imports() -> None:
+        frame = sys._current_frames().get(here)
+        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            frame = frame.f_back
+        if frame is not None:
+            note("Reading the program: the first time after an install or a restart this takes some seconds.")
+
+    timer = threading.Timer(SECONDS_OF_IMPORTS, copy_context().run, (tell_of_imports,))
+    timer.daemon = True
+    if sys.stderr.isatty() and not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _stdout_descriptor() -> int:
