@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods, losses and labels of other packages: loaded on the word of whoever runs this process, and of nobody else.
 
-A plug-in is a module that calls `add_method`, `add_loss` or `add_named_loss` when it is imported, or in a function
-`plug_in` of its own. It is named by an entry point of the group `hedgerow.plugins`, as a module, or as a file. What a
-plan, a model or a peer names is never imported. On one's own machine `--plugin` names it; a node loads what its own
-policy names, with the version and the digest that its owner has read.
+A plug-in is a module that calls `add_method`, `add_loss` or `add_named_loss` when it is imported. It is named by an
+entry point of the group `hedgerow.plugins`, as a module, or as a file. What a plan, a model or a peer names is never
+imported. On one's own machine `--plugin` names it; a node loads what its own policy names, with the version and the
+digest that its owner has read.
 """
 
 from __future__ import annotations
@@ -33,47 +33,41 @@ def load_plugin(name: str) -> ModuleType:
     Raises:
         UsageError: code "plugin"; there is none of that name. Code "name-taken": it adds a name that is taken.
     """
-    return _plug_in(_find(next((entry.module for entry in entry_points(group=GROUP, name=name)), name)))
+    return _load(next((entry.module for entry in entry_points(group=GROUP, name=name)), name))
 
 
-def _plug_in(module: ModuleType) -> ModuleType:
-    """Let a module register what it adds, once."""
-    if getattr(module, "__hedgerow_plugged__", None) is None:
-        plug_in = getattr(module, "plug_in", None)
-        if callable(plug_in):
-            plug_in()
-        module.__hedgerow_plugged__ = True  # type: ignore[attr-defined]
-    return module
-
-
-def _find(name: str) -> ModuleType:
+def _load(name: str) -> ModuleType:
     """Import a module by its name or its file."""
-    path = Path(name)
     try:
-        if path.suffix != ".py":
-            return importlib.import_module(name)
-        if path.stem in sys.modules:
-            loaded = sys.modules[path.stem]
-            if Path(getattr(loaded, "__file__", None) or "").resolve() != path.resolve():
-                raise UsageError("plugin", name=name, why=f"Another module is called {path.stem}: rename the file.")
-            return loaded
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None:
-            raise ModuleNotFoundError(name)
-        # Before it runs: its dataclasses look their own module up.
-        sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[path.stem]
-            raise
-        return module
+        module = _import_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
     except HedgerowError:
         raise
     except (ModuleNotFoundError, FileNotFoundError) as absent:
         raise UsageError("plugin", name=name, why=f"It cannot be imported: {absent}.") from absent
     except Exception as fault:
         raise UsageError("plugin-failed", name=name, error=f"{type(fault).__name__}: {fault}") from fault
+    module.__hedgerow_plugged__ = True  # type: ignore[attr-defined]
+    return module
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file as a module of its name, once."""
+    name = path.stem
+    if name in sys.modules:
+        if Path(getattr(sys.modules[name], "__file__", None) or "").resolve() != path.resolve():
+            raise UsageError("plugin", name=str(path), why=f"Another module is called {name}: rename the file.")
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(path)
+    # Before it runs: its dataclasses look their own module up.
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def explain_failed_plugin(error: BaseException) -> UsageError | None:
@@ -137,5 +131,5 @@ def load_agreed(plugins: Iterable[str]) -> None:
         if _digest_sources(Path(spec.origin)) != line.rpartition("sha256:")[2]:
             raise UsageError("plugin", name=name, why="Its sources are not those that the policy names.")
         # Not `load_plugin`: an entry point of this name may lead to another module.
-        if (found := describe_plugin(_plug_in(_find(name)))) != line:
+        if (found := describe_plugin(_load(name))) != line:
             raise UsageError("plugin", name=name, why=f"The policy names another one; here is {found}.")

@@ -38,6 +38,5 @@ class Apart(Huber):
         return replace(super().kind(label), link=OwnLink())
 
 
-def plug_in() -> None:
-    add_named_loss(Lent)
-    add_named_loss(Apart)
+add_named_loss(Lent)
+add_named_loss(Apart)
