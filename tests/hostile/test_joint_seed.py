@@ -144,7 +144,7 @@ def lie_about_the_origin(federation: Federation, monkeypatch: pytest.MonkeyPatch
 
 def parameters_for(session: RunSession, federation: Federation, n_members: int) -> EpochParameters:
     """Those of a first epoch of the session's run."""
-    return build_parameters(federation.plan, (session.run.run_id, 1, federation.roster.hash()), 8, n_members)
+    return build_parameters(federation.plan, (session.run.run_id, 1, federation.roster.hash()), 8, [n_members])
 
 
 def test_three_colluders_of_thirteen_cannot_choose_the_trees(
