@@ -35,6 +35,7 @@ from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.errors import EnvironmentFault
 from hedgerow.local.training import train
 from hedgerow.methods.replica import rehearse
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import plan_toml
@@ -169,7 +170,7 @@ def coordinate(
     Args: check: is called every few seconds; what it raises ends the run.
     """
     with closing(Journal(journal)) as kept:
-        setup = RunSetup(plan, signing_roster(keys[1]), signing_key(keys[0]), noise, os.urandom, watch)
+        setup = RunSetup(TrainingTask(plan), signing_roster(keys[1]), signing_key(keys[0]), noise, os.urandom, watch)
         session = RunSession(setup, kept)
         rehearse(session.run.task.with_structure_seed(0))
         outcome = run_coordinator(session, hub, plan.federation, time.monotonic, lambda *_: check())

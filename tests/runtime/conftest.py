@@ -20,7 +20,7 @@ from hedgerow.client.state import NodeStore
 from hedgerow.crypto import Identity
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, RemoteProtocolError
-from hedgerow.methods.tasks import EvaluationTask, SurveyTask, ensemble_bytes
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, TrainingTask, ensemble_bytes
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
@@ -282,8 +282,9 @@ class Federation:
         hub: PumpedHub | None = None
         try:
             keys = (self.roster, self.coordinator_key)
-            watch = (self.watch, self.evaluation, self.survey)
-            setup = RunSetup(plan or self.plan, *keys, self.noise, self.coordinator_entropy, *watch)
+            model, noise = self.evaluation, self.noise
+            task = self.survey or (TrainingTask(plan or self.plan) if model is None else model.task)
+            setup = RunSetup(task, *keys, noise, self.coordinator_entropy, self.watch, model)
             session = self.session = RunSession(setup, journal)
             hub = PumpedHub(self)
             outcome = run_coordinator(session, hub, self.plan.federation, lambda: self.now, None, is_paused)

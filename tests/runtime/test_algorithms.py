@@ -22,6 +22,7 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.local.training import train
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -147,7 +148,7 @@ def test_over_grpc(tmp_path: Path, name: str) -> None:
         thread.start()
     journal = Journal(tmp_path / "journal.db")
     try:
-        setup = RunSetup(plan, roster, signing_key(coordinator), noise, os.urandom, lambda _: None)
+        setup = RunSetup(TrainingTask(plan), roster, signing_key(coordinator), noise, os.urandom, lambda _: None)
         outcome = run_coordinator(RunSession(setup, journal), hub, UNHURRIED, _clock)
         for thread in threads:
             thread.join(PATIENCE)

@@ -24,6 +24,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import accounts
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.events import FilteredGaussianEvent
@@ -154,7 +155,8 @@ def test_over_grpc_it_is_the_model_of_one_site(tmp_path: Path) -> None:
     try:
         with ThreadPoolExecutor(3) as threads:
             nodes = [threads.submit(take_part, number, site) for number, site in enumerate(sources)]
-            setup = RunSetup(plan, roster, signing_key(coordinator), SeededNoise(1), os.urandom, lambda _: None)
+            keys = roster, signing_key(coordinator)
+            setup = RunSetup(TrainingTask(plan), *keys, SeededNoise(1), os.urandom, lambda _: None)
             outcome = run_coordinator(RunSession(setup, journal), hub, UNHURRIED, time.monotonic)
             for node in nodes:
                 node.result(600)

@@ -21,7 +21,7 @@ from hedgerow.app.watch import EVENT_WORDS
 from hedgerow.errors import UsageError
 from hedgerow.local.training import FederatedEvaluation
 from hedgerow.methods.replica import rehearse
-from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_model
+from hedgerow.methods.tasks import SurveyTask, Task, TrainingTask, digest_model
 from hedgerow.models.model import Model, require_room, save_unless_kept, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -343,8 +343,8 @@ def carry_out(
     """
     identity, pinned = keys
     begun = begin_log(pinned.coordinator.name, log_format)
-    survey, model = (about, None) if isinstance(about, SurveyTask) else (None, about)
-    task = survey or (TrainingTask(plan) if model is None else model.task)
+    model = about if isinstance(about, EvaluatedModel) else None
+    task: Task = about if isinstance(about, SurveyTask) else TrainingTask(plan) if model is None else model.task
     names = [site.name for site in pinned.sites]
     lines = RunLines(task.schedule.n_rounds, names, quiet=file.quiet, shows=shows)
     board = RunBoard(task, names, task.schedule.n_rounds, time.monotonic, os.urandom(8))
@@ -353,7 +353,7 @@ def carry_out(
         board(event)
         lines(event)
 
-    setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, entropy, watch, model, survey)
+    setup = RunSetup(task, signing_roster(pinned), signing_key(identity), noise, entropy, watch, model)
     place = check_can_write(str(file.journal))
     journal, aside = open_journal(place, task, setup.roster, is_new=file.is_new, before_new=file.require_room)
     try:

@@ -186,13 +186,13 @@ def check_own_plan(setup: NodeSetup) -> None:
 
 def require_allowed(task: Task, setup: NodeSetup) -> None:
     """Refuse what the owner forbids, whatever the rows: raises PolicyRefusal, RemoteProtocolError or UsageError."""
-    require_pinned(task, setup)
+    require_plan_named(task, setup)
     if isinstance(task, TrainingTask) and setup.arrivals is not None:
         setup.arrivals.check(task.plan)
     setup.policy.check_task(task, setup.roster)
 
 
-def require_pinned(task: Task, setup: NodeSetup) -> None:
+def require_plan_named(task: Task, setup: NodeSetup) -> None:
     """Raise PolicyRefusal unless the owner has named the task's plan: "no-pinned-plan" where none is named at all.
 
     A coordinator that could make plans up would choose bounds, classes and units by which a model, or no more than

@@ -278,30 +278,22 @@ class RunSetup:
     """What the coordinator's operator gives it.
 
     Attributes:
+        task: what the run is for.
         roster: who may take part, and this coordinator's key.
         identity: this coordinator's signing key.
         noise: where central noise comes from.
         entropy: the source of the run's number: ``os.urandom`` but in tests.
         observer: called with everything that happens.
-        evaluation: the model to be evaluated; None to train one. `plan` is its plan then.
-        survey: what to find before there is a plan; `plan` is the task's then.
+        model: the account of the model, where one is evaluated.
     """
 
-    plan: Plan
+    task: Task
     roster: Roster
     identity: Identity
     noise: NoiseSource
     entropy: Entropy
     observer: Observer = lambda _: None
-    evaluation: EvaluatedModel | None = None
-    survey: SurveyTask | None = None
-
-    @property
-    def task(self) -> Task:
-        """What the run is for."""
-        if self.survey is not None:
-            return self.survey
-        return TrainingTask(self.plan) if self.evaluation is None else self.evaluation.task
+    model: EvaluatedModel | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -541,7 +533,7 @@ class CoordinatorRun:
 
     def send_origin(self, site: SiteRecord) -> None:
         """Show a site that may be late whose signed nonces seed the trees; once, for there may be thousands."""
-        origin = self.origin if self.setup.plan.has_joint_structure else None
+        origin = self.origin if self.task.plan.has_joint_structure else None
         if origin is not None and site.is_connected and not site.knows_origin:
             site.knows_origin = True
             self.send(site, Payload(MessageKind.ORIGIN, origin.record))
@@ -1130,7 +1122,7 @@ def conclude(run: CoordinatorRun) -> Outcome:
     """The outcome, once all releases are there; raises PrivacyError when they cost more than the plan allows."""
     if run.outcome is not None:
         return run.outcome
-    model, replica, noise = run.setup.evaluation, run.replica, run.setup.noise
+    model, replica, noise = run.setup.model, run.replica, run.setup.noise
     if model is not None and isinstance(replica.result, Evaluation):
         run.outcome = model.outcome(run.ledger, replica.result, noise)
     elif isinstance(replica.result, Found):
@@ -1166,7 +1158,7 @@ def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease
     n_released = len(run.releases)
     if unused is not None:
         run.ledger = run.ledger.append(unused.entry)
-    may_salvage = run.setup.plan.federation.salvage and isinstance(fault, AggregationError)
+    may_salvage = run.task.plan.federation.salvage and isinstance(fault, AggregationError)
     # Where several sites say that they have answered what this journal does not know of, its ledger would say less
     # than was released. What may be salvaged is the model of a program that has ended, if there is one.
     if may_salvage and not run.sites.is_journal_doubted and run.replica.end_early():
@@ -1221,7 +1213,7 @@ class RunSession:
         check_words(run.task, len(setup.roster.sites))
         check_rounds(run.task, len(setup.roster.sites))
         check_releases(run.task, len(setup.roster.sites))
-        run.sites.draws_seed = setup.plan.has_joint_structure
+        run.sites.draws_seed = run.task.plan.has_joint_structure
         stored = journal.load(run.task, setup.roster)
         if stored is None:
             run.run_id = setup.entropy(32)

@@ -242,7 +242,16 @@ class Door:
         room = max(self._n_places - (len(present) - len(strangers)), _MIN_STRANGERS) // 2
         staying = [file for file in strangers if file not in ended]
         if len(staying) > room:
-            ended.update(self._by_turn(staying)[: len(staying) - room])
+            crowd = Counter(present[file].network for file in staying)
+            for file in staying:
+                present[file].has_spoken = present[file].has_spoken or _has_spoken(file)
+
+            def turn(file: _File) -> tuple[int, bool, float]:
+                one = present[file]
+                return -crowd[one.network], one.has_spoken, one.since
+
+            staying.sort(key=turn)
+            ended.update(staying[: len(staying) - room])
         for file in () if self._is_blind else sorted(ended):
             _shut(file)
             present[file].is_ended, peer = True, present[file].peer
@@ -301,14 +310,6 @@ class Door:
             at_most = self._guests[own[0][2]].at_most
             surplus.update(peer for _, _, peer in sorted(own)[: max(0, len(own) - at_most)])
         return surplus
-
-    def _by_turn(self, strangers: list[_File]) -> list[_File]:
-        """Strangers in the order in which they make room."""
-        known = {file: one for file in strangers if (one := self._found[file]) is not None}
-        crowd = Counter(one.network for one in known.values())
-        for file, one in known.items():
-            one.has_spoken = one.has_spoken or _has_spoken(file)
-        return sorted(known, key=lambda file: (-crowd[known[file].network], known[file].has_spoken, known[file].since))
 
 
 def parse_peer(text: str) -> Peer | None:

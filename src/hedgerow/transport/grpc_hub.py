@@ -384,7 +384,12 @@ class GrpcHub:
     async def _join(self, _: object, context: Any) -> None:
         """One stream of one node, from its first message to its last."""
         try:
-            site = self._find_site(context)
+            digest = peer_certificate_sha256(context)
+            # TLS let it pass if a pinned certificate vouches for it; only the pinned ones themselves are accepted.
+            if digest not in self._sites:
+                raise WireRefusal(WireCode.UNPINNED)
+            site = self._sites[digest]
+            self._door.admit(context.peer(), self._names[digest], SITE_CONNECTIONS)
             self._check(await self._introduction(context), site)
             async with self._joining[site]:
                 with self._door.carrying(context.peer()):
@@ -420,15 +425,6 @@ class GrpcHub:
                 level = logging.INFO
                 said += " A node that stays asks its owner for a later roster, and ends if that is denied."
             _log.log(level, "A stream of %s was refused: %s (%s)%s", who, said, refusal.code, times(count))
-
-    def _find_site(self, context: Any) -> str:
-        """The site whose pinned certificate the TLS session used."""
-        digest = peer_certificate_sha256(context)
-        # TLS let it pass if a pinned certificate vouches for it; only the pinned ones themselves are accepted.
-        if digest not in self._sites:
-            raise WireRefusal(WireCode.UNPINNED)
-        self._door.admit(context.peer(), self._names[digest], SITE_CONNECTIONS)
-        return self._sites[digest]
 
     async def _introduction(self, context: Stream) -> Introduction:
         try:
