@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.secagg.masks import decode, encode, require_width, require_within, width_for, wrap
+from hedgerow.secagg.masks import decode_vector, encode_vector, require_width, require_within, width_for, wrap
 from hedgerow.secagg.transitions import Code, OwnMistake, Refusal, SumAbandoned
 
 
@@ -35,12 +35,12 @@ def test_the_ends_of_the_range_survive_and_one_past_is_refused(width):
     """
     top = 2 ** (width - 1) - 1
     vector = np.array([0, top, -top, 1, -1], np.int64)
-    assert decode(encode(vector, 5, top, width)).tolist() == vector.tolist()
-    lowest = decode(np.array([1 << (width - 1)], f"<u{width // 8}"))
+    assert decode_vector(encode_vector(vector, 5, top, width)).tolist() == vector.tolist()
+    lowest = decode_vector(np.array([1 << (width - 1)], f"<u{width // 8}"))
     assert lowest.tolist() == [-top - 1]
     for value in (top, -top):
         with pytest.raises(OwnMistake):
-            encode(np.array([value], np.int64), 1, top - 1, width)
+            encode_vector(np.array([value], np.int64), 1, top - 1, width)
         require_within(np.array([value, 0], np.int64), top)
         with pytest.raises(SumAbandoned) as abort:
             require_within(np.array([value, 0], np.int64), top - 1)
@@ -59,7 +59,7 @@ def test_a_sum_that_a_lie_has_wrapped_is_still_hidden_by_its_noise(noise, sums, 
     """
     words = np.array([(sums + lie) % 2**width], f"<u{width // 8}")
     with np.errstate(over="ignore"):
-        released = wrap(decode(words) + np.int64(noise), width)
+        released = wrap(decode_vector(words) + np.int64(noise), width)
     half = 2 ** (width - 1)
     assert released.tolist() == [(sums + noise + lie + half) % 2**width - half]
 
@@ -67,10 +67,10 @@ def test_a_sum_that_a_lie_has_wrapped_is_still_hidden_by_its_noise(noise, sums, 
 @given(st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=8), st.integers(0, 2**64 - 1))
 def test_masking_and_unmasking_wraps_without_loss(values, mask):
     """Any mask added and taken away modulo 2^64 leaves the integers, also when the sum wraps on the way."""
-    words = encode(np.array(values, np.int64), len(values), 2**40, 64)
+    words = encode_vector(np.array(values, np.int64), len(values), 2**40, 64)
     with np.errstate(over="ignore"):
         masked = words + np.uint64(mask)
-        assert decode(masked - np.uint64(mask)).tolist() == values
+        assert decode_vector(masked - np.uint64(mask)).tolist() == values
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_masking_and_unmasking_wraps_without_loss(values, mask):
 def test_other_shapes_and_types_are_refused(vector):
     """A float or a narrower integer here would be a silent loss; the least int64 has no absolute value."""
     with pytest.raises(OwnMistake):
-        encode(vector, 3, 2**63 - 1, 64)
+        encode_vector(vector, 3, 2**63 - 1, 64)
 
 
 def test_words_are_little_endian_on_every_machine():
     """Both byte orders are forced by name, so that a big-endian node would send the same bytes."""
-    words = encode(np.array([1, -2], np.int64), 2, 10, 32)
+    words = encode_vector(np.array([1, -2], np.int64), 2, 10, 32)
     assert words.tobytes().hex() == "01000000feffffff"
     swapped = np.array([1, -2], ">i8").astype(np.int64)
-    assert encode(swapped, 2, 10, 64).tobytes().hex() == "01" + "0" * 14 + "fe" + "f" * 14
+    assert encode_vector(swapped, 2, 10, 64).tobytes().hex() == "01" + "0" * 14 + "fe" + "f" * 14

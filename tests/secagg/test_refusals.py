@@ -169,7 +169,7 @@ def sum_out_of_range() -> None:
     uploads = [lab.masked(node, aggregator) for node in range(4)]
     poisoned = {"leaves": np.full(4, 50, np.int64)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hedgerow.secagg.masks.encode", lambda v, length, bound, width: v.astype("<u4"))
+        patch.setattr("hedgerow.secagg.masks.encode_vector", lambda v, length, bound, width: v.astype("<u4"))
         uploads.append(lab.masked(4, aggregator, poisoned))
     aggregator, requests = aggregator.receive(uploads)[0].close_vectors(lab.session.coordinator)
     answers = [lab.answered(node, requests[node]).message or b"" for node in range(5)]

@@ -25,7 +25,7 @@ from hedgerow.app.inputs import output_folder, read_plan
 from hedgerow.app.output import note, warn
 from hedgerow.carriers import CoordinatorFile, SiteFile
 from hedgerow.carriers.coordinator import coordinate, name_journal
-from hedgerow.carriers.handing import MAX_BYTES, HandedBack, HandedOn, hand_on, require_version
+from hedgerow.carriers.handing import MAX_HANDED_BYTES, HandedBack, HandedOn, hand_on, require_version
 from hedgerow.carriers.pages import describe_reply, describe_request
 from hedgerow.carriers.site import LinkStore, answer_request
 from hedgerow.codec import database_version
@@ -83,7 +83,7 @@ def _read(path: Path, kind: type[HandedOn] | type[HandedBack], identity_key: byt
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise _refuse(path, "it is no file")
-            found = kind.from_bytes(stream.read(MAX_BYTES + 1))
+            found = kind.from_bytes(stream.read(MAX_HANDED_BYTES + 1))
         data = found.request if isinstance(found, HandedOn) else found.reply
         envelope = parse(data)
     except OSError as fault:

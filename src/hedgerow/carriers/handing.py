@@ -29,7 +29,7 @@ from hedgerow.protocol.stream import WireCode
 from hedgerow.transport.carrier import Fetched
 from hedgerow.transport.envelope import PartKind
 
-MAX_BYTES = 1 << 27
+MAX_HANDED_BYTES = 1 << 27
 SITE_FILE = "hedgerow.toml"
 """What an NVFlare client's owner puts into the folder of its workspace that jobs do not fill."""
 _PATIENCE = 60.0
@@ -197,5 +197,5 @@ def _receive_all(connection: socket.socket, seconds: float) -> bytes:
             return b"".join(parts)
         parts.append(part)
         n_bytes += len(part)
-        if n_bytes > MAX_BYTES:
+        if n_bytes > MAX_HANDED_BYTES:
             raise ValueError("a message is too long")

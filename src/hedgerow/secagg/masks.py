@@ -109,7 +109,7 @@ def check_vectors(vectors: tuple[VectorSpec, ...], max_length: int) -> None:
         require_width(vector.width, largest)
 
 
-def encode(vector: Integers, length: int, entry_bound: int, width: int) -> Words:
+def encode_vector(vector: Integers, length: int, entry_bound: int, width: int) -> Words:
     """`vector` (int64, shape (length,), entries in [-entry_bound, entry_bound]) as words modulo 2^width.
 
     Raises OwnMistake VECTOR_UNFIT for another shape or dtype, or an entry beyond the bound.
@@ -121,7 +121,7 @@ def encode(vector: Integers, length: int, entry_bound: int, width: int) -> Words
     return vector.astype(DTYPES[width])
 
 
-def decode(words: Words) -> Integers:
+def decode_vector(words: Words) -> Integers:
     """The signed integers (int64) of `words`, whatever they are."""
     signed: Integers = words.view(_SIGNED[words.itemsize]).astype(np.int64)
     return signed
@@ -213,9 +213,9 @@ def encode_vectors(
     words: dict[str, Words] = {}
     for vector in spec.vectors:
         name = vector.vector_id
-        words[name] = encode(vectors[name], vector.length, vector.entry_bound, vector.width)
+        words[name] = encode_vector(vectors[name], vector.length, vector.entry_bound, vector.width)
         if noise is not None:
-            words[name] += encode(noise[name], vector.length, 2**63 - 1, vector.width)
+            words[name] += encode_vector(noise[name], vector.length, 2**63 - 1, vector.width)
     return words
 
 
@@ -492,4 +492,4 @@ def _unmask_part(
         minus += subtracted
     words = {v.vector_id: totals[name_in(view, v.vector_id, part)].copy() for v in spec.vectors}
     add_masks(spec, context, words, plus, minus)
-    return {name_in(view, v.vector_id, part): decode(words[v.vector_id]) for v in spec.vectors}
+    return {name_in(view, v.vector_id, part): decode_vector(words[v.vector_id]) for v in spec.vectors}
