@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from hedgerow.app import recount
-from hedgerow.app.attack import describe_attack
+from hedgerow.app.attack import EXPLANATION, build_attack_sheets, describe_attack
 from hedgerow.app.evidence import FILL_IN, gather_evidence, render_evidence
 from hedgerow.app.output import json_text, number
 from hedgerow.attacks.measures import Bound, Figure, Separation
@@ -137,7 +137,8 @@ def test_every_number_of_the_page_is_found_again(pack: Path) -> None:
     text = (pack / "out" / "evidence.json").read_text()
     content = json.loads(text)
     words = (ROOT / "src" / "hedgerow" / "app" / "evidence.toml").read_text()
-    known = {each for source in (text, words) for each in NUMBER.findall(source)}
+    heads = " ".join([EXPLANATION, *(head for sheet in build_attack_sheets(ATTACK) for head in sheet.heads)])
+    known = {each for source in (text, words, heads) for each in NUMBER.findall(source)}
     for value in [*leaves(content), *intervals(content["evaluation"])]:
         known |= {each for form in forms(value) for each in NUMBER.findall(form)}
     shown = set(NUMBER.findall(read_text((pack / "out" / "evidence.html").read_text())))
