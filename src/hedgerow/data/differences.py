@@ -38,6 +38,8 @@ _MIN_SHARE = 0.2
 _MIN_CELLS = 30
 _MAX_OF_ALL = 0.9
 """A site with more of the survey's rows has no others to be compared with."""
+_HALF_AT_LEAST = 0.4
+"""What chance leaves of a half: of three sites one odd one is half of the others to the other two."""
 _MAX_EXCESS = math.sqrt(2)
 """Noise of the sites counts for that of half of them at least, and is that of all."""
 _FITS = 0.1
@@ -136,8 +138,8 @@ def _without(share: float, own: float, n_own: float, n_all: float) -> float:
 
 
 def _is_alone(own: float, others: float) -> bool:
-    """Whether most of the others are otherwise; if most were as these rows, they would have at least half as many."""
-    return others < own / 2 or 1 - others < (1 - own) / 2
+    """Whether most of the others are otherwise; if half were as these rows, they would have about half as many."""
+    return others < own * _HALF_AT_LEAST or 1 - others < (1 - own) * _HALF_AT_LEAST
 
 
 class _Comparison:
@@ -263,13 +265,14 @@ class _Comparison:
     def _is_alone(self, points: Sequence[tuple[float, float, float, float]], others: Sequence[float]) -> bool:
         """Whether it is these rows that differ, and not a few of the others.
 
-        If most of the others are as these rows, they have at least half as many of theirs in each interval. Dates that
+        If half of the others are as these rows, they have half as many of theirs in each interval. Dates that
         end while the others' go on do not follow from that.
         """
         own = np.array([0.0, *(point[2] for point in points), 1.0])
         steps, those = np.diff(own), np.diff([0.0, *others, 1.0])
         ends = [mine >= 1 - _END and mine - other >= _MIN_SHARE for mine, other in zip(own[1:], others, strict=False)]
-        return bool(((steps >= _MIN_SHARE) & (those < steps / 2)).any()) or (self.item.type == "date" and any(ends))
+        is_odd = bool(((steps >= _MIN_SHARE) & (those < steps * _HALF_AT_LEAST)).any())
+        return is_odd or (self.item.type == "date" and any(ends))
 
     def _try_units(self, others: Sequence[Sequence[float]]) -> tuple[str, str]:
         """A unit with which these rows are as the others, and its line, tried by reading the table with it."""
