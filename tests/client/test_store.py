@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -16,22 +15,22 @@ import pytest
 from hedgerow.client.state import EVERY_ROUND, NodeStep, NodeStore
 from hedgerow.errors import EnvironmentFault
 from hedgerow.methods.tasks import TrainingTask
-from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import UnmaskRequest
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import Cohort
+from tests.builders import make_plan
 from tests.secagg.lab import Lab
 
 RUN = b"r" * 32
 
 
 @pytest.fixture
-def store(tmp_path: Path, sick_plan: Callable[..., Plan]) -> NodeStore:
+def store(tmp_path: Path) -> NodeStore:
     """An open run of which nothing was answered yet."""
     made = NodeStore(tmp_path / "node")
-    made.open_run(RUN, TrainingTask(sick_plan()), b"data")
+    made.open_run(RUN, TrainingTask(make_plan()), b"data")
     made.save_attempt(RUN, 1)
     return made
 
@@ -108,11 +107,9 @@ def test_the_counter_is_json_of_one_length(store: NodeStore) -> None:
     assert line == json.dumps(store._counter.__dict__).ljust(512)
 
 
-def test_a_disk_that_is_full_at_the_first_count_locks_no_node(
-    tmp_path: Path, sick_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_at_the_first_count_locks_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file was made, and nothing written: nothing has left the node, which takes the run up with more room."""
-    task = TrainingTask(sick_plan())
+    task = TrainingTask(make_plan())
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, "full")
         patch.setattr(os, "pwrite", Mock(side_effect=full))

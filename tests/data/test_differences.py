@@ -89,9 +89,7 @@ def plant(folder: Path, seed: int) -> dict[str, str]:
     odd: list[dict[str, Any]] = [
         {"unit": 1 / 18.016}, {"codes": ("M", "F")}, {"days": 365}, {"shift": 12.0, "missing": 0.4}, {}
     ]  # fmt: skip
-    return {
-        f"s{at}": write_site(folder / f"{seed}-{at}.csv", draw, N_ROWS, **own) for at, own in enumerate(odd)
-    }
+    return {f"s{at}": write_site(folder / f"{seed}-{at}.csv", draw, N_ROWS, **own) for at, own in enumerate(odd)}
 
 
 EXPECTED: list[dict[str, str]] = [
@@ -165,9 +163,7 @@ def test_cells_that_cannot_be_read_are_no_numbers(tmp_path: Path) -> None:
     """A column of which no cell is a number is compared by nothing; `check` says that its cells cannot be read."""
     tables = plant(tmp_path, 1)
     odd = tmp_path / "odd.csv"
-    odd.write_text(
-        "glucose,sex,age,admitted,bmi,outcome\n" + "high,male,old,soon,big,1\n" * 1000, encoding="utf-8"
-    )
+    odd.write_text("glucose,sex,age,admitted,bmi,outcome\n" + "high,male,old,soon,big,1\n" * 1000, encoding="utf-8")
     told = tell(str(odd), release(tables, 1))
     assert set(told) <= {"sex"}
 
