@@ -19,7 +19,7 @@ from hedgerow.methods.line import (
     FIRST_OCTAVE,
     LINE_LENGTH,
     MAX_DOUBLINGS,
-    MAX_SLOPE,
+    MAX_LINE_SLOPE,
     N_OCTAVES,
     LineSums,
     SpreadSums,
@@ -126,7 +126,7 @@ def test_without_noise_it_is_the_line_through_the_records(size: float, slope: fl
 def test_any_release_gives_a_line(released: list[int], sigma: float, doublings: int) -> None:
     """Nothing overflows, and no slope turns scores around."""
     constant, slope = fit_line(np.array(released, dtype=np.int64), sigma, doublings)
-    assert math.isfinite(constant) and 0 <= slope <= MAX_SLOPE
+    assert math.isfinite(constant) and 0 <= slope <= MAX_LINE_SLOPE
 
 
 def test_noise_is_taken_out_and_signal_is_left() -> None:

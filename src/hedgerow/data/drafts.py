@@ -42,7 +42,7 @@ from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
 from hedgerow.plan.fields import ISO_DATE, days_between, escape_for_terminal, parse_day
 from hedgerow.plan.names import is_identifier
-from hedgerow.plan.plan import MANY_CATEGORIES, MAX_BOUND
+from hedgerow.plan.plan import MANY_CATEGORIES, MAX_FEATURE_BOUND
 from hedgerow.survey.kinds import ABSENT, DATE, MAX_FOUND_CLASSES, N_KINDS, NUMBER, number_like
 
 
@@ -106,7 +106,7 @@ class Summary:
             return Entry("date", False, *days_between(low, high))
         if low > high:
             return Entry("numeric", self.is_integer)
-        low, high = max(low, -MAX_BOUND), min(high, MAX_BOUND)
+        low, high = max(low, -MAX_FEATURE_BOUND), min(high, MAX_FEATURE_BOUND)
         # Bounds lie apart, also those of a column of one value.
         return Entry("numeric", self.is_integer, low, high if low < high else low + max(1.0, abs(low) / 2**20))
 

@@ -42,7 +42,7 @@ from hedgerow.local.training import MIN_MASKED_COHORT, train
 from hedgerow.models.model import MIN_TO_WARN, Explanation, Model
 from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import days_between, format_day, parse_day
-from hedgerow.plan.plan import DECLARED, FOUND, MAX_BOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
+from hedgerow.plan.plan import DECLARED, FOUND, MAX_CATEGORIES, MAX_FEATURE_BOUND, PLAN_VERSION, READ_OFF, TYPED, Plan
 from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -328,7 +328,7 @@ def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
         if not finite.size:
             return 0.0, 1.0
         low, high = float(finite.min()), float(finite.max())
-    low, high = max(low, -MAX_BOUND), min(high, MAX_BOUND)
+    low, high = max(low, -MAX_FEATURE_BOUND), min(high, MAX_FEATURE_BOUND)
     if low < high:
         return low, high
     width = max(1.0, abs(low) * 1e-3)

@@ -38,7 +38,7 @@ from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declare_column
 from hedgerow.survey.statistics import ColumnStatistics, TableStatistics
 from hedgerow.training.steps import play
 
-MAX_ROWS = 2**33
+MAX_SURVEYED_ROWS = 2**33
 """Rows that all sites together may have at most: masked sums have words for so many."""
 
 
@@ -80,7 +80,7 @@ def _carrier(questions: Questions, n_sites: int) -> Plan:
         {
             "version": PLAN_VERSION,
             "name": "survey",
-            "privacy": {"epsilon": questions.epsilon, "delta": questions.delta, "n_records": MAX_ROWS},
+            "privacy": {"epsilon": questions.epsilon, "delta": questions.delta, "n_records": MAX_SURVEYED_ROWS},
             "federation": {"min_sites": n_sites},
             "label": {"name": "label", "type": "binary", "classes": ["0", "1"]},
             "features": [{"name": "feature", "type": "numeric", "min": 0, "max": 1}],

@@ -41,13 +41,13 @@ FIRST_OCTAVE, N_OCTAVES = 8, 14
 """The first holds all scores within 2**8 units of 2**-16 of the centre, the last those beyond 2**20, which is 16."""
 LINE_LENGTH = 2 + 3 * N_OCTAVES
 LINE_SENSITIVITY_SQUARED = RECORD_NORM**2 * 7 // 2
-MIN_DEVIATIONS = 3.0
+MIN_LINE_DEVIATIONS = 3.0
 """An octave counts from so many deviations of the noise on its squares on."""
 PRIOR_SLOPE_MEAN, PRIOR_SLOPE_SD = 1.0, 0.4
 """The slope of scores that are of use, before anything is known, and one standard deviation."""
 PRIOR_ODDS_USEFUL = 10.0
 """How much likelier it is that scores are of use than that they are noise, before anything is known."""
-MAX_SLOPE = 1.5
+MAX_LINE_SLOPE = 1.5
 MIN_SHARE, MAX_SHARE = 0.05, 0.15
 SPREAD_SHARE = 0.1
 """Of it, for the spread of labels about the centre."""
@@ -241,7 +241,7 @@ def fit_line(released: IntVector, sigma: float, doublings: int) -> tuple[float, 
     products, places, squares = (released[2:].reshape(3, N_OCTAVES) / RECORD_NORM).tolist()
     level = total * unit / n_records
     mean = level * max(0.0, 1 - noise * noise / (total * total)) if total else 0.0
-    known = [number for number, square in enumerate(squares) if square > MIN_DEVIATIONS * noise]
+    known = [number for number, square in enumerate(squares) if square > MIN_LINE_DEVIATIONS * noise]
     ends = [2.0 ** (FIRST_OCTAVE + number) / SCORE_UNIT for number in known]
     place = 2 * math.fsum(places[number] * end for number, end in zip(known, ends, strict=True)) / n_records
     # Of each octave, what its products are for a slope of 1, and what they are; both without the constant's part.
@@ -253,7 +253,7 @@ def fit_line(released: IntVector, sigma: float, doublings: int) -> tuple[float, 
     if weight <= 0:
         return mean, PRIOR_SLOPE_MEAN * PRIOR_ODDS_USEFUL / (1 + PRIOR_ODDS_USEFUL) if noise else PRIOR_SLOPE_MEAN
     slope = math.fsum(expected * product for expected, product in parts) / weight
-    slope = min(max(_likely(slope, noise * unit / math.sqrt(weight)), 0.0), MAX_SLOPE)
+    slope = min(max(_likely(slope, noise * unit / math.sqrt(weight)), 0.0), MAX_LINE_SLOPE)
     return mean - slope * place, slope
 
 

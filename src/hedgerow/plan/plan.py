@@ -923,7 +923,7 @@ def _check_timeouts(federation: FederationSection) -> None:
         raise refuse("federation.idle_timeout", federation.idle_timeout, reason)
 
 
-MAX_BOUND = 3e38
+MAX_FEATURE_BOUND = 3e38
 """Single precision ends a little above; no bound that is read off or found lies beyond."""
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from hedgerow.errors import DataError
 from hedgerow.losses.poisson import MAX_COUNT
-from hedgerow.plan.plan import MAX_BOUND
+from hedgerow.plan.plan import MAX_FEATURE_BOUND
 from hedgerow.survey import queries
 from hedgerow.survey.kinds import ABSENT, NUMBER, USUAL_CLASSES
 
@@ -233,7 +233,7 @@ def _build_range(
 def _edge(place: int, *, outer: bool) -> float:
     """The end of a signed octave that is away from zero, or the one towards zero; `place` is never 0."""
     magnitude = 2.0 ** (abs(place) - 1 + queries.LOWEST_OCTAVE + outer)
-    return math.copysign(min(magnitude, MAX_BOUND), place)
+    return math.copysign(min(magnitude, MAX_FEATURE_BOUND), place)
 
 
 def is_away_from_zero(found: Range) -> bool:
@@ -317,7 +317,7 @@ def _widened(found: Range, margin: float) -> Range:
     low, high = (
         bound * (margin if bound * side > 0 else 0.5) for bound, side in ((found.low, -1.0), (found.high, 1.0))
     )
-    return replace(found, low=max(low, -MAX_BOUND), high=min(high, MAX_BOUND))
+    return replace(found, low=max(low, -MAX_FEATURE_BOUND), high=min(high, MAX_FEATURE_BOUND))
 
 
 def zoomed_label(found: Range, counts: Counts, deviation: float, *, is_again: bool) -> Range:
