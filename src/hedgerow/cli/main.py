@@ -185,8 +185,9 @@ def _explain(error: Exception) -> HedgerowError | None:
     # As in `_run`.
     from hedgerow.plugins import explain_failed_plugin
 
-    explain = explain_import_error if isinstance(error, ImportError) else explain_kernel_error
-    return explain_failed_plugin(error) or explain(error)
+    if (fault := explain_failed_plugin(error)) is not None:
+        return fault
+    return explain_import_error(error) if isinstance(error, ImportError) else explain_kernel_error(error)
 
 
 if __name__ == "__main__":
