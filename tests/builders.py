@@ -193,9 +193,9 @@ def make_data(plan: Plan, n: int, seed: int) -> SiteData:
     return SiteData(codes, labels.astype(np.int32), places)
 
 
-def take(data: SiteData, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SiteData:
+def take(data: SiteData, rows: NDArray[np.intp] | NDArray[np.bool_] | Sequence[int] | slice) -> SiteData:
     """Some rows of a site, in the order given."""
-    return data.only(rows if isinstance(rows, np.ndarray) else np.array(rows, dtype=np.intp))
+    return data.only(np.arange(data.n_records)[rows])
 
 
 def train(plan: Plan, sites: Sequence[SiteData], noise: NoiseSource | None = None) -> Outcome:

@@ -70,7 +70,7 @@ LINKS = ("client", "protocol", "secagg", "server")
 PURE_STANDARD = {
     "__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "decimal", "enum", "fractions",
     "functools", "hashlib", "hmac", "itertools", "json", "math", "operator", "re", "string", "struct", "textwrap",
-    "tomllib", "types", "typing", "unicodedata", "warnings",
+    "tomllib", "types", "typing", "unicodedata", "warnings", "weakref",
 }  # fmt: skip
 PURE: dict[str, set[str]] = {
     "codec": {"numpy"},

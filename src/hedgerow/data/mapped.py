@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.lib import format as npy
@@ -83,6 +83,13 @@ class Stretches:
             with _disk_faults(folder):
                 self._files = [tempfile.TemporaryFile(dir=folder) for _ in range(n_columns)]
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+
     def add(self, stretch: NDArray[Any]) -> None:
         """Add [n_columns, m]."""
         self._length += stretch.shape[1]
@@ -100,7 +107,7 @@ class Stretches:
         with _disk_faults(self._folder):
             found = _create(self._folder / name, (len(self._files), self._length), self._dtype)
             for file, column in zip(self._files, found, strict=True):
-                with file:
+                with file:  # its room on the disk is free again before the next one is copied
                     file.seek(0)
                     file.readinto(column)  # type: ignore[attr-defined]
         return found

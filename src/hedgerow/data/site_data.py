@@ -216,31 +216,34 @@ def site_rows_from_records(
         part: to which rows have to belong by what they are; None where all are used.
     """
     grid = build_grid(plan)
-    codes = Stretches(grid.n_features, grid.dtype, folder)
-    places = Stretches(len(grid.divisible), np.uint8, folder)
-    labels, units = Stretches(1, np.int32, folder), [np.empty(0, dtype=np.str_)]
+    units = [np.empty(0, dtype=np.str_)]
     beyond = dict.fromkeys(plan.feature_names, 0)
-    for records in chunks:
-        if records.label is None:
-            raise DataError("data-label-missing", place="The records")
-        if part is not None and records.unit is not None:
-            records = records.take(np.flatnonzero(part.holds(hash_texts(records.unit, np.uint64(0)))))
-        for name, n_cells in count_beyond(records.features, plan):
-            beyond[name] += n_cells
-        own = grid.encode(records.features)
-        within = grid.places(records.features, own)
-        label = plan.label.kind.encode(records.label, plan.label)
-        if part is not None and records.unit is None:
-            held = part.holds(hash_rows([*own, label, *within], len(label)))
-            own, within, label = own[:, held], within[:, held], label[held]
-        codes.add(own)
-        places.add(within)
-        labels.add(label[None])
-        if records.unit is not None:
-            units.append(records.unit)
-    joined = places.join("places.npy") if grid.divisible else None
-    scratch = None if folder is None else folder.parent
-    data = SiteData(codes.join("codes.npy"), labels.join("labels.npy")[0], joined, scratch)
+    with (
+        Stretches(grid.n_features, grid.dtype, folder) as codes,
+        Stretches(len(grid.divisible), np.uint8, folder) as places,
+        Stretches(1, np.int32, folder) as labels,
+    ):
+        for records in chunks:
+            if records.label is None:
+                raise DataError("data-label-missing", place="The records")
+            if part is not None and records.unit is not None:
+                records = records.take(np.flatnonzero(part.holds(hash_texts(records.unit, np.uint64(0)))))
+            for name, n_cells in count_beyond(records.features, plan):
+                beyond[name] += n_cells
+            own = grid.encode(records.features)
+            within = grid.places(records.features, own)
+            label = plan.label.kind.encode(records.label, plan.label)
+            if part is not None and records.unit is None:
+                held = part.holds(hash_rows([*own, label, *within], len(label)))
+                own, within, label = own[:, held], within[:, held], label[held]
+            codes.add(own)
+            places.add(within)
+            labels.add(label[None])
+            if records.unit is not None:
+                units.append(records.unit)
+        joined = places.join("places.npy") if grid.divisible else None
+        scratch = None if folder is None else folder.parent
+        data = SiteData(codes.join("codes.npy"), labels.join("labels.npy")[0], joined, scratch)
     if left_out is None and not data.n_records:
         raise DataError("data-empty", source="The site")
     unfit = dict(left_out or {})
