@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Single cryptographic operations: hazardous, and correct only in the combinations that the rooms above make of them.
 
-``secagg`` and the envelopes of ``transport`` are those rooms; others only pass identities on. Each part wraps one
-construction of the ``cryptography`` package (Shamir's scheme excepted, which it does not have), fixes its parameters,
-and refuses every other: HKDF-SHA256 (RFC 5869), X25519 (RFC 7748), ChaCha20-Poly1305 (RFC 8439), ChaCha20 as a
-generator of masks, Ed25519 (RFC 8032), shares of secrets. Every secret, key and seed has 32 bytes.
+``secagg`` and the envelopes of ``transport`` are those rooms; ``study`` verifies as well, runs by files draw from
+`DerivedEntropy`, and others only pass identities on. `DerivedEntropy` and Shamir's scheme are this project's own. Every
+other part wraps one construction of the ``cryptography`` package, fixes its parameters, and refuses every other:
+HKDF-SHA256 (RFC 5869), X25519 (RFC 7748), ChaCha20-Poly1305 (RFC 8439), ChaCha20 as a generator of masks, Ed25519 (RFC
+8032). Every secret, key and seed has 32 bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods, losses and labels of other packages: loaded on the word of whoever runs this process, and of nobody else.
 
-A plug-in is a module that calls `add_method`, `add_loss` or `add_named_loss` when it is imported. It is named by an
-entry point of the group `hedgerow.plugins`, as a module, or as a file. What a plan, a model or a peer names is never
+A plug-in is a module that calls one of the functions `add_...` when it is imported. It is named by an entry point of
+the group `hedgerow.plugins`, as a module, or as a file. What a plan, a model or a peer names is never
 imported. On one's own machine `--plugin` names it; a node loads what its own policy names, with the version and the
 digest that its owner has read.
 """

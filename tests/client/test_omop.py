@@ -215,6 +215,11 @@ def test_a_plan_holds_its_definition() -> None:
         {"columns": [{"name": "outcome", "value": "age"}]},
         {"columns": [{"name": "x", "value": "count", "domain": "person"}]},
         {"outcome": {"domain": "visits"}},
+        {"outcome": {"domain": "death", "concepts": [201826], "days": 365}},
+        {"outcome": {"domain": "visits", "descendants": True, "days": 365}},
+        {"columns": [{"name": "x", "value": "age", "days": 30}]},
+        {"columns": [{"name": "x", "value": "sex", "concepts": [8507]}]},
+        {"columns": [{"name": "x", "value": "count", "domain": "drugs", "descendants": True}]},
     ],
     ids=str,
 )

@@ -371,7 +371,7 @@ def _unchecked_range() -> Any:
     def encode(vector: Any, length: int, entry_bound: int, width: int) -> Any:
         return vector.astype(crypto.DTYPES[width])
 
-    return mock.patch.object(masks, "encode", encode)
+    return mock.patch.object(masks, "encode_vector", encode)
 
 
 def _without_vector_id() -> Any:

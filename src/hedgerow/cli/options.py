@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from hedgerow.transport import ENGINES
 
-_BY_POLICY = ("node", "join")
-"""Commands that load what the site's policy names, and nothing else."""
+_BY_POLICY = ("node", "join", "resident-node", "in", "out")
+"""Commands that load what the site's own files name, and nothing else."""
 Add = Callable[..., Any]
 """Adds one argument to a command: see `argparse.ArgumentParser.add_argument`."""
 

@@ -52,7 +52,7 @@ def column_name(value: Any, path: str) -> str:
 def _units(value: Any, path: str) -> tuple[tuple[int, float], ...]:
     pairs = list_of(list_of(lambda item, _: item))(value, path)
     if not all(len(pair) == 2 for pair in pairs):
-        raise refuse(path, value, "pairs of a unit's concept and a factor, such as [[8840, 1.0], [8753, 18.0182]]")
+        raise refuse(path, value, "pairs of a unit's concept and a factor, such as [[8840, 1.0], [8753, 18.016]]")
     positive = number(0, 1e12, exclusive=True)
     return tuple((_CONCEPT(unit, path), positive(factor, path)) for unit, factor in pairs)
 
@@ -165,10 +165,20 @@ def read_omop(table: Any) -> Omop | None:
         of_person, path = own.value in ("age", "sex"), f"omop.columns[{place}]"
         if of_person == (own.domain is not None):
             raise refuse(f"{path}.domain", own.domain, f'{"none" if of_person else "a domain"} with "{own.value}"')
+        if of_person and (own.concepts or own.days is not None):
+            raise refuse(f"{path}.concepts", list(own.concepts), f'no concepts and no days with "{own.value}"')
         if own.value == "latest" and own.domain != "measurements":
             raise refuse(f"{path}.domain", own.domain, '"measurements" with "latest"')
         if own.units and own.value != "latest":
             raise refuse(f"{path}.units", list(own.units), 'none, but with "latest"')
+    asked = {"omop.outcome": found.outcome, "omop.index": found.index}
+    asked |= {f"omop.columns[{place}]": own for place, own in enumerate(found.columns)}
+    for path, events in asked.items():
+        # What the query would not look at would still stand in the plan, and in what everybody agrees on.
+        if events and events.domain == "death" and events.concepts:
+            raise refuse(f"{path}.concepts", list(events.concepts), 'none with "death"')
+        if events and events.descendants and not events.concepts:
+            raise refuse(f"{path}.descendants", True, "concepts, or false")
     names = [own.name for own in found.columns]
     if len(set(names)) < len(names):
         raise refuse("omop.columns", names, "columns of different names")

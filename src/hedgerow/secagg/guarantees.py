@@ -164,7 +164,8 @@ def derive(n_nodes: int, wishes: Wishes) -> Guarantees:
         raise refuse(Code.PARAMETERS_REFUSED, f"{c} colluders among {n_nodes} nodes.")
     if wishes.is_sparse:
         if not wishes.has_echo or wishes.threshold or c < sparse_colluders(n_nodes):
-            said = "A sparse graph needs the echo exchange, its own threshold, and as many colluders as a complete one."
+            least = sparse_colluders(n_nodes)
+            said = f"A sparse graph needs the echo, its own threshold, and {least} colluders at least."
             raise refuse(Code.PARAMETERS_REFUSED, said)
         degree, threshold, quorum = derive_sparse(n_nodes, c, wishes.max_drops, max(1, wishes.n_groups))
         survivors = max(n_nodes - wishes.max_drops, wishes.min_survivors)

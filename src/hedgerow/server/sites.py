@@ -10,7 +10,7 @@ from enum import Enum
 
 from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
-from hedgerow.secagg.guarantees import MIN_COHORT, default_colluders, least_groups, origin_members
+from hedgerow.secagg.guarantees import MIN_COHORT, least_groups, origin_members, sparse_colluders
 from hedgerow.secagg.messages import Roster
 from hedgerow.secagg.transitions import Code
 
@@ -336,7 +336,7 @@ class Sites:
     @property
     def n_believed(self) -> int:
         """So many sites are believed: more than are taken to lie, and never one alone."""
-        return max(2, default_colluders(len(self)) + 1)
+        return max(2, sparse_colluders(len(self)) + 1)
 
     @property
     def is_journal_doubted(self) -> bool:
