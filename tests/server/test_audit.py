@@ -193,6 +193,7 @@ def test_the_experiment_prints_its_table(capsys: pytest.CaptureFixture[str], mon
     (fault, *_) = (name for name, row in ROWS["audit"].items() if row[1])
     monkeypatch.setitem(ROWS, "audit", {name: ROWS["audit"][name] for name in (DEFAULT, fault)})
     monkeypatch.setattr(audit_module, "OPEN", {name: attack for name, attack in OPEN.items() if attack[1]})
+    monkeypatch.setattr(audit_module, "ALONE", {})
     assert audit_module.main(["--runs", "600"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("BROKEN") == 2 and printed.count("within the promise") == 1

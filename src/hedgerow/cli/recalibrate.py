@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _EXAMPLE = """\
 example:
-  hedgerow evaluate model.json east.csv                        # is it off here? exact, for your eyes only
-  hedgerow recalibrate model.json east.csv --epsilon 0.5 --out east-model.json
+  hedgerow evaluate model.json north.csv                       # is it off here? exact, for your eyes only
+  hedgerow recalibrate model.json north.csv --epsilon 0.5 --out north-model.json
 
 The trees stay; level and slope of what they say are fitted to this site's rows, with noise. The new model's account
 holds the old one's and this release.
