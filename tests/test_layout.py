@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transport": {"plan", "protocol", "crypto"},
     "study": {"plan", "protocol", "crypto", "storage", "transport"},
     "trees": {"plan", "protocol", "losses"},
-    "data": {"plan", "protocol", "losses", "privacy", "trees", "survey"},
+    "data": {"plan", "protocol", "losses", "storage", "privacy", "trees", "survey"},
     "attacks": {"plan", "protocol", "privacy"},
     "evaluation": {"plan", "protocol", "losses", "privacy", "trees"},
     "survey": {"plan", "protocol", "losses", "privacy", "trees"},

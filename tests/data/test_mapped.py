@@ -19,7 +19,7 @@ from hedgerow.app.rows import make_loader
 from hedgerow.client.node import Node
 from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.site_data import SiteData, digest_rows, find_kept, read_bounded, read_site_data
-from hedgerow.errors import DataError
+from hedgerow.errors import DataError, EnvironmentFault
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from tests.builders import LABELS, bare_plan, coded, numbers
@@ -150,6 +150,17 @@ def test_only_the_owner_can_read_codes(tmp_path: Path) -> None:
     files = set(folder.rglob("*"))
     node = Node("north", data, plan, resolve(plan))
     assert is_mapped(node.held.records.scores) and set(folder.rglob("*")) == files
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o707, 0o777])
+def test_codes_do_not_go_where_others_come(tmp_path: Path, mode: int) -> None:
+    """Who may write to the folder could put other rows in place: it is refused, and nothing is written."""
+    folder = tmp_path / "codes"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(EnvironmentFault, check=coded("state-permissions")):
+        read(folder, write_table(tmp_path / "table.parquet"), number_plan())
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("name", ["part-02.csv", "2024"])

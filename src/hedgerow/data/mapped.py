@@ -6,8 +6,8 @@ places are files under a name that follows from the plan and the table, and are 
 they are made in one pass, each column in a file of its own until it is known how many rows there are. Scores and codes
 by other edges belong to one run: their files have no name, and go with the process.
 
-The files hold what the rows are for the plan, a code for each value: as private as the table. So their folder is the
-owner's own (mode 0700), and a file that cannot be read by others (0600).
+The files hold what the rows are for the plan, a code for each value: as private as the table. So each table's folder is
+the owner's own (mode 0700), as the folder around it has to be, and each file (0600).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from hedgerow.data.sources import Location, stamp_files
 from hedgerow.data.units import ContributionReport
 from hedgerow.errors import EnvironmentFault
 from hedgerow.plan.plan import Plan
+from hedgerow.storage import require_private
 
 REPORT = "report.json"
 
@@ -141,6 +142,7 @@ class ExternalMemory:
         key: follows from all that the codes follow from: the plan, and every table's name, size and time.
         stamps: of the files of each table, by its name. The rows of a database may change unseen: it has none, and
             nothing of it is kept beyond the process.
+        tables: where each table is, by its name.
     """
 
     folder: Path
@@ -150,16 +152,20 @@ class ExternalMemory:
 
     @classmethod
     def of(cls, folder: Path, plan: Plan, tables: Mapping[str, Location], more: str = "") -> ExternalMemory:
-        """That of some tables, by their names; EnvironmentFault when the folder cannot be made.
+        """That of some tables, by their names.
 
         Args:
             more: what else decides on which rows are used.
+
+        Raises:
+            EnvironmentFault: the folder cannot be made, or is there and is not this user's alone.
         """
         stamps = {name: stamp_files(place) for name, place in tables.items()}
         own = [(name, os.fspath(place), str(getattr(place, "adapter", ""))) for name, place in tables.items()]
         said = json.dumps([__version__, plan.digest, more, own, stamps])
         with _disk_faults(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            require_private(folder, folder.stat())
         return cls(folder, sha256(said.encode()).hexdigest()[:32], stamps, tables)
 
     def find(self, name: str) -> tuple[dict[str, NDArray[Any]], ContributionReport] | None:

@@ -352,7 +352,9 @@ def read_part(
 def read_site_data(
     path: str | os.PathLike[str], plan: Plan, *, strict: bool = False
 ) -> tuple[SiteData, ContributionReport]:
-    """The same from a file or a URL (`hedgerow.data.sources`); rows that do not fit are left out and counted.
+    """One site's rows from a file or a URL (`hedgerow.data.sources`), bounded as `site_data_from_records` does.
+
+    Rows that do not fit are left out and counted.
 
     Args:
         strict: refuse the first row that does not fit, and a table without rows. In a federation this tells the others
@@ -372,7 +374,12 @@ def read_site_rows(
     folder: Path | None = None,
     part: Part | None = None,
 ) -> SiteRows:
-    """All rows of a table, or of a part, for `bound_sites`; other arguments and errors as above."""
+    """All rows of a table, or of a part, for `bound_sites`; `strict` and errors as of `read_site_data`.
+
+    Args:
+        folder: that `ExternalMemory.begin` gave for their arrays; None for memory.
+        part: of the table; None for the whole.
+    """
     left_out: RowsLeftOut | None = None if strict else {}
     table = open_table(path, plan)
     if part is not None and part.divide(table, plan):
