@@ -6,7 +6,7 @@ to the bound would be lost in its noise: there it is one release of how many rec
 
 The linear model is five releases. Numeric features that go together leave X^T X with a few
 large eigenvalues and many small ones, and noise that suits the large ones buries the small. So X^T X is asked for
-twice, and the second time of rows that the first release has made round:
+twice, and the second time of rows that the first release has whitened:
 
     A = X^T X + noise;    z = sqrt(A_00 / d) L^-1 x   with   L L^T = A + lambda I, shortened to norm 1
     B = Z^T Z + noise
@@ -207,17 +207,17 @@ class LinearStart:
 
     @cached_property
     def basis(self) -> linear.LinearBasis:
-        """The rows before they are made round."""
+        """The rows before they are whitened."""
         return linear.LinearBasis.of(self.plan, build_grid(self.plan), ROW_NORM, self.scale, numeric_only=True)
 
     def rounds(self, whole: float) -> list[AlikeRounds]:
         """What the start asks, with a noise multiplier as if it were one release."""
         basis, rows, noises = self.basis, self.plan.privacy.rows_per_unit, divide_start_noise(whole)
-        round_rows = basis.transform(np.eye(basis.rows.n_columns))
+        white_rows = basis.transform(np.eye(basis.rows.n_columns))
         return [
             AlikeRounds(linear.ask_gram(0, "any", basis, noises[0], rows)),
-            AlikeRounds(linear.ask_gram(1, "any", round_rows, noises[1], rows)),
-            linear.list_cross_rounds(linear.CrossProducts, round_rows, self.loss, (noises[2], rows), START_ROUNDS),
+            AlikeRounds(linear.ask_gram(1, "any", white_rows, noises[1], rows)),
+            linear.list_cross_rounds(linear.CrossProducts, white_rows, self.loss, (noises[2], rows), START_ROUNDS),
         ]
 
     def ask(
@@ -250,7 +250,7 @@ class LinearStart:
         gram = read_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
         factor = factor_shifted(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
-        basis = basis.transform(_rounding_matrix(gram, factor))
+        basis = basis.transform(_whitening_matrix(gram, factor))
         query = linear.ask_gram(first + 1, "linear start, Z^T Z", basis, noises[1], rows, carried.n_held)
         gram = read_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
@@ -280,8 +280,8 @@ def divide_start_noise(whole: float) -> tuple[float, float, float]:
     return first, second, each
 
 
-def _rounding_matrix(gram: linear.Matrix, factor: linear.Matrix) -> linear.Matrix:
-    """What makes rows round, and their mean squared norm about 1: sqrt(A_00 / d) L^-1.
+def _whitening_matrix(gram: linear.Matrix, factor: linear.Matrix) -> linear.Matrix:
+    """What whitens rows, and makes their mean squared norm about 1: sqrt(A_00 / d) L^-1.
 
     d = p - lambda tr (L L^T)^-1 is how many of the p directions stand out of the ridge. Both A_00 and d are 1 at least.
     """
