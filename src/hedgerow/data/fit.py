@@ -27,7 +27,7 @@ from hedgerow.data import units
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import SEPARATORS
-from hedgerow.data.omop import count_query, describe_lacks
+from hedgerow.data.omop import compile_counts, describe_lacks
 from hedgerow.data.sources import AdaptedLocation, Location, adapt, column_names, find_place, is_url, open_table
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_CODES
@@ -175,7 +175,7 @@ def _list_lacks(location: Location, plan: Plan) -> list[tuple[str, str]]:
     if plan.omop is None or not is_url(location):
         return []
     url = os.fspath(location).partition("#")[0]
-    counts = open_table(f"{url}#{count_query(plan.omop)}").batches(["records", "known"], _CHUNK_ROWS, None)
+    counts = open_table(f"{url}#{compile_counts(plan.omop)}").batches(["records", "known"], _CHUNK_ROWS, None)
     found = np.concatenate([np.array(batch, dtype=np.int64).T for batch in counts])
     return describe_lacks(plan.omop, [(records, known) for records, known in found.tolist()])
 

@@ -91,19 +91,19 @@ class _Compiler:
         self._omop, self._label, self._dialect = omop, label, dialect
 
     def compile(self) -> str:
-        parts = [("index_dates", self._index_dates()), ("followed", self._followed())]
+        parts = [("index_dates", self._select_index_dates()), ("followed", self._select_followed())]
         chosen = [f"i.{PERSON}"]
         joins = ["JOIN followed f ON f.person_id = i.person_id"]
         for number, own in enumerate(self._omop.columns):
             if own.events is None:
-                chosen.append(f"{self._of_person(own)} AS {self._quote(own.name)}")
+                chosen.append(f"{self._compile_person(own)} AS {self._quote(own.name)}")
                 continue
-            parts += self._of_events(own, own.events, number)
+            parts += self._compile_events(own, own.events, number)
             joins.append(f"LEFT JOIN v{number} ON v{number}.person_id = i.person_id")
             value = f"v{number}.amount" if own.value == "latest" else f"COALESCE(v{number}.amount, 0)"
             value = f"CASE WHEN v{number}.amount > 0 THEN 1 ELSE 0 END" if own.value == "presence" else value
             chosen.append(f"{value} AS {self._quote(own.name)}")
-        parts.append(("outcomes", self._outcomes(self._omop.outcome)))
+        parts.append(("outcomes", self._select_outcomes(self._omop.outcome)))
         joins.append("LEFT JOIN outcomes o ON o.person_id = i.person_id")
         until, followed = (self._days(to, "i.index_date") for to in ("o.event_day", "f.end_day"))
         if self._label.type == "survival":
@@ -127,18 +127,18 @@ class _Compiler:
     def _days(self, to: str, since: str) -> str:
         return self._dialect.days.format(a=to, b=since)
 
-    def _index_dates(self) -> str:
+    def _select_index_dates(self) -> str:
         """The first date of each person."""
         if self._omop.index is None:
             dated = "subject_id AS person_id, MIN(CAST(cohort_start_date AS DATE)) AS index_date"
             where = f"cohort_definition_id = {self._omop.cohort}"
             return f"SELECT {dated} FROM cohort WHERE {where} GROUP BY subject_id"
         table, _, date = _TABLES[self._omop.index.domain]
-        where = _where(self._omop.index)
+        where = _compile_where(self._omop.index)
         first = f"MIN(CAST(e.{date} AS DATE)) AS index_date"
         return f"SELECT e.person_id, {first} FROM {table} e WHERE {where} GROUP BY e.person_id"
 
-    def _followed(self) -> str:
+    def _select_followed(self) -> str:
         """Until when each person is observed who was on the index date, and for long enough before."""
         start, end = (f"CAST(s.observation_period_{word}_date AS DATE)" for word in ("start", "end"))
         return (
@@ -147,19 +147,19 @@ class _Compiler:
             f"AND {self._days('i.index_date', start)} >= {self._omop.observed} GROUP BY i.person_id"
         )
 
-    def _of_person(self, own: Column) -> str:
+    def _compile_person(self, own: Column) -> str:
         if own.value == "age":
             return f"CAST({self._dialect.year.format(a='i.index_date')} - p.year_of_birth AS INTEGER)"
         source = f"CAST(p.gender_source_value AS {self._dialect.text})"
         return f"CASE p.gender_concept_id WHEN {_FEMALE} THEN 'female' WHEN {_MALE} THEN 'male' ELSE {source} END"
 
-    def _of_events(self, own: Column, events: Events, number: int) -> Iterator[tuple[str, str]]:
+    def _compile_events(self, own: Column, events: Events, number: int) -> Iterator[tuple[str, str]]:
         """Its named parts: the last one has person and amount."""
         table, _, date = _TABLES[events.domain]
         before = self._days("i.index_date", f"CAST(e.{date} AS DATE)")
         days = self._omop.days if own.days is None else own.days
         join = f"FROM index_dates i JOIN {table} e ON e.person_id = i.person_id AND {before} BETWEEN 0 AND {days}"
-        where = f"{join} AND {_where(events)}"
+        where = f"{join} AND {_compile_where(events)}"
         if own.value != "latest":
             yield f"v{number}", f"SELECT i.person_id, COUNT(*) AS amount {where} GROUP BY i.person_id"
             return
@@ -179,15 +179,15 @@ class _Compiler:
             ),
         )
 
-    def _outcomes(self, own: Outcome) -> str:
+    def _select_outcomes(self, own: Outcome) -> str:
         table, _, date = _TABLES[own.domain]
         first = f"MIN(CAST(e.{date} AS DATE)) AS event_day"
-        after = f"CAST(e.{date} AS DATE) > i.index_date AND {_where(own)}"
+        after = f"CAST(e.{date} AS DATE) > i.index_date AND {_compile_where(own)}"
         join = f"FROM index_dates i JOIN {table} e ON e.person_id = i.person_id AND {after}"
         return f"SELECT i.person_id, {first} {join} GROUP BY i.person_id"
 
 
-def _where(own: Events) -> str:
+def _compile_where(own: Events) -> str:
     """What records have to fulfil, in an alias `e`."""
     column = _TABLES[own.domain][1]
     if not own.concepts or not column:
@@ -199,23 +199,23 @@ def _where(own: Events) -> str:
     return f"(e.{column} IN ({listed}) OR e.{column} IN ({below}))"
 
 
-def list_needed(omop: Omop) -> dict[str, Events]:
+def list_events(omop: Omop) -> dict[str, Events]:
     """The records that a definition asks for, by what they are for."""
     found = {"the index date": omop.index} if omop.index is not None else dict[str, Events]()
     found["the outcome"] = omop.outcome
     return found | {own.name: own.events for own in omop.columns if own.events is not None}
 
 
-def count_query(omop: Omop) -> str:
+def compile_counts(omop: Omop) -> str:
     """One SELECT that counts, for what a definition asks for, records that are there, and listed concepts that are not.
 
-    Its columns are `place`, `records` and `known`, one row for each of `list_needed` in its order. Exact counts of
+    Its columns are `place`, `records` and `known`, one row for each of `list_events` in its order. Exact counts of
     private rows: for the owner of the database alone.
     """
     parts = []
-    for number, own in enumerate(list_needed(omop).values()):
+    for number, own in enumerate(list_events(omop).values()):
         table, column, _ = _TABLES[own.domain]
-        records = f"(SELECT COUNT(*) FROM {table} e WHERE {_where(own)})"
+        records = f"(SELECT COUNT(*) FROM {table} e WHERE {_compile_where(own)})"
         listed = ", ".join(map(str, own.concepts)) if column else ""
         known = f"(SELECT COUNT(*) FROM concept WHERE concept_id IN ({listed}))" if listed else "0"
         parts.append(f"SELECT {number} AS place, {records} AS records, {known} AS known")
@@ -223,9 +223,9 @@ def count_query(omop: Omop) -> str:
 
 
 def describe_lacks(omop: Omop, counts: Sequence[tuple[int, int]]) -> list[tuple[str, str]]:
-    """By what is asked for, what a database lacks of it, by the rows of `count_query`."""
+    """By what is asked for, what a database lacks of it, by the rows of `compile_counts`."""
     found = []
-    for (name, own), (records, known) in zip(list_needed(omop).items(), counts, strict=True):
+    for (name, own), (records, known) in zip(list_events(omop).items(), counts, strict=True):
         table, unknown = _TABLES[own.domain][0], len(set(own.concepts)) - known
         if not records:
             found.append((name, f"no record of {table} has one of its concepts: are they coded otherwise here?"))
