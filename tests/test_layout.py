@@ -45,7 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "evaluation", "survey", "training", "methods",
     },
     "models": {
-        "plan", "protocol", "losses", "privacy", "trees", "data", "evaluation", "survey", "training", "methods",
+        "plan", "protocol", "losses", "storage", "privacy", "trees", "data", "evaluation", "survey", "training",
+        "methods",
     },
     "local": {
         "plan", "protocol", "losses", "storage", "privacy", "crypto", "secagg", "rounds", "transport", "trees", "data",
