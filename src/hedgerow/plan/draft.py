@@ -83,7 +83,7 @@ def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, 
         "# The promise limits how well anyone can tell whether one record was there; epsilon and delta set the limit.",
         "# Smaller is safer and less accurate; 1 is a usual choice.",
         f"epsilon = {_number(_USUAL_EPSILON if epsilon is None else epsilon)}",
-        "# A small probability with which that limit may be exceeded; well below 1 / n_records.",
+        "# A small probability that is added to what epsilon allows; well below 1 / n_records.",
     ]
     if delta is None and n_records is not None:
         delta = 10.0 ** -math.ceil(math.log10(max(n_records, 10)))

@@ -290,7 +290,7 @@ class Privacy:
 
     Attributes:
         epsilon: the limit on what a run reveals about one unit, above 0; inf trains without privacy.
-        delta: the probability with which that limit may be exceeded.
+        delta: a small probability that is added to what that limit allows.
         accountant: who counts: exactly for Gaussian noise, by Renyi, by sums of epsilons, or by loss distributions.
         noise: who adds the noise. "server": the coordinator, which sees exact totals; "distributed": the sites;
             "local": every record for itself.

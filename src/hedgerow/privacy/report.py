@@ -475,7 +475,8 @@ class PrivacyReport(PrivacyContext):
             # No party knows which sites do, so every report says it.
             facts.append(
                 ("", f"over a network, a {self.unit} more at a site that holds more rows than its roster declares "
-                 "takes the place of another one: there the promise is that of replacing, at twice mu")
+                 "takes the place of another one: there the promise is weaker, that of replacing one by another, at twice "
+                 "mu (docs/glossary.md)")
             )  # fmt: skip
         if self.public is not None and self.public.digest:
             facts.append(("plan", self.public.name))
@@ -673,14 +674,19 @@ def _jsonable(epsilon: float) -> float | str:
 
 
 def _in_words(report: PrivacyReport, subject: str) -> str:
-    """What epsilon means, as a bound on odds; e^epsilon bounds the factor up to the chance delta."""
+    """What epsilon and delta mean, as a bound on what anybody concludes.
+
+    Delta is added to chances. It is not the chance that the odds change by more than e^epsilon, which is larger: at
+    epsilon 1 and delta 1e-5 Gaussian noise lets them do so with 1.6e-4.
+    """
     factor = _factor(report.epsilon)
     whom = "one row" if report.unit == "record" else f"one {report.unit} (whom that column names)"
-    what = "gave true statistics, not zeros" if report.noise_mode == "local" else "took part"
+    without = f"{whom} given zeros, not true statistics" if report.noise_mode == "local" else f"{whom} not taken part"
     if factor > 1000:
         return f"So large an epsilon says little: {subject} may give away much about {whom}."
     under = f" This holds {report.condition}." if report.authors else ""
     return (
-        f"Nobody can use {subject} to change the odds that {whom} {what} by more than a factor of "
-        f"{math.ceil(factor * 100) / 100:.2f}, except with a probability of {report.delta:.3g}.{under}"
+        f"Whatever anybody may conclude from {subject}: the chance that they do is at most "
+        f"{math.ceil(factor * 100) / 100:.2f} times, plus {report.delta:.3g}, what it would be had {without}; and the "
+        f"other way round.{under}"
     )
