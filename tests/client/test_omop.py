@@ -212,6 +212,7 @@ def test_a_plan_holds_its_definition() -> None:
         {"columns": [{"name": "x", "value": "count", "domain": "visits", "concepts": ["1 OR 1"]}]},
         {"columns": [{"name": "x", "value": "latest", "domain": "drugs"}]},
         {"columns": [{"name": "x", "value": "age", "domain": "drugs"}]},
+        {"columns": [{"name": "x", "value": "latest", "domain": "measurements", "units": [[1, 1.0], [1, 18.0]]}]},
         {"columns": [{"name": "outcome", "value": "age"}]},
         {"columns": [{"name": "x", "value": "count", "domain": "person"}]},
         {"outcome": {"domain": "visits"}},

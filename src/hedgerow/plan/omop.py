@@ -54,7 +54,10 @@ def _units(value: Any, path: str) -> tuple[tuple[int, float], ...]:
     if not all(len(pair) == 2 for pair in pairs):
         raise refuse(path, value, "pairs of a unit's concept and a factor, such as [[8840, 1.0], [8753, 18.016]]")
     positive = number(0, 1e12, exclusive=True)
-    return tuple((_CONCEPT(unit, path), positive(factor, path)) for unit, factor in pairs)
+    found = tuple((_CONCEPT(unit, path), positive(factor, path)) for unit, factor in pairs)
+    if len(dict(found)) < len(found):
+        raise refuse(path, value, "one factor for each unit")
+    return found
 
 
 def _section(kind: type) -> Any:
