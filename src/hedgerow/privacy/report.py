@@ -475,8 +475,8 @@ class PrivacyReport(PrivacyContext):
             # No party knows which sites do, so every report says it.
             facts.append(
                 ("", f"over a network, a {self.unit} more at a site that holds more rows than its roster declares "
-                 "takes the place of another one: there the promise is weaker, that of replacing one by another, at twice "
-                 "mu (docs/glossary.md)")
+                 "takes the place of another one: there the promise is weaker, that of replacing one by another, at "
+                 "twice mu (docs/glossary.md)")
             )  # fmt: skip
         if self.public is not None and self.public.digest:
             facts.append(("plan", self.public.name))
