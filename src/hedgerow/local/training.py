@@ -34,7 +34,7 @@ from hedgerow.privacy.accountants import check_delta, check_epsilon
 from hedgerow.privacy.calibration import QueryNoise
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.report import PrivacyReport, build_report
+from hedgerow.privacy.report import PrivacyReport, build_lazy_report, build_report
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.rounds import VECTOR_ID, clip, noise_mode, round_in
 from hedgerow.secagg.guarantees import dealt, default_wishes
@@ -321,6 +321,8 @@ def evaluate_federated(
     # Whose tables are all here shows what it likes.
     nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise, shows_figures=True) for name in names]
     context = evaluation_context(plan, epsilon, delta, noise)
+    # A ledger that this evaluation cannot be added to is found before anything is released.
+    build_lazy_report(model.ledger, model.report)
     program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, model.next_round, by, names)
     n_rounds = schedule_of_evaluation(plan, epsilon, delta, by, names).n_rounds
     aggregation = build_aggregation(plan, nodes, n_rounds, noise)

@@ -26,7 +26,7 @@ from hedgerow.privacy.calibration import QueryNoise, noise_of
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release, read_prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_lazy_report, build_report
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
 from hedgerow.protocol.groups import combine, pack
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.stream import Salvage
@@ -379,8 +379,6 @@ def run_evaluation(
         AggregationError: see `require_plausible`; the evaluation's cost counts as spent.
     """
     _check_noise_mode(plan, aggregation)
-    # A ledger that this evaluation cannot be added to is found before anything is released.
-    build_lazy_report(ledger, context)
     releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=ledger)
     evaluation = _carry_out(plan, program, aggregation, releaser)
     cost = check_cost(Ledger(releaser.ledger.releases[len(ledger) :]), context)
