@@ -620,7 +620,7 @@ def test_rows_are_read_again_when_the_table_changes(office: Office) -> None:
     """The binned rows belong to one table and one plan; a table that was edited is not answered from old rows."""
     federation = office.federation  # type: ignore[attr-defined]
     options = site.build_options(read_site_file(federation.folder / "site-0.toml"))
-    (federation.folder / "site-0-state").mkdir()
+    (federation.folder / "site-0-state").mkdir(mode=0o700)
     plan = read_plan(federation.path("plan.toml"))
     keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
     setup = site.build_setup(options, keys, read_policy(options.policy), n_threads=1)

@@ -174,7 +174,7 @@ def read_omop(table: Any) -> Omop | None:
             raise refuse(f"{path}.domain", own.domain, '"measurements" with "latest"')
         if own.units and own.value != "latest":
             raise refuse(f"{path}.units", list(own.units), 'none, but with "latest"')
-    asked = {"omop.outcome": found.outcome, "omop.index": found.index}
+    asked: dict[str, Events | Column | None] = {"omop.outcome": found.outcome, "omop.index": found.index}
     asked |= {f"omop.columns[{place}]": own for place, own in enumerate(found.columns)}
     for path, events in asked.items():
         # What the query would not look at would still stand in the plan, and in what everybody agrees on.
