@@ -29,7 +29,7 @@ from hedgerow.plan.omop import fill_plan
 from hedgerow.plan.plan import Plan
 from hedgerow.survey.questions import AskedColumn
 from tests.builders import make_plan
-from tests.client import test_omop
+from tests.plan import test_omop
 
 ROWS = 3000
 TABLES = """

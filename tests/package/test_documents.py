@@ -438,7 +438,7 @@ def test_the_deployment_and_the_help_can_be_typed(walk: Walk) -> None:
     plan, policy = fenced("docs/deploy-by-hand.md", "toml")
     (walk.folder / "policy.toml").write_text(policy, encoding="utf-8")
     commands = [line for line in DEPLOY if is_walked(line)]
-    # Pages in a browser are tried in tests/cli/test_console.py and tests/runtime/test_site_page.py.
+    # Pages in a browser are tried in tests/app/test_console.py and tests/runtime/test_site_page.py.
     assert {line for line in MONITOR if "--console" not in line} <= set(commands)
     until = next(number for number, line in enumerate(commands) if line.startswith("hedgerow privacy"))
     # Sites that come later make their keys in the same way.

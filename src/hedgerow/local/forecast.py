@@ -32,7 +32,7 @@ MEASURED_LOSSES = (
 )  # fmt: skip
 """Losses of AUC by noise of the sites: (epsilon, factor of the noise, Adult, Bank).
 
-Measured: docs/runs/noise_modes.txt. Not to be tuned: tests/package/test_measured.py holds it to that run.
+Measured: docs/runs/noise_modes.txt. Not to be tuned: tests/local/test_measured.py holds it to that run.
 """
 
 USUAL_GROUPS, MIN_GROUP = 3, 3

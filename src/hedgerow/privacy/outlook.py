@@ -16,7 +16,7 @@ MEASURED_SIGNAL: tuple[tuple[float, float, float, float], ...] = (
 )  # fmt: skip
 """What is left of a model by signal: (least s, smallest, median, largest share). Measured: docs/runs/signal.txt.
 
-Not to be tuned: tests/package/test_measured.py holds it to that run. Shares are of AUC - 1/2 of the same trees
+Not to be tuned: tests/local/test_measured.py holds it to that run. Shares are of AUC - 1/2 of the same trees
 without noise on all rows, over four public sets with two classes.
 """
 SIGNAL_TO_WARN = 300.0
