@@ -230,6 +230,20 @@ def test_what_is_no_definition_is_refused(omop: dict[str, Any]) -> None:
         Plan.from_dict(fill_plan(make_definition(**omop)))
 
 
+@given(name=st.text(min_size=1, max_size=8) | st.sampled_from(['y", (SELECT 1) AS "z', "y` FROM x --"]))
+@pytest.mark.parametrize("place", ["name", "event"])
+@settings(deadline=None, max_examples=30)
+def test_no_name_of_a_label_writes_sql(place: str, name: str) -> None:
+    """The label's columns stand in the query that each site sends to its database: they are words, or it is no plan."""
+    table = fill_plan({**SURVIVAL, "label": {**SURVIVAL["label"], place: name}})
+    if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name) and name not in ("person_id", *(own["name"] for own in COLUMNS)):
+        plan = Plan.from_dict(table)
+        assert plan.omop is not None and f'AS "{name}"' in compile_query(plan.omop, plan.label, "duckdb")
+    else:
+        with pytest.raises(PlanError):
+            Plan.from_dict(table)
+
+
 def test_one_row_for_a_person_is_asked_for() -> None:
     """A plan over persons whose unit is a row would promise persons less than it says: refused."""
     table = fill_plan(make_definition())

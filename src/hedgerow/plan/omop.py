@@ -213,6 +213,9 @@ def check_omop(omop: Omop, features: tuple[str, ...], label: Any, unit: str) -> 
     for place, name in enumerate(features):
         if name not in columns:
             raise refuse(f"features[{place}].name", name, "a column of [omop]")
+    # They stand in the query as well, and the others are columns of the definition.
+    for path, name in zip(("label.name", "label.event"), label.columns, strict=False):
+        column_name(name, path)
     taken = columns & {*label.columns, PERSON}
     if taken:
         raise refuse("omop.columns", sorted(taken), "other names than those of the label and the person")
