@@ -131,7 +131,7 @@ class _Checked:
             if query.length > schedule.kinds.get(kind, (0, query.length))[1]:
                 self._note("it is longer than any of its kind in the schedule", query)
             answers = [node.answer(query) for node in (*alone, together, empty)]
-            if any(own.dtype != np.int64 or own.shape != (query.length,) for own in answers):
+            if any(answer.dtype != np.int64 or answer.shape != (query.length,) for answer in answers):
                 raise _Unplayable(f"an answer is no int64 vector of the {query.length} entries that are stated", query)
             for fault in self._faults_of(query, answers[:-2], answers[-2], answers[-1]):
                 self._note(fault, query)
@@ -240,7 +240,7 @@ class _Checked:
         self.largest[kind] = max(self.largest.get(kind, 0.0), share if squared else 0.0)
         if squared > query.sensitivity_squared:
             yield "the rows of one unit have a larger squared norm than the stated sensitivity"
-        most = max(int(np.abs(own).sum()) for own in alone) * rows
+        most = max(int(np.abs(answer).sum()) for answer in alone) * rows
         if isinstance(query, PureQuery) and most > query.pure.sensitivity:
             yield "the rows of one unit have a larger sum of magnitudes than the stated sensitivity"
 
@@ -248,7 +248,7 @@ class _Checked:
 def make_codes(grid: Grid, n_rows: int, random: np.random.Generator) -> CodeArray:
     """Codes [n_features, n]: every code of a feature where there are rows enough, else some from end to end."""
     spread = (np.linspace(0, feature.n_codes - 1, n_rows).round() for feature in grid.features)
-    return np.array([random.permutation(own) for own in spread]).astype(grid.dtype)
+    return np.array([random.permutation(codes) for codes in spread]).astype(grid.dtype)
 
 
 def make_rows(plan: Plan, n_rows: int, seed: int) -> SiteData:

@@ -84,7 +84,7 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     if privacy.accountant in ("pure", "pld"):
         facts.insert(2, ("spends", f"epsilon {number(expected.epsilon_promised, 6)} by {privacy.accountant}"))
     if expected.epsilon_by_rows:
-        said = ", ".join(f"{count} rows {number(own, 3)}" for count, own in expected.epsilon_by_rows.items())
+        said = ", ".join(f"{count} rows {number(epsilon, 3)}" for count, epsilon in expected.epsilon_by_rows.items())
         facts.append(("a person", f"with several records is promised less, by epsilon: {said}; privacy.unit mends it"))
     if (count := PublicInputs.from_plan(plan).records_of_a_line) > 1:
         facts.append(("one line", f"of a CSV may touch {count} records (privacy.line_breaks); the promise is for one"))

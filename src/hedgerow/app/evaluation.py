@@ -86,7 +86,7 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     scores, kind = loss_kind(model.plan).scores(truth, output, model.plan.label), model.plan.label.kind
     if kind.predicts == "values" or output.shape[1:] == (2,):
         means = (output, truth) if kind.predicts == "values" else (output[:, 1], truth == 1)
-        scores |= dict(zip(("predicted", "seen"), (float(own.mean()) for own in means), strict=True))
+        scores |= dict(zip(("predicted", "seen"), (float(values.mean()) for values in means), strict=True))
     return {"n_records": len(truth), **scores}
 
 
@@ -135,7 +135,7 @@ def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path
     print_facts(facts)
     for column, groups in found.evaluation.groups.items():
         print(f"\n  By {escape_for_terminal(column)} (± by noise and sample together; -: too few records)\n")
-        print_facts([(escape_for_terminal(name), _describe_group(own)) for name, own in groups.items()])
+        print_facts([(escape_for_terminal(name), _describe_group(figures)) for name, figures in groups.items()])
     if found.evaluation.left_out:
         print("\n" + wrap_text(f"  {describe_left_out(found.evaluation.left_out)}", hanging=2))
     print(f"\n  This evaluation alone cost epsilon {number(found.cost.epsilon, 6)} at delta {found.cost.delta:.3g}.")
@@ -246,7 +246,7 @@ def read_sites(
     left_out = sum((Counter(report.unfit) for report in reports.values()), Counter[str]())
     every = RowCount(sum(report.n_rows for report in reports.values()), left_out)
     kind, counts = plan.label.kind, np.zeros(plan.label.n_codes, dtype=np.intp)
-    for labels in (own.labels for own, _ in bounded.values() if len(counts)):
+    for labels in (rows.labels for rows, _ in bounded.values() if len(counts)):
         for first in range(0, len(labels), _COUNTED):
             counts += np.bincount(labels[first : first + _COUNTED], minlength=len(counts))
     if "data-label-outside" in left_out and kind.has_one_outcome(np.flatnonzero(counts).astype(np.int32)):
@@ -258,4 +258,4 @@ def read_sites(
     for name, report in reports.items():
         if not quiet or report.rows.has_gaps or report.n_dropped or report.warning:
             note(" ".join(filter(None, (f"Private, for the site {name} only: {report.text()}", report.warning))))
-    return {name: own for name, (own, _) in bounded.items()}
+    return {name: rows for name, (rows, _) in bounded.items()}

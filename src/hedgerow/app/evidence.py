@@ -352,7 +352,7 @@ def render_evidence(model: Model, content: Content) -> str:
     }  # fmt: skip
     contents = render_contents(titles[name] for name in parts)
     body = [render_text(notes["reading"]), render_text(notes["order"], "muted"), contents]
-    body += [render_section(titles[name], own) for name, own in parts.items()]
+    body += [render_section(titles[name], blocks) for name, blocks in parts.items()]
     subtitle = f"{content['model']['plan_name']}: {content['model']['file']}, {content['written_on']}"
     return render_document("Evidence for reviewers", subtitle, body)
 

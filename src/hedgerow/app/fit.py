@@ -88,8 +88,8 @@ def show_differences(found: Sequence[Difference]) -> None:
         print("\n" + wrap_text("Beside the survey: no column differs beyond its noise and chance.", hanging=0))
         return
     print("\nBeside the other sites, by the survey")
-    print_facts([(own.name, own.text) for own in found])
-    if lines := [own.line for own in found if own.line]:
+    print_facts([(difference.name, difference.text) for difference in found])
+    if lines := [difference.line for difference in found if difference.line]:
         _print_lines("the difference goes away", lines)
 
 
@@ -107,8 +107,8 @@ def _print_fit(found: TableFit) -> None:
         print("\nTo look at")
         print_facts(findings)
     for title, name in (("Not listed", "unlisted"), ("Not read", "unread")):
-        texts = {own.name: (getattr(own, name), own.n_unlisted if name == "unlisted" else own.n_unreadable)
-                 for own in found.columns if getattr(own, name)}  # fmt: skip
+        texts = {column.name: (getattr(column, name), column.n_unlisted if name == "unlisted" else column.n_unreadable)
+                 for column in found.columns if getattr(column, name)}  # fmt: skip
         if texts:
             print(f"\n{title}, and how often")
             print_facts([(name, format_counts(odd, n - sum(odd.values()))) for name, (odd, n) in texts.items()])

@@ -306,9 +306,9 @@ def tell_differences(table: Location, plan: Plan, found: TableStatistics) -> Non
     except HedgerowError as fault:
         warn(mark_private(f"The table could not be compared with what the survey has released: {fault}"))
         return
-    for own in differences:
-        line = f"; with `{own.line}` in [data] it goes away (docs/data.md)" if own.line else ""
-        warn(mark_private(f"Beside the other sites, {own.name!r}: {own.text}{line}"))
+    for difference in differences:
+        line = f"; with `{difference.line}` in [data] it goes away (docs/data.md)" if difference.line else ""
+        warn(mark_private(f"Beside the other sites, {difference.name!r}: {difference.text}{line}"))
 
 
 PATIENCE = 7 * 24 * 3600.0

@@ -81,14 +81,14 @@ def survey_facts(findings: Findings, names: tuple[str, ...]) -> list[tuple[str, 
         names: of the columns that were asked for.
     """
     facts = [("records", f"about {findings.n_records:,}")]
-    for name, own in zip(names, findings.ranges, strict=True):
-        low, high = own.bounds
-        facts.append((name, f"{number(low)} to {number(high)}" + (f" ({own.doubt})" if own.doubt else "")))
+    for name, span in zip(names, findings.ranges, strict=True):
+        low, high = span.bounds
+        facts.append((name, f"{number(low)} to {number(high)}" + (f" ({span.doubt})" if span.doubt else "")))
     if findings.label is not None:
         low, high = findings.label.bounds
         facts.append(("label", f"{number(low)} to {number(high)}" if findings.label.is_seen else "no range stands out"))
     if findings.classes:
-        facts.append(("classes", join_names([str(own) for own in findings.classes])))
+        facts.append(("classes", join_names([str(label) for label in findings.classes])))
     return facts
 
 

@@ -72,8 +72,8 @@ def read_evaluation(file: Path) -> Content:
 
     def check(found: Content) -> None:
         _read_curves(found)
-        measured = [found, *(own for groups in found.get("groups", {}).values() for own in groups.values())]
-        estimates = [each for own in measured for each in (own["n_records"], *own["scores"].values())]
+        measured = [found, *(group for groups in found.get("groups", {}).values() for group in groups.values())]
+        estimates = [each for part in measured for each in (part["n_records"], *part["scores"].values())]
         is_one = all(each.keys() == {"value", "noise_error", "sampling_error"} for each in estimates)
         if not (is_one and isinstance(found["cost"]["epsilon"], int | float | str) and "private" not in found):
             raise ValueError("it is no evaluation with noise")
@@ -181,7 +181,7 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
         curve_heads = ("class", "predicted", "observed", "from", "to", "share of records")
         parts.append(render_table(title, curve_heads, _list_calibration(curves)))
     for column, groups in evaluation.get("groups", {}).items():
-        lines = [(group, list_scores(own)) for group, own in groups.items()]
+        lines = [(group, list_scores(figures)) for group, figures in groups.items()]
         rows = [
             (group, *(f"{value} [{low}, {high}]" if low else value for _, value, low, high in scores))
             for group, scores in lines

@@ -102,10 +102,10 @@ def start_study(folder: Path) -> list[Path]:
 
 def _write_table(plan: Plan, columns: list[np.ndarray]) -> pa.Table:
     """Codes as the words that they stand for, and whole numbers without a point."""
-    words = [own.categories for own in plan.features] + [plan.label.classes]
-    whole = [own.integer for own in plan.features] + [False]
-    cells = [
-        pa.array(np.array(known)[own]) if known else pa.array(own.astype(np.int64) if is_whole else own.round(1))
-        for own, known, is_whole in zip(columns, words, whole, strict=True)
+    words = [feature.categories for feature in plan.features] + [plan.label.classes]
+    whole = [feature.integer for feature in plan.features] + [False]
+    arrays = [
+        pa.array(np.array(known)[cells]) if known else pa.array(cells.astype(np.int64) if is_whole else cells.round(1))
+        for cells, known, is_whole in zip(columns, words, whole, strict=True)
     ]
-    return pa.table(cells, names=[*plan.feature_names, plan.label.name])
+    return pa.table(arrays, names=[*plan.feature_names, plan.label.name])

@@ -65,14 +65,14 @@ class Bars:
         def block(height: float | None) -> str:
             return _HIDDEN if height is None else _BLOCKS[math.ceil(8 * height)]
 
-        ends = [block(own) if own else "" for own in (self.below, self.above)]
+        ends = [block(height) if height else "" for height in (self.below, self.above)]
         return f"{ends[0]}{'|' * bool(ends[0])}{''.join(map(block, self.heights))}{'|' * bool(ends[1])}{ends[1]}"
 
     def svg(self) -> str:
         """The same for a page; what is not shown is hatched."""
         gap = ("", 0.0)
         looks = [("end", self.below), gap] if self.below else []
-        looks += [("hidden", 0.6) if own is None else ("bar", own) for own in self.heights]
+        looks += [("hidden", 0.6) if height is None else ("bar", height) for height in self.heights]
         looks += [gap, ("end", self.above)] if self.above else []
         width = 240 / max(1, len(looks))
         bars = "".join(
@@ -106,7 +106,7 @@ def build_sheets(found: TableStatistics | SurvivalCurves, *, is_page: bool = Fal
         return [_curve_sheet(found, curve) for curve in found.curves]
     numbers = [column for column in found.columns if column.kind == "number"]
     has_odd = any(column.odd.is_shown for column in numbers)
-    plain, dates = ([own for own in numbers if own.is_date == is_date] for is_date in (False, True))
+    plain, dates = ([column for column in numbers if column.is_date == is_date] for is_date in (False, True))
     texts = [column for column in found.columns if column.kind == "text"]
     sheets = [
         _number_sheet("Numbers", plain, has_odd=has_odd, has_mean=True, is_page=is_page),
@@ -149,10 +149,13 @@ def _number_sheet(
             unit = " days" if column.is_date else ""
             said = "" if mean is None else f"{column.format(mean.value)} ±{two_digits(BAND * mean.deviation)}{unit}"
             row.append(said or NOT_SHOWN)
-        at = {own.share: own for own in column.quantiles}
-        for own in map(at.get, shares):
-            band = f" [{column.format(own.low)}, {column.format(own.high)}]" if is_page and own is not None else ""
-            row.append(NOT_SHOWN if own is None else f"{column.format(own.value)}{band}")
+        at = {quantile.share: quantile for quantile in column.quantiles}
+        for quantile in map(at.get, shares):
+            if quantile is None:
+                row.append(NOT_SHOWN)
+                continue
+            band = f" [{column.format(quantile.low)}, {column.format(quantile.high)}]" if is_page else ""
+            row.append(f"{column.format(quantile.value)}{band}")
         rows.append((*row, build_histogram(column, n_bars)))
     return Sheet(title, tuple(heads), tuple(rows))
 
@@ -175,13 +178,14 @@ def build_histogram(column: ColumnStatistics, n_bars: int) -> Bars:
                 heights[place] += group.count.value * common / width
             else:
                 hidden[place] += common
-    below, above = (own.count.value if own.count.is_shown else 0.0 for own in (column.groups[0], column.groups[-1]))
+    counts = (column.groups[0].count, column.groups[-1].count)
+    below, above = (count.value if count.is_shown else 0.0 for count in counts)
     top = max(*heights, below, above)
     if not top > 0:
         return Bars((None,) * n_bars)
     # A bar of which most is not shown would say less than there is.
-    is_hidden = [own > (ends[1] - ends[0]) / 2 for own in hidden]
-    shown = (None if own else height / top for own, height in zip(is_hidden, heights, strict=True))
+    is_hidden = [part > (ends[1] - ends[0]) / 2 for part in hidden]
+    shown = (None if covered else height / top for covered, height in zip(is_hidden, heights, strict=True))
     return Bars(tuple(shown), below / top, above / top)
 
 
@@ -205,7 +209,7 @@ def _text_sheet(columns: list[ColumnStatistics], *, is_page: bool) -> Sheet:
 
 
 def _by_size(column: ColumnStatistics) -> list[Group]:
-    return sorted((group for group in column.groups if group.count.is_shown), key=lambda own: -own.count.value)
+    return sorted((group for group in column.groups if group.count.is_shown), key=lambda group: -group.count.value)
 
 
 def categories_text(column: ColumnStatistics, most: int = 6) -> str:
@@ -222,15 +226,16 @@ def categories_text(column: ColumnStatistics, most: int = 6) -> str:
 def _rate_sheet(found: TableStatistics, name: str, *, is_page: bool) -> Sheet:
     """By column the bins with the lowest and the highest share of a class; the clearest columns first."""
     place = found.classes.index(name)
-    rated = sorted((column for column in found.columns if len(column.shown_rates) > 1), key=lambda own: -clearness(own))
+    rated = [column for column in found.columns if len(column.shown_rates) > 1]
+    rated.sort(key=lambda column: -clearness(column))
     rows = list[tuple[str | Bars, ...]]()
     for column in rated:
-        groups = sorted(column.shown_rates, key=lambda own: own.rates[place].value)
+        groups = sorted(column.shown_rates, key=lambda group: group.rates[place].value)
         said = [_rate_text(groups[0], place), _rate_text(groups[-1], place)]
         if is_page:
             said = ["; ".join(_rate_text(group, place) for group in column.shown_rates)]
         rates = [group.rates[place] if group.rates else None for group in column.rates]
-        bars = (max(own.value, 1 / 8) if own is not None and own.is_shown else None for own in rates)
+        bars = (max(rate.value, 1 / 8) if rate is not None and rate.is_shown else None for rate in rates)
         rows.append((column.name, *said, Bars(tuple(bars))))
     heads = ("column", "shares", "by bin") if is_page else ("column", "lowest", "highest", "by bin")
     return Sheet(f"Share of {found.label} = {name}", heads, tuple(rows))
@@ -241,7 +246,7 @@ def clearness(column: ColumnStatistics) -> float:
     shown = [group.rates[-1] for group in column.shown_rates]
     if len(shown) < 2:
         return 0.0
-    low, high = min(shown, key=lambda own: own.value), max(shown, key=lambda own: own.value)
+    low, high = min(shown, key=lambda count: count.value), max(shown, key=lambda count: count.value)
     spread = math.hypot(low.deviation, high.deviation)
     return (high.value - low.value) / spread if spread else math.inf
 
@@ -393,7 +398,7 @@ def _curve(curve: Curve, ends: Sequence[float], colour: str) -> str:
         return [f"{left + width * at / ends[-1]:.1f},{top + height * (1 - value):.1f}" for at, value in pairs]
 
     band = " ".join([*points(curve.high), *points(curve.low)[::-1]])
-    line = " ".join(points([own.value for own in curve.survival]))
+    line = " ".join(points([point.value for point in curve.survival]))
     return (
         f'<polygon points="{band}" fill="{colour}" opacity=".16"/>'
         f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"/>'

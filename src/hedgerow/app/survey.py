@@ -171,9 +171,9 @@ def survey_over_tables(
     with status("Adding up", quiet=options.quiet):
         noise = SystemNoise(os.urandom) if options.seed is None else SeededNoise(options.seed)
         found = survey.survey_tables(asked, read.tables, noise)
-    hashed = {own.name for own in getattr(found.statistics, "columns", ()) if own.is_hashed}
-    texts = [own for table in read.tables.values() for own in table.columns if own.place.column in hashed]
-    if question := ask_about_texts({own.place.column for own in texts if number_like(own.texts[0])}):
+    hashed = {column.name for column in getattr(found.statistics, "columns", ()) if column.is_hashed}
+    texts = [column for table in read.tables.values() for column in table.columns if column.place.column in hashed]
+    if question := ask_about_texts({column.place.column for column in texts if number_like(column.texts[0])}):
         note(f"Private, for the owners of the tables only: {question}")
     return _build_survey(options, found, list(read.tables), label)
 
@@ -242,7 +242,7 @@ def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, s
         columns, unread = survey.list_asked_columns(given, schema, without)
         _say_unread(unread)
     else:
-        columns = tuple(own for name, own in schema.items() if name not in without)
+        columns = tuple(column for name, column in schema.items() if name not in without)
     if not columns:
         raise UsageError("survey-no-columns")
     return _open_table(options, columns, noise)

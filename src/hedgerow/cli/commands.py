@@ -98,7 +98,7 @@ def _complete_files(parser: argparse.ArgumentParser) -> None:
     """Most of what has no list of words is a file."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for own in dict.fromkeys(action.choices.values()):
-                _complete_files(own)
+            for command in dict.fromkeys(action.choices.values()):
+                _complete_files(command)
         elif not action.choices and action.nargs != 0 and action.type is None:
             vars(action)["complete"] = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}

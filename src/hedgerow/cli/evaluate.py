@@ -125,8 +125,8 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         tables = adapt_sites(named, arguments.adapters)
         allowed = arguments.allow_loss
         rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
-        for name, own in rows.items():
-            if own.n_records >= MIN_TO_WARN and (empty := model.without_values(own.codes)):
+        for name, data in rows.items():
+            if data.n_records >= MIN_TO_WARN and (empty := model.without_values(data.codes)):
                 warn(f"Private, for the site {name} only: {no_values_text(empty)}")
         noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:

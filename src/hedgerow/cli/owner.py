@@ -64,7 +64,7 @@ def check(arguments: argparse.Namespace) -> None:
                 "left_out": found.rows.left_out,
                 "ignored": found.ignored,
                 "columns": [{**dataclasses.asdict(column), "findings": column.findings()} for column in found.columns],
-                **({} if survey is None else {"differences": [asdict(own) for own in differences]}),
+                **({} if survey is None else {"differences": [asdict(difference) for difference in differences]}),
             }
         )
     else:

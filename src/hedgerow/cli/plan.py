@@ -159,7 +159,7 @@ def _say_what_cells_suggest(place: Location) -> None:
         return
     if question := whose_rows(place, list(summaries)):
         note(f"Private, for your eyes only, and not in the draft: {question}")
-    said = "; ".join(f"{name}: {own.suggests}" for name, own in summaries.items() if own.n_values)
+    said = "; ".join(f"{name}: {summary.suggests}" for name, summary in summaries.items() if summary.n_values)
     note(f"Private, for your eyes only, and not in the draft: the cells suggest the types {said}. A code book decides.")
 
 

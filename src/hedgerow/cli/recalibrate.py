@@ -79,7 +79,7 @@ def _list_facts(model: Model, found: Recalibration) -> list[tuple[str, str]]:
     """What was found, with the transport report: how scores lie at the site, and by the model's own releases."""
     label = model.plan.label
     what = {"risk": "events a row", "score": f"chance of {label.classes[-1:] and label.classes[-1]}"}
-    ratios = [own / found.seen if found.seen > 0 else float("nan") for own in (found.before, found.after)]
+    ratios = [mean / found.seen if found.seen > 0 else float("nan") for mean in (found.before, found.after)]
     predicted = f"{number(found.before, 3)} before, {number(found.after, 3)} now; seen {number(found.seen, 3)}"
     if label.kind.position != "residual" or label.type == "count":
         predicted += f" (ratios {number(ratios[0], 3)} and {number(ratios[1], 3)})"

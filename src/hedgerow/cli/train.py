@@ -139,7 +139,7 @@ def simulate(arguments: argparse.Namespace) -> None:
     found = simulation.simulate(plan, arguments.sites, arguments.seed, train)
     taken = seconds[plan.privacy.epsilon]
     if arguments.json:
-        scores: list[dict[str, Any]] = [{"epsilon": epsilon, **own} for epsilon, own in found.items()]
+        scores: list[dict[str, Any]] = [{"epsilon": epsilon, **figures} for epsilon, figures in found.items()]
         sizes = {"rows": plan.privacy.n_records, "sites": arguments.sites}
         print_json({"plan": plan.name, **sizes, "seconds": taken, "scores": scores})
         return

@@ -159,7 +159,7 @@ class Shards:
 
     def _ask_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Ask all workers at once; one that is lost is started again, and asked again."""
-        waiting = [worker.ask(method, *own) for worker, own in zip(self._workers, arguments, strict=True)]
+        waiting = [worker.ask(method, *given) for worker, given in zip(self._workers, arguments, strict=True)]
         return [self._wait(number, wait, (method, *arguments[number])) for number, wait in enumerate(waiting)]
 
     def _wait(self, number: int, wait: Callable[[], Any], call: tuple[Any, ...]) -> Any:
@@ -183,7 +183,7 @@ class Shards:
         worker = self._workers[number]
         if worker.ask("read", *self._parts[number])() != self._read[number]:
             raise DataError("data-changed")
-        for call in [("keep", *own) for own in self._kept[number : number + 1]] + self._run:
+        for call in [("keep", *kept) for kept in self._kept[number : number + 1]] + self._run:
             worker.ask(*call)()
 
 

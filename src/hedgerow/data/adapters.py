@@ -88,8 +88,8 @@ def _renames(value: Any, path: str) -> tuple[tuple[str, str], ...]:
 def _recodes(value: Any, path: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     expected = 'a table for each column, such as sex = {M = "male", F = "female"}'
     found = []
-    for column, own in _require_table(value, path, expected).items():
-        pairs = _require_table(own, f"{path}.{column}", expected)
+    for column, codes in _require_table(value, path, expected).items():
+        pairs = _require_table(codes, f"{path}.{column}", expected)
         # By the rule of lists of categories, a number stands for its text.
         texts = [(old, fields.distinct_texts([new], f"{path}.{column}.{old}")[0]) for old, new in pairs.items()]
         found.append((column, tuple(texts)))
@@ -102,7 +102,7 @@ def _recodes(value: Any, path: str) -> tuple[tuple[str, tuple[tuple[str, str], .
 def _missing(value: Any, path: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if not isinstance(value, Mapping):
         return ((_EVERY_COLUMN, fields.distinct_texts(value, path)),)
-    return tuple((column, fields.distinct_texts(own, f"{path}.{column}")) for column, own in value.items())
+    return tuple((column, fields.distinct_texts(texts, f"{path}.{column}")) for column, texts in value.items())
 
 
 @fields.allows(_by_column(fields.allowed_by(fields.date_format)))
@@ -114,12 +114,13 @@ def _dates(value: Any, path: str) -> tuple[tuple[str, str], ...]:
 @fields.allows(_by_column({"anyOf": [{"type": "number"}, {"enum": list(UNITS)}]}))
 def _scales(value: Any, path: str) -> tuple[tuple[str, tuple[float, float]], ...]:
     found = []
-    for column, own in _require_table(value, path, 'a table of factors, such as {age = "days to years"}').items():
-        is_factor = isinstance(own, int | float) and not isinstance(own, bool) and math.isfinite(own) and own != 0
-        if not is_factor and (not isinstance(own, str) or own not in UNITS):
+    for column, factor in _require_table(value, path, 'a table of factors, such as {age = "days to years"}').items():
+        is_number = isinstance(factor, int | float) and not isinstance(factor, bool)
+        is_factor = is_number and math.isfinite(factor) and factor != 0
+        if not is_factor and (not isinstance(factor, str) or factor not in UNITS):
             names = ", ".join(f'"{name}"' for name in UNITS)
-            raise fields.refuse(f"{path}.{column}", own, f"a factor other than 0, or one of {names}")
-        found.append((column, UNITS[own] if isinstance(own, str) else (float(own), 0.0)))
+            raise fields.refuse(f"{path}.{column}", factor, f"a factor other than 0, or one of {names}")
+        found.append((column, UNITS[factor] if isinstance(factor, str) else (float(factor), 0.0)))
     return tuple(found)
 
 

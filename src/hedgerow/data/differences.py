@@ -108,7 +108,7 @@ def list_differences(
     found = list[Difference]()
     for column in survey["columns"]:
         item = find_item(column["name"], plan)
-        if column["name"] in (*plan.label.columns, *(own.name for own in plan.features)) and item is not None:
+        if column["name"] in (*plan.label.columns, *(feature.name for feature in plan.features)) and item is not None:
             found += _Comparison(location, plan, item, column, survey["n_records"], excess).differences()
     return found
 
@@ -129,7 +129,7 @@ def _units_of(name: str) -> Iterator[tuple[str, float | str, float, float]]:
             inverse = float(f"{1 / unit['factor']:.6g}")
             yield f"in {unit['other']} where they have {unit['own']}?", inverse, inverse, 0.0
     yield from ((f"{unit}?", unit, *UNITS[unit]) for unit in UNITS)
-    yield from (("another unit?", own, own, 0.0) for factor in _PLAIN_FACTORS for own in (factor, 1 / factor))
+    yield from (("another unit?", times, times, 0.0) for factor in _PLAIN_FACTORS for times in (factor, 1 / factor))
 
 
 def _without(share: float, own: float, n_own: float, n_all: float) -> float:
@@ -241,7 +241,7 @@ class _Comparison:
             if self._differs(point[1], point[2], point[3], self.n_own, self.n_all, _MIN_SHARE)
         ]  # fmt: skip
         # What the others have below each value, if the survey holds these rows, and if it does not.
-        with_own = [_without(share, own, self.n_own, self.n_all) for _, share, own, _ in points]
+        with_own = [_without(share, here, self.n_own, self.n_all) for _, share, here, _ in points]
         without = [share for _, share, _, _ in points]
         if not odd or not self._is_alone(points, with_own):
             return

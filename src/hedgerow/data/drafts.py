@@ -192,7 +192,7 @@ def draft_plan(
         raise UsageError("usage-no-features", path=os.fspath(path), label=label)
     if bounds_are_public:
         seen = summarise(path, usable)
-        known = {name: own if own.kind else seen[name].entry(name == label) for name, own in known.items()}
+        known = {name: entry if entry.kind else seen[name].entry(name == label) for name, entry in known.items()}
     text = draft_text(
         {name: known[name] for name in features},
         draft_label(label, known[label]) if event is None else draft_survival(label, event, book.get(event, Entry())),

@@ -194,11 +194,11 @@ def _select_labels(columns: Mapping[str, Any], plan: Plan, place: Place, left_ou
 
 def find_item(name: str, plan: Plan) -> Feature | None:
     """What the plan says of a column, as of a feature; None for the unit."""
-    for own in plan.label.kind.columns(plan.label):
-        if own.name == name:
-            low, high = own.bounds or (None, None)
-            kind = "categorical" if own.words else "numeric"
-            return Feature(name=name, type=kind, categories=own.words, min=low, max=high)
+    for column in plan.label.kind.columns(plan.label):
+        if column.name == name:
+            low, high = column.bounds or (None, None)
+            kind = "categorical" if column.words else "numeric"
+            return Feature(name=name, type=kind, categories=column.words, min=low, max=high)
     return next((feature for feature in plan.features if feature.name == name), None)
 
 
@@ -514,7 +514,7 @@ def list_data_lines(own: Adapter, before: Adapter = PLAIN) -> list[str]:
 def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
     """How many more cells are read; 0 where one that was read becomes anything else."""
     names, gain = units.list_needed_columns(plan), 0
-    tables = [open_table(adapt(place, own), plan) for own in (before, after)]
+    tables = [open_table(adapt(place, adapter), plan) for adapter in (before, after)]
     places = [find_place(table) for table in tables]
     for pair in zip_longest(*(table.batches(names, _CHUNK_ROWS, {}) for table in tables)):
         if None in pair or len(pair[0][0]) != len(pair[1][0]):
@@ -523,7 +523,7 @@ def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
         for name, columns in zip(names, zip(*pair, strict=True), strict=True):
             item = find_item(name, plan)
             old, new = (
-                read_cells(column, item, replace(own, column=name)) for column, own in zip(columns, places, strict=True)
+                read_cells(column, item, replace(at, column=name)) for column, at in zip(columns, places, strict=True)
             )
             is_same = (old.is_missing == new.is_missing) & ((old.values == new.values) | new.is_missing)
             if (old.is_read & ~(new.is_read & is_same)).any():
@@ -563,12 +563,12 @@ def _renames(missing: Iterable[str], present: Sequence[str]) -> dict[str, str]:
 
 def _decimal_mark(columns: Sequence[_Counted]) -> str:
     """The word for the decimal mark, where each column with numbers that are not read shows that its mark is one."""
-    with_commas = [own for own in columns if any(map(_DECIMAL_COMMA.fullmatch, own.odd))]
+    with_commas = [column for column in columns if any(map(_DECIMAL_COMMA.fullmatch, column.odd))]
     if with_commas:
-        decimals = [[text for text in own.odd if not _THOUSANDS.fullmatch(text)] for own in with_commas]
+        decimals = [[text for text in column.odd if not _THOUSANDS.fullmatch(text)] for column in with_commas]
         return "comma" if all(any(map(_DECIMAL_COMMA.fullmatch, texts)) for texts in decimals) else ""
-    with_points = [own for own in columns if any("." in text and _THOUSANDS.fullmatch(text) for text in own.odd)]
-    return "point" if with_points and all(own.shows_points for own in with_points) else ""
+    with_points = [each for each in columns if any("." in text and _THOUSANDS.fullmatch(text) for text in each.odd)]
+    return "point" if with_points and all(column.shows_points for column in with_points) else ""
 
 
 def _plain(text: str) -> str:

@@ -94,15 +94,15 @@ class _Compiler:
         parts = [("index_dates", self._select_index_dates()), ("followed", self._select_followed())]
         chosen = [f"i.{PERSON}"]
         joins = ["JOIN followed f ON f.person_id = i.person_id"]
-        for number, own in enumerate(self._omop.columns):
-            if own.events is None:
-                chosen.append(f"{self._compile_person(own)} AS {self._quote(own.name)}")
+        for number, column in enumerate(self._omop.columns):
+            if column.events is None:
+                chosen.append(f"{self._compile_person(column)} AS {self._quote(column.name)}")
                 continue
-            parts += self._compile_events(own, own.events, number)
+            parts += self._compile_events(column, column.events, number)
             joins.append(f"LEFT JOIN v{number} ON v{number}.person_id = i.person_id")
-            value = f"v{number}.amount" if own.value == "latest" else f"COALESCE(v{number}.amount, 0)"
-            value = f"CASE WHEN v{number}.amount > 0 THEN 1 ELSE 0 END" if own.value == "presence" else value
-            chosen.append(f"{value} AS {self._quote(own.name)}")
+            value = f"v{number}.amount" if column.value == "latest" else f"COALESCE(v{number}.amount, 0)"
+            value = f"CASE WHEN v{number}.amount > 0 THEN 1 ELSE 0 END" if column.value == "presence" else value
+            chosen.append(f"{value} AS {self._quote(column.name)}")
         parts.append(("outcomes", self._select_outcomes(self._omop.outcome)))
         joins.append("LEFT JOIN outcomes o ON o.person_id = i.person_id")
         until, followed = (self._days(to, "i.index_date") for to in ("o.event_day", "f.end_day"))
@@ -203,7 +203,7 @@ def list_events(omop: Omop) -> dict[str, Events]:
     """The records that a definition asks for, by what they are for."""
     found = {"the index date": omop.index} if omop.index is not None else dict[str, Events]()
     found["the outcome"] = omop.outcome
-    return found | {own.name: own.events for own in omop.columns if own.events is not None}
+    return found | {column.name: column.events for column in omop.columns if column.events is not None}
 
 
 def compile_counts(omop: Omop) -> str:
@@ -213,10 +213,10 @@ def compile_counts(omop: Omop) -> str:
     private rows: for the owner of the database alone.
     """
     parts = []
-    for number, own in enumerate(list_events(omop).values()):
-        table, column, _ = _TABLES[own.domain]
-        records = f"(SELECT COUNT(*) FROM {table} e WHERE {_compile_where(own)})"
-        listed = ", ".join(map(str, own.concepts)) if column else ""
+    for number, events in enumerate(list_events(omop).values()):
+        table, column, _ = _TABLES[events.domain]
+        records = f"(SELECT COUNT(*) FROM {table} e WHERE {_compile_where(events)})"
+        listed = ", ".join(map(str, events.concepts)) if column else ""
         known = f"(SELECT COUNT(*) FROM concept WHERE concept_id IN ({listed}))" if listed else "0"
         parts.append(f"SELECT {number} AS place, {records} AS records, {known} AS known")
     return " UNION ALL ".join(parts) + " ORDER BY place"
@@ -225,10 +225,10 @@ def compile_counts(omop: Omop) -> str:
 def describe_lacks(omop: Omop, counts: Sequence[tuple[int, int]]) -> list[tuple[str, str]]:
     """By what is asked for, what a database lacks of it, by the rows of `compile_counts`."""
     found = []
-    for (name, own), (records, known) in zip(list_events(omop).items(), counts, strict=True):
-        table, unknown = _TABLES[own.domain][0], len(set(own.concepts)) - known
+    for (name, events), (records, known) in zip(list_events(omop).items(), counts, strict=True):
+        table, unknown = _TABLES[events.domain][0], len(set(events.concepts)) - known
         if not records:
             found.append((name, f"no record of {table} has one of its concepts: are they coded otherwise here?"))
         elif unknown > 0:
-            found.append((name, f"{unknown} of {len(set(own.concepts))} concepts are not in the table concept here"))
+            found.append((name, f"{unknown} of {len(set(events.concepts))} concepts are not in the table concept here"))
     return found

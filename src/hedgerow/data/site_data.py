@@ -98,8 +98,8 @@ class SiteData:
 
         def take(columns: NDArray[Any]) -> NDArray[Any]:
             found = make_zeros(self.scratch, (len(columns), len(numbers)), columns.dtype)
-            for own, column in zip(found, columns, strict=True):
-                np.take(column, numbers, out=own)
+            for out, column in zip(found, columns, strict=True):
+                np.take(column, numbers, out=out)
             return found
 
         places = self.places.only(numbers) if isinstance(self.places, HeldValues) else self.places
@@ -188,7 +188,7 @@ class SiteRows:
 
 def round_bounds(plan: Plan) -> NDArray[np.float32]:
     """The bounds of the features in single precision, which is how values are binned: [2, n_features], 0 for none."""
-    return np.array([[own.min or 0, own.max or 0] for own in plan.features], dtype=np.float32).T
+    return np.array([[feature.min or 0, feature.max or 0] for feature in plan.features], dtype=np.float32).T
 
 
 def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple[str, int]]:
@@ -300,8 +300,8 @@ def find_kept(memory: ExternalMemory) -> dict[str, tuple[SiteData, ContributionR
     if len(found) < len(memory.tables):
         return None
     return {
-        name: (SiteData(own["codes"], own["labels"][0], own.get("places"), memory.folder), report)
-        for name, (own, report) in found.items()
+        name: (SiteData(arrays["codes"], arrays["labels"][0], arrays.get("places"), memory.folder), report)
+        for name, (arrays, report) in found.items()
     }
 
 

@@ -323,7 +323,7 @@ class ParquetTable:
         for file in self._files:
             require_columns(str(file), names, _parquet_names(file))
         groups = zip(self._files, self._own_groups(), strict=True)
-        batches = chain.from_iterable(_parquet_batches(file, names, chunk_rows, own) for file, own in groups)
+        batches = chain.from_iterable(_parquet_batches(file, names, chunk_rows, numbers) for file, numbers in groups)
         return rechunk(batches, chunk_rows, None if left_out is not None else self.source)
 
     def _own_groups(self) -> list[list[int]]:
@@ -334,9 +334,9 @@ class ParquetTable:
                 about = arrow_parquet.read_metadata(file)
             sizes.append([about.row_group(group).num_rows for group in range(about.num_row_groups)])
         total, first, found = sum(map(sum, sizes)), 0, list[list[int]]()
-        for own in sizes:
+        for groups in sizes:
             found.append([])
-            for group, n_rows in enumerate(own):
+            for group, n_rows in enumerate(groups):
                 if first * n_parts // max(1, total) == number:
                     found[-1].append(group)
                 first += n_rows

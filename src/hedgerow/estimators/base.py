@@ -105,10 +105,10 @@ class Declaration:
         """
         listed = table.listed if isinstance(table, Columns) else {}
         if _is_word(categories, FROM_TYPE):
-            typed, given = {name: own for name, own in listed.items() if own}, {}
+            typed, given = {name: words for name, words in listed.items() if words}, {}
         else:
             given = _by_name(categories, names, "categories")
-            typed = {name: listed.get(name, []) for name, own in given.items() if _is_word(own, FROM_TYPE)}
+            typed = {name: listed.get(name, []) for name, words in given.items() if _is_word(words, FROM_TYPE)}
         known = {**given, **typed}
         from_data = _is_word(bounds, FROM_DATA)
         by_name = {} if from_data else _read_bounds(bounds, [name for name in names if name not in known], names)
@@ -176,14 +176,14 @@ def read_table(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Col
         given: dict[str, Any] = {name: matrix[:, index] for index, name in enumerate(names)}
     else:
         given = dict(zip(names, as_columns(X).values(), strict=True))
-    columns = Columns({name: to_arrow(own, "X", name) for name, own in given.items()})
+    columns = Columns({name: to_arrow(cells, "X", name) for name, cells in given.items()})
     columns.is_matrix = isinstance(X, np.ndarray | list | tuple)
     if with_lists:
-        listed = {name: list_categories(own) for name, own in given.items()}
+        listed = {name: list_categories(cells) for name, cells in given.items()}
         columns.listed = {
-            name: own
-            for name, own in listed.items()
-            if len(own) <= MAX_CATEGORIES and all(isinstance(value, str | int | float) for value in own)
+            name: words
+            for name, words in listed.items()
+            if len(words) <= MAX_CATEGORIES and all(isinstance(value, str | int | float) for value in words)
         }
     return columns
 
@@ -291,7 +291,7 @@ def encode_rows(
         columns = tuple(map(values, range(grid.n_features)))
         codes = grid.encode(columns)
         n_beyond = dict(count_beyond(columns, plan)) if is_training else {}
-    n_rows, outside = codes.shape[1], {name: own.n_cells for name, own in unfit.items()}
+    n_rows, outside = codes.shape[1], {name: column.n_cells for name, column in unfit.items()}
     if not is_training:
         # A column of which no cell is read is told of when it is predicted from.
         _warn_about_columns(n_rows, {name: n_cells for name, n_cells in outside.items() if n_cells < n_rows})
@@ -301,9 +301,9 @@ def encode_rows(
     if plan.privacy.bounds_from_data:
         return codes, held
     # Of bounds that were found, `warn_about_few_records` speaks.
-    found = {own.name for own in plan.features if own.origin == FOUND}
+    found = {feature.name for feature in plan.features if feature.origin == FOUND}
     _warn_about_columns(n_rows, {name: n * (name not in found) + outside[name] for name, n in n_beyond.items()})
-    texts = [own.name for own in plan.features if own.is_hashed and own.origin == FOUND]
+    texts = [feature.name for feature in plan.features if feature.is_hashed and feature.origin == FOUND]
     odd = [name for name in texts if number_like(column(table, plan.feature_names, name).texts[0])]
     if question := ask_about_texts(odd):
         warn_caller(question, BeyondPlanWarning)
@@ -452,8 +452,8 @@ def warn_about_few_records(
         found: by name, kinds and ranges of the columns that were asked for.
         parameters: of the estimator; what is advised is among them.
     """
-    ranges = {name: own for name, (_, own) in found.items() if own is not None}
-    unseen = [name for name, own in ranges.items() if not own.is_seen]
+    ranges = {name: span for name, (_, span) in found.items() if span is not None}
+    unseen = [name for name, span in ranges.items() if not span.is_seen]
     reasons = []
     if (questions.surveyed or questions.label) and findings.n_records * questions.epsilon < FEW_RECORDS:
         reasons.append(
@@ -464,7 +464,7 @@ def warn_about_few_records(
         rest = f" and {len(unseen) - 8} more" if len(unseen) > 8 else ""
         named = ", ".join(unseen[:8]) + rest
         reasons.append(f"Nothing stands out of the noise in {named}; the bounds there are a guess.")
-    reasons += [f"In {name}: {own.doubt}." for name, own in ranges.items() if own.unheld]
+    reasons += [f"In {name}: {span.doubt}." for name, span in ranges.items() if span.unheld]
     if reasons:
         of_label = "".join(f" or {name}" for name in ("classes", "label_bounds") if name in parameters)
         named = next((name for name in unseen if name in ranges), "NAME")
@@ -602,7 +602,7 @@ class PrivateTrees(BaseEstimator):
         if not self._reads_columns(X, is_fit):
             return matrix
         said = self.categories.values() if isinstance(self.categories, Mapping) else [self.categories]
-        return read_table(X, self._feature_names(), with_lists=any(_is_word(own, FROM_TYPE) for own in said))
+        return read_table(X, self._feature_names(), with_lists=any(_is_word(word, FROM_TYPE) for word in said))
 
     def _reads_columns(self, X: Any, is_fit: bool) -> bool:
         """Whether `X` is read column by column: each table, and a matrix with columns that are no numbers."""
@@ -672,9 +672,10 @@ class PrivateTrees(BaseEstimator):
         raw = [column(table, names, name) for name in private] + ([label] if asked else [])
         n_all = n_rows if units is None else len(kept)
         note_first_fit()
-        surveyed = survey_sites(questions, {name: RawSite(raw, own, n_all) for name, own in start.rows.items()}, noise)
+        sites = {name: RawSite(raw, numbers, n_all) for name, numbers in start.rows.items()}
+        surveyed = survey_sites(questions, sites, noise)
         findings = surveyed.findings
-        found = dict(zip(private, findings.unknown or [(NUMBER, own) for own in findings.ranges], strict=True))
+        found = dict(zip(private, findings.unknown or [(NUMBER, span) for span in findings.ranges], strict=True))
         if asked and findings.lacks_label and findings.label_kind != DATE:
             account = compute_account(questions.accountant, surveyed.ledger.events(), questions.delta)
             findings.require_label(account.epsilon)
@@ -711,7 +712,7 @@ class PrivateTrees(BaseEstimator):
             site_data = self._site_data(plan, table, ready.y, start.rows, n_threads)
             note_first_fit()
             self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
-        self.columns_ = {own.name: (own.type, own.origin) for own in plan.features}
+        self.columns_ = {feature.name: (feature.type, feature.origin) for feature in plan.features}
         self.privacy_report_ = self.model_.report
         self.ledger_ = self.model_.ledger
 
@@ -726,7 +727,7 @@ class PrivateTrees(BaseEstimator):
         encoded = encode_rows(table, plan, build_grid(plan), is_training=True, n_threads=n_threads)
         data = SiteData(encoded[0], labels, encoded[1])
         own_rows = rows if kept is None or n_used == len(labels) else only_rows(rows, kept)
-        return {name: data if own is None else data.only(own) for name, own in own_rows.items()}
+        return {name: data if numbers is None else data.only(numbers) for name, numbers in own_rows.items()}
 
     def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         """Which rows are trained on; None for all."""
@@ -754,7 +755,7 @@ class PrivateTrees(BaseEstimator):
         ]
         if not start.ledger.releases:
             # Before the survey, nothing is found yet.
-            features = [{**own, "origin": None} if own.get("origin") == FOUND else own for own in features]
+            features = [{**each, "origin": None} if each.get("origin") == FOUND else each for each in features]
         content = {
             "version": PLAN_VERSION,
             "name": type(self).__name__,
@@ -888,7 +889,7 @@ def rows_by_site(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]:
 
 def only_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     """Each site's rows, of those that are kept: bool [n]."""
-    return {name: np.flatnonzero(kept) if own is None else own[kept[own]] for name, own in rows.items()}
+    return {name: np.flatnonzero(kept) if numbers is None else numbers[kept[numbers]] for name, numbers in rows.items()}
 
 
 @cache

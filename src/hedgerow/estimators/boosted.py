@@ -136,7 +136,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         y, given = _one_column(y, X), getattr(self, "class_weight", None)
         # Which classes there are may be known only when they are found.
         weights: dict[Any, Any] = dict(given) if isinstance(given, Mapping) else {} if given is None else {None: None}
-        if not all(isinstance(own, numbers.Real) and float(own) > 0 for own in weights.values()):
+        if not all(isinstance(weight, numbers.Real) and float(weight) > 0 for weight in weights.values()):
             raise self._wrong_weights()
         cells = _read_values(y)
         if self._finds_classes and cells is not None:
@@ -512,7 +512,7 @@ def _one_column(y: Any, X: Any) -> Any:
     # As polars has it, a series without a name is called "".
     if name not in (None, "") and name in names:
         warn_caller(_LABEL_IN_X.format(name=name), LabelInFeaturesWarning)
-    if identifiers := [own for own in names if looks_like_identifier(str(own))]:
+    if identifiers := [name for name in names if looks_like_identifier(str(name))]:
         warn_caller(_IDENTIFIERS.format(names=identifiers))
     return y
 

@@ -135,8 +135,8 @@ def tune(
         tried.append(own)
         measure = next(name for name in ("auc", "concordance", "rmse", "mae") if name in found.evaluation.scores)
         scores.append(TunedSetting(dict(setting), measure, found.evaluation.scores[measure]))
-    signs = [1 if own.measure in ("auc", "concordance") else -1 for own in scores]
-    merits = [sign * own.score.value for sign, own in zip(signs, scores, strict=True)]
+    signs = [1 if scored.measure in ("auc", "concordance") else -1 for scored in scores]
+    merits = [sign * scored.score.value for sign, scored in zip(signs, scores, strict=True)]
     best = int(np.nan_to_num(merits, nan=-math.inf).argmax())
     return _merge_accounts(tried, best, estimator, tuple(scores))
 

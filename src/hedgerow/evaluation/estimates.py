@@ -167,7 +167,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON writers that know NaN and infinity."""
-        by = {name: {group: each.to_dict() for group, each in own.items()} for name, own in self.groups.items()}
+        by = {name: {group: each.to_dict() for group, each in groups.items()} for name, groups in self.groups.items()}
         left_out = {} if self.left_out is None else {"sites_left_out": list(self.left_out)}
         return ({"groups": by} if by else {}) | left_out | {
             "n_records": self.n_records.to_dict(),

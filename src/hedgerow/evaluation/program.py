@@ -174,10 +174,10 @@ def evaluate_ensemble(
         sums = dict(zip(names, ((yield grouped) / UNIT).reshape(len(names), -1), strict=True))
         if grouped.is_by_site:
             # Noise is never 0 in all entries: such a block was left empty.
-            left_out = tuple(name for name, own in sums.items() if not own.any())
-            sums = {name: own for name, own in sums.items() if name not in left_out}
+            left_out = tuple(name for name, block in sums.items() if not block.any())
+            sums = {name: block for name, block in sums.items() if name not in left_out}
         noise = queries.noise(stage, grouped)
-        groups[column] = {name: replace(read(own, noise), errors=None) for name, own in sums.items()}
+        groups[column] = {name: replace(read(block, noise), errors=None) for name, block in sums.items()}
     return replace(found, groups=groups, left_out=left_out)
 
 
@@ -237,7 +237,7 @@ def _noise_multipliers(
             raise PrivacyError("out-of-range", name=subject, value=epsilon, wanted=wanted)
         return none
     shares = [OUTLINE_SHARE, *[(1 - OUTLINE_SHARE) / (1 + len(by))] * (1 + len(by))]
-    demands = [own.demand(share) for own, share in zip(alike, shares, strict=True)]
+    demands = [rounds.demand(share) for rounds, share in zip(alike, shares, strict=True)]
     # Noise here is Gaussian, also where the plan's own releases are of pure differential privacy.
     accountant = "gdp" if plan.privacy.accountant == "pure" else plan.privacy.accountant
     sigmas = calibrate_sigmas(epsilon, delta, demands, accountant)
@@ -280,7 +280,7 @@ def _evaluate_times(queries: _EvaluationQueries) -> _Outlined:
     survival = in_bins(scale, 0, outline, edges[0], survival_curves(scale.middles(0), queries.ensemble.baseline))
     real = ~np.isnan(survival[:, 0])
     survival, ends = survival[real], np.array(label.intervals)
-    weights = np.array([mean_over_time(own, ends) for own in np.eye(len(ends))])
+    weights = np.array([mean_over_time(row, ends) for row in np.eye(len(ends))])
 
     def read(counts: Counts, noise: float) -> estimates.Evaluation:
         cells = counts.reshape(label.n_codes, -1)[:, real]

@@ -562,7 +562,7 @@ def in_bins(
     # A little of every bin, so that one without visible records has its middle.
     weights = outline[curve] + 1e-9 * outline[curve].sum()
     mass = np.bincount(bin_of_fine, weights=weights, minlength=n_bins)
-    sums = [np.bincount(bin_of_fine, weights=weights * own, minlength=n_bins) for own in values.T]
+    sums = [np.bincount(bin_of_fine, weights=weights * column, minlength=n_bins) for column in values.T]
     return np.array([np.divide(total, mass, out=np.full(n_bins, np.nan), where=mass > 0) for total in sums]).T
 
 

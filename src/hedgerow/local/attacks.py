@@ -159,15 +159,15 @@ class Target:
         self, steps: Sequence[ObservedRelease], candidates: Sequence[SiteData]
     ) -> Iterator[tuple[ObservedRelease, Floats]]:
         """What each candidate adds to each release if it is drawn, float64 [n, length]; choices are left out."""
-        held = [self.hold(own) for own in candidates]
-        sites = [Node("candidate", own, self.plan, self.settings, 1, SampleAll()).held for own in held]
-        places = [own.all_places() for own in held]
+        held = [self.hold(candidate) for candidate in candidates]
+        sites = [Node("candidate", rows, self.plan, self.settings, 1, SampleAll()).held for rows in held]
+        places = [rows.all_places() for rows in held]
         together = SiteData(
-            np.concatenate([own.codes for own in held], axis=1),
-            np.concatenate([own.labels for own in held]),
-            None if places[0] is None else np.concatenate([own for own in places if own is not None], axis=1),
+            np.concatenate([rows.codes for rows in held], axis=1),
+            np.concatenate([rows.labels for rows in held]),
+            None if places[0] is None else np.concatenate([place for place in places if place is not None], axis=1),
         )
-        ends, before = np.cumsum([own.n_records for own in held])[:-1], Recoded({}, together.codes)
+        ends, before = np.cumsum([rows.n_records for rows in held])[:-1], Recoded({}, together.codes)
         for step in steps:
             if edges := step.query.new_edges:
                 # Once for all: a node makes a table of all places for it, which would take most of the time.
@@ -370,9 +370,9 @@ def _tell_members(
     n, of_row = len(pool), np.repeat(np.arange(len(pool)), [len(unit) for unit in pool])
     candidates, rows = target.select_rows(pool), np.concatenate(pool)
     # Candidates that are alike in every cell are of one kind.
-    every = [own.codes.tobytes() + own.labels.tobytes() for own in candidates]
+    every = [rows.codes.tobytes() + rows.labels.tobytes() for rows in candidates]
     if candidates[0].places is not None:
-        every = [key + np.asarray(own.all_places()).tobytes() for key, own in zip(every, candidates, strict=True)]
+        every = [key + np.asarray(rows.all_places()).tobytes() for key, rows in zip(every, candidates, strict=True)]
     kinds = np.unique(np.array(every, dtype=object), return_inverse=True)[1]
     n_shadows, n_targets, n_runs = n_models
     present = random.random((n_targets + n_shadows, n)) < 0.5
@@ -401,9 +401,9 @@ def _tell_members(
         is_outlier = np.isin(drawn, given)
     membership = tuple(
         MembershipFigures(
-            name, targets, len(own), int(which.sum()), separate(own[:, which], present[: len(own), which], bound)
+            name, targets, len(found), int(which.sum()), separate(found[:, which], present[: len(found), which], bound)
         )
-        for name, own in (("scores", scores), ("releases", np.array(told)))
+        for name, found in (("scores", scores), ("releases", np.array(told)))
         for targets, which in (("all", np.ones(n, dtype=np.bool_)), ("outliers", is_outlier))
     )
     n_records = float(present[:n_runs].sum(axis=1).mean())
@@ -553,7 +553,7 @@ def _build_corners(plan: Plan, random: np.random.Generator, n_corners: int) -> l
     low, high = plan.label.kind.encoded_range(plan.label)
     found = []
     for corner in range(n_corners):
-        cells = [random.choice([0, own.n_codes - 2, own.n_codes - 1]) for own in grid.features]
+        cells = [random.choice([0, feature.n_codes - 2, feature.n_codes - 1]) for feature in grid.features]
         codes = np.repeat(np.array(cells, dtype=grid.dtype)[:, None], n_rows, axis=1)
         labels = np.full(n_rows, (low, high, (low + high) // 2)[corner % 3], dtype=np.int32)
         places = np.full((len(grid.divisible), n_rows), random.choice([0, 255]), dtype=np.uint8)

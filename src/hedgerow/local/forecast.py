@@ -110,7 +110,7 @@ def forecast(plan: Plan) -> Forecast:
         n_rounds=schedule.n_rounds,
         numbers_per_node=sum(numbers),
         bits_per_number=max(widths),
-        bytes_per_node=sum(own * width // 8 for own, width in zip(numbers, widths, strict=True)),
+        bytes_per_node=sum(count * width // 8 for count, width in zip(numbers, widths, strict=True)),
         queries=tuple((kind, count, length) for kind, (count, length) in schedule.kinds.items()),
         epsilon_gdp=get_accountant("gdp").epsilon(events, delta),
         epsilon_rdp=get_accountant("rdp").epsilon(events, delta),

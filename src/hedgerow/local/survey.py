@@ -158,7 +158,7 @@ def _read(
     tables: Mapping[str, Location], columns: tuple[AskedColumn, ...], unit: str, unread: tuple[str, ...]
 ) -> SiteTables:
     raw = {site: read_raw(place, columns, unit) for site, place in tables.items()}
-    return SiteTables(columns, raw, unread, {site: own.rows for site, own in raw.items()})
+    return SiteTables(columns, raw, unread, {site: table.rows for site, table in raw.items()})
 
 
 def list_asked_columns(
@@ -181,10 +181,10 @@ def list_asked_columns(
         table = open_table(place)
         present = table.names()
         require_columns(table.source, [name for name in wanted if name in schema or present.count(name) < 2], present)
-    read = [name for name in wanted if all(name in own for own in types.values())]
+    read = [name for name in wanted if all(name in known for known in types.values())]
     if not read:
         raise UsageError("survey-no-columns")
-    found = tuple(_ask_column(name, [own[name] for own in types.values()], schema) for name in read)
+    found = tuple(_ask_column(name, [known[name] for known in types.values()], schema) for name in read)
     return found, tuple(name for name in wanted if name not in read)
 
 
@@ -347,10 +347,10 @@ def draft_plan(
         return None
     label = _draft_label(statistics) if label is None else label
     features = [
-        own if column.is_declared else own | {"origin": FOUND}
+        drafted if column.is_declared else drafted | {"origin": FOUND}
         for column in statistics.columns
         if column.name != statistics.label
-        for own in _feature(column)
+        for drafted in _feature(column)
     ]
     if label is None or not features:
         return None

@@ -116,7 +116,7 @@ class MaskedAggregation:
         spec = epoch.spec(expected.purpose, expected.vectors, expected.model, expected.noise.variance)
         vectors = {site: {VECTOR_ID: ask_node(node, query)} for site, node in self._nodes.items()}
         if noise.variance:
-            vectors = {site: {VECTOR_ID: clip(own[VECTOR_ID], expected)} for site, own in vectors.items()}
+            vectors = {site: {VECTOR_ID: clip(sent[VECTOR_ID], expected)} for site, sent in vectors.items()}
         shares = self._shares(spec, noise) if self._mode is NoiseMode.DISTRIBUTED else None
         drops = self._drops(query) if self._drops is not None else None
         opened = epoch.aggregate(spec, vectors, noise=shares, drops=drops)

@@ -258,7 +258,7 @@ class Survival(LabelKind):
 
     def columns(self, label: Label) -> tuple[LabelColumn, ...]:
         words = label.event_codes or EVENT_CODES
-        lost, seen = (", ".join(words[own::2]) for own in (0, 1))
+        lost, seen = (", ".join(words[first::2]) for first in (0, 1))
 
         def outside(place: str, value: str) -> DataError:
             return DataError("data-event-outside", place=place, value=value, lost=lost, seen=seen)

@@ -225,7 +225,7 @@ def joint_curve(
         clip: the largest gradient beside a last statistic of 0, in integer units.
         norm_squared: of a record's statistics, in integer units.
     """
-    rooms = [min(clip, math.isqrt(norm_squared - own * own)) for own in last.tolist()]
+    rooms = [min(clip, math.isqrt(norm_squared - value * value)) for value in last.tolist()]
     return np.stack([prediction, last, np.array(rooms, dtype=np.int64)])
 
 

@@ -125,11 +125,11 @@ class LifeTable:
         chances: list[float] = []
         followed: list[float] = []
         without = 1.0
-        for own, n in zip(events, at_risk, strict=True):
+        for n_events, n in zip(events, at_risk, strict=True):
             expected = n * overall
             spread = (expected * BASELINE_DOUBT) ** 2
             kept = spread / (spread + noise + expected)
-            chance = min(max((expected + (own - expected) * kept) / n, 1e-4), 1 - 1e-4)
+            chance = min(max((expected + (n_events - expected) * kept) / n, 1e-4), 1 - 1e-4)
             share = n / max(at_risk[0] * without, 1e-9)
             followed.append(min(share, followed[-1] if followed else 1.0))
             chances.append(chance)
@@ -196,13 +196,14 @@ def _pull(line: _HazardLine, bins: Sequence[Bin], beyond: float, noise: float) -
     How many events there are in all is the baseline's, so only how middles differ from their mean counts.
     """
     total = max(math.fsum(line.expected), 1e-9)
-    mean = math.fsum(own.place * n for own, n in zip(bins, line.expected, strict=True)) / total
+    mean = math.fsum(score_bin.place * n for score_bin, n in zip(bins, line.expected, strict=True)) / total
     sums: list[list[float]] = [[], [], []]
-    for own, expected, information in zip(bins, line.expected, line.information, strict=True):
-        distance = own.place - mean
+    for score_bin, expected, information in zip(bins, line.expected, line.information, strict=True):
+        distance = score_bin.place - mean
         # The number of records has noise as well, half of which is in that of the events.
-        spread = noise * noise * (1 + (expected / own.n_records - 0.5) ** 2)
-        terms = ((own.label + own.n_records / 2 - expected) * distance, information * distance**2, spread * distance**2)
+        spread = noise * noise * (1 + (expected / score_bin.n_records - 0.5) ** 2)
+        events = score_bin.label + score_bin.n_records / 2
+        terms = ((events - expected) * distance, information * distance**2, spread * distance**2)
         for each, term in zip(sums, terms, strict=True):
             each.append(term)
     score, known, covered = map(math.fsum, sums)
@@ -215,12 +216,12 @@ def _line(table: LifeTable, bins: Sequence[Bin], slope: float, known: Baseline =
     events: list[list[float]] = [[] for _ in bins]
     information: list[list[float]] = [[] for _ in bins]
     for interval, (chance, followed) in enumerate(zip(table.chances, table.followed, strict=True)):
-        weights = [own.n_records * share for own, share in zip(bins, without, strict=True)]
+        weights = [score_bin.n_records * share for score_bin, share in zip(bins, without, strict=True)]
         place = known[interval] if known else _fit_baseline(bins, weights, slope, chance)
         baseline.append(place)
-        for number, own in enumerate(bins):
-            hazard = _chance(place + slope * own.place * _STEPS_PER_UNIT)
-            at_risk = own.n_records * followed * without[number]
+        for number, score_bin in enumerate(bins):
+            hazard = _chance(place + slope * score_bin.place * _STEPS_PER_UNIT)
+            at_risk = score_bin.n_records * followed * without[number]
             events[number].append(at_risk * hazard)
             information[number].append(at_risk * hazard * (1 - hazard))
             without[number] *= 1 - hazard
@@ -234,8 +235,8 @@ def _fit_baseline(bins: Sequence[Bin], weights: list[float], slope: float, chanc
     while low < high:
         middle = (low + high) // 2
         mean = math.fsum(
-            weight * _chance(middle + slope * own.place * _STEPS_PER_UNIT)
-            for weight, own in zip(weights, bins, strict=True)
+            weight * _chance(middle + slope * score_bin.place * _STEPS_PER_UNIT)
+            for weight, score_bin in zip(weights, bins, strict=True)
         )
         low, high = (middle + 1, high) if mean < wanted else (low, middle)
     return low
@@ -266,8 +267,8 @@ class ColumnMoments(Query):
         codes, rows = site.records.codes, self.rows
         sums, squares = np.zeros(rows.n_columns, dtype=np.int64), []
         sums[0] = rows.intercept * codes.shape[1]
-        for feature, own in enumerate(codes):
-            counts = np.bincount(own, minlength=rows.entry.shape[1])
+        for feature, row in enumerate(codes):
+            counts = np.bincount(row, minlength=rows.entry.shape[1])
             entries = rows.entry[feature].astype(np.int64)
             np.add.at(sums, rows.column[feature], counts * entries)
             if feature in self.numeric:
@@ -331,7 +332,7 @@ class HazardStart:
     def basis(self) -> LinearBasis:
         """The rows before they are centred: numbers in [-1, 1], and a column for each category."""
         features = self.plan.features
-        n_columns = 1 + sum(len(own.categories) + 1 if own.is_categorical else 1 for own in features)
+        n_columns = 1 + sum(len(feature.categories) + 1 if feature.is_categorical else 1 for feature in features)
         norm = math.sqrt(len(features) + 1)
         return LinearBasis.of(self.plan, build_grid(self.plan), norm, "grid", numeric_only=n_columns > MAX_COLUMNS)
 
@@ -347,7 +348,7 @@ class HazardStart:
 
     @cached_property
     def _numeric(self) -> tuple[int, ...]:
-        return tuple(place for place, own in enumerate(self.plan.features) if not own.is_categorical)
+        return tuple(place for place, feature in enumerate(self.plan.features) if not feature.is_categorical)
 
     @cached_property
     def loss(self) -> Loss:
@@ -410,7 +411,7 @@ class HazardStart:
         for number in range(HAZARD_ROUNDS):
             purpose = HazardProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
             asked = ask_cross(purpose, basis, self.loss, (noises[2], rows), carried)
-            ask = HazardProducts(**{own.name: getattr(asked, own.name) for own in fields(asked)}, baseline=baseline)
+            ask = HazardProducts(**{each.name: getattr(asked, each.name) for each in fields(asked)}, baseline=baseline)
             sums += read_cross((yield ask), basis) + _times(curvature, weights)
             noise = run.sigma(ask) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
             weights = _likeliest(curvature, squared, sums / (number + 1), noise / math.sqrt(number + 1))

@@ -105,8 +105,8 @@ class LineSums(Query):
         signs = np.where(distances < 0, -1, 1)
         products = signs * np.sign(labels) * (np.abs(labels) * sizes // RECORD_NORM)
         sums = np.zeros((3, N_OCTAVES), dtype=np.int64)
-        for own, parts in zip(sums, (products, signs * (sizes // 2), sizes * sizes // RECORD_NORM), strict=True):
-            np.add.at(own, octaves - FIRST_OCTAVE, parts)
+        for total, parts in zip(sums, (products, signs * (sizes // 2), sizes * sizes // RECORD_NORM), strict=True):
+            np.add.at(total, octaves - FIRST_OCTAVE, parts)
         whole = [RECORD_NORM // 2 * len(labels), int(labels.sum())]
         return np.concatenate([np.array(whole, dtype=np.int64), sums.reshape(-1)])
 

@@ -135,8 +135,8 @@ def recalibrate_ensemble(
         known = KnownBins.of(query, (yield query), sigmas[ScoreBins])
         baseline, slope = fit_hazards(table, known, usual_slope=1.0)
         ensemble, old = replace(move_scores(plan, ensemble, 0.0, slope), baseline=baseline), ensemble
-        sums = [count_expected(table, known.bins, *own) for own in ((old.baseline, 1.0), (baseline, slope))]
-        sums.append(math.fsum(own.label + own.n_records / 2 for own in known.bins))
+        sums = [count_expected(table, known.bins, *line) for line in ((old.baseline, 1.0), (baseline, slope))]
+        sums.append(math.fsum(score_bin.label + score_bin.n_records / 2 for score_bin in known.bins))
         return _describe(ensemble, (0.0, slope), known, sums, 0.0, (place, spread))
 
     link, is_number, is_count = loss_kind(plan).link, label.kind.is_number, label.type == "count"
@@ -172,8 +172,8 @@ def recalibrate_ensemble(
     known = KnownBins.of(query, (yield query), sigmas[ScoreBins])
     places, n_records, labels = np.array(known.bins).reshape(-1, 3).T
     offsets = _WITHIN * (step / SCORE_UNIT)
-    width, beside = step / SCORE_UNIT, {own.place: own.n_records for own in known.bins}
-    leans = [(beside.get(own + width, 0.0) - beside.get(own - width, 0.0)) / (2 * n) for own, n in beside.items()]
+    width, beside = step / SCORE_UNIT, {score_bin.place: score_bin.n_records for score_bin in known.bins}
+    leans = [(beside.get(at + width, 0.0) - beside.get(at - width, 0.0)) / (2 * n) for at, n in beside.items()]
     weights = (1 + np.clip(leans, -2, 2)[:, None] * _WITHIN) / len(_WITHIN)
     before, unit = share_of_bins(places), 2.0**doublings
 
@@ -188,7 +188,7 @@ def recalibrate_ensemble(
     ensemble = move_scores(plan, ensemble, shift - stretch * origin, 1 + stretch)
     seen = labels / unit + n_records * (before if is_number else 0.5)
     parts = (n_records * before, n_records * share_of_bins(shift + (1 + stretch) * places), seen)
-    sums = [low * math.fsum(n_records.tolist()) + (high - low) * math.fsum(own.tolist()) for own in parts]
+    sums = [low * math.fsum(n_records.tolist()) + (high - low) * math.fsum(part.tolist()) for part in parts]
     return _describe(ensemble, (shift, 1 + stretch), known, sums, origin, (place, spread))
 
 
@@ -221,5 +221,5 @@ def _describe(
     mean = float(places @ n_records) / n
     spread = math.sqrt(max(0.0, float(places**2 @ n_records) / n - mean**2))
     noise = known.noise_of_records * math.sqrt(len(known.bins))
-    before, after, seen = (own / n for own in sums)
+    before, after, seen = (total / n for total in sums)
     return Recalibration(ensemble, *line, n, noise, before, after, seen, (mean + origin, spread), usual)

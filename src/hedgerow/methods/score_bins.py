@@ -166,8 +166,8 @@ def fit_score_line(known: KnownBins, curve: Curve, prior: LinePrior) -> tuple[fl
         rests, weights = labels - n_records * expected, n_records * rises
         noises = known.noise_of_labels**2 + (known.noise_of_records * expected) ** 2
         spreads = n_records * np.maximum(variances, _MIN_SPREAD) + noises
-        sums = (rests, rests * places, *(own * places**power for own in (weights, spreads) for power in range(3)))
-        g0, g1, *rest = [math.fsum(own.tolist()) for own in sums]
+        sums = (rests, rests * places, *(factor * places**power for factor in (weights, spreads) for power in range(3)))
+        g0, g1, *rest = [math.fsum(terms.tolist()) for terms in sums]
         steps = _step_of_line((g0, g1), rest[:3], rest[3:], prior, (shift, stretch))
         shift = min(max(shift + min(max(steps[0], -_MAX_STEP), _MAX_STEP), -MAX_SHIFT), MAX_SHIFT)
         stretch += min(max(steps[1], -_MAX_STEP), _MAX_STEP)

@@ -323,8 +323,8 @@ def choose_tolerance(plan: Plan) -> float:
 def draw_probes(plan: Plan, grid: Grid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """Records as XGBoost takes them, float32 [n, n_features], that try every side of every threshold."""
     columns = [
-        rng.integers(0, own.n_categories + 1, n) if feature.is_categorical else _numbers(feature, own, n, rng)
-        for feature, own in zip(plan.features, grid.features, strict=True)
+        rng.integers(0, part.n_categories + 1, n) if feature.is_categorical else _numbers(feature, part, n, rng)
+        for feature, part in zip(plan.features, grid.features, strict=True)
     ]
     matrix = np.column_stack(columns).astype(np.float32)
     matrix[rng.random(matrix.shape) < 0.1] = np.nan

@@ -40,7 +40,7 @@ def log_report(model: Model) -> None:
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }  # fmt: skip
     mlflow.log_metrics(numbers)
-    mlflow.log_params({name: str(own)[:_LONGEST] for name, own in content.items() if name not in numbers})
+    mlflow.log_params({name: str(value)[:_LONGEST] for name, value in content.items() if name not in numbers})
 
 
 def log_model(model: Model, name: str = "model") -> Any:

@@ -283,7 +283,7 @@ class Model:
             codes: of the grid, [n_features, n].
         """
         features = zip(self.plan.feature_names, self.ensemble.grid.features, codes, strict=True)
-        without = ((name, own.n_categories or own.missing_code, found) for name, own, found in features)
+        without = ((name, feature.n_categories or feature.missing_code, found) for name, feature, found in features)
         return {name for name, first, found in without if len(found) and (found >= first).all()}
 
     def warn_about_missing(self, codes: CodeArray) -> None:

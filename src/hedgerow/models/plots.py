@@ -59,13 +59,13 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
     shapes = [shape_function(model.ensemble, int(feature)) for feature in order]
     scale = model.ensemble.link.axis_scale(model.plan.label)
     scores = [shape.centre_scores() * scale for shape in shapes]
-    deviations = [np.zeros_like(own) for own in scores]
+    deviations = [np.zeros_like(curve) for curve in scores]
     if not why_unknown(model.plan, model.ensemble, model.ledger):
         bands = shape_bands(model.plan, model.ensemble, model.ledger)
         deviations = [bands[int(index)].deviations * scale for index in order]
     # All shapes, and of the bands what does not make them half as high.
-    highest = max(float(np.abs(own).max()) for own in scores)
-    banded = max(float((np.abs(own) + 2 * noise).max()) for own, noise in zip(scores, deviations, strict=True))
+    highest = max(float(np.abs(curve).max()) for curve in scores)
+    banded = max(float((np.abs(curve) + 2 * noise).max()) for curve, noise in zip(scores, deviations, strict=True))
     reach = max(1.12 * highest, min(1.03 * banded, 1.5 * highest)) or 1.0
     n_columns = min(PANELS_PER_ROW, len(order))
     n_rows = math.ceil(len(order) / n_columns)

@@ -164,25 +164,26 @@ def read_omop(table: Any) -> Omop | None:
         raise refuse("omop.cohort", found.cohort, "either omop.cohort or omop.index")
     if not found.columns:
         raise refuse("omop.columns", [], "at least one [[omop.columns]] table")
-    for place, own in enumerate(found.columns):
-        of_person, path = own.value in ("age", "sex"), f"omop.columns[{place}]"
-        if of_person == (own.domain is not None):
-            raise refuse(f"{path}.domain", own.domain, f'{"none" if of_person else "a domain"} with "{own.value}"')
-        if of_person and (own.concepts or own.days is not None):
-            raise refuse(f"{path}.concepts", list(own.concepts), f'no concepts and no days with "{own.value}"')
-        if own.value == "latest" and own.domain != "measurements":
-            raise refuse(f"{path}.domain", own.domain, '"measurements" with "latest"')
-        if own.units and own.value != "latest":
-            raise refuse(f"{path}.units", list(own.units), 'none, but with "latest"')
+    for place, column in enumerate(found.columns):
+        of_person, path = column.value in ("age", "sex"), f"omop.columns[{place}]"
+        if of_person == (column.domain is not None):
+            wanted = f'{"none" if of_person else "a domain"} with "{column.value}"'
+            raise refuse(f"{path}.domain", column.domain, wanted)
+        if of_person and (column.concepts or column.days is not None):
+            raise refuse(f"{path}.concepts", list(column.concepts), f'no concepts and no days with "{column.value}"')
+        if column.value == "latest" and column.domain != "measurements":
+            raise refuse(f"{path}.domain", column.domain, '"measurements" with "latest"')
+        if column.units and column.value != "latest":
+            raise refuse(f"{path}.units", list(column.units), 'none, but with "latest"')
     asked: dict[str, Events | Column | None] = {"omop.outcome": found.outcome, "omop.index": found.index}
-    asked |= {f"omop.columns[{place}]": own for place, own in enumerate(found.columns)}
+    asked |= {f"omop.columns[{place}]": column for place, column in enumerate(found.columns)}
     for path, events in asked.items():
         # What the query would not look at would still stand in the plan, and in what everybody agrees on.
         if events and events.domain == "death" and events.concepts:
             raise refuse(f"{path}.concepts", list(events.concepts), 'none with "death"')
         if events and events.descendants and not events.concepts:
             raise refuse(f"{path}.descendants", True, "concepts, or false")
-    names = [own.name for own in found.columns]
+    names = [column.name for column in found.columns]
     if len(set(names)) < len(names):
         raise refuse("omop.columns", names, "columns of different names")
     return found
@@ -196,7 +197,7 @@ def write_omop(section: Any) -> dict[str, Any]:
         if value is None or value == field.default:
             continue
         if isinstance(value, tuple):
-            value = [write_omop(own) if isinstance(own, Column) else _lists(own) for own in value]
+            value = [write_omop(item) if isinstance(item, Column) else _lists(item) for item in value]
         found[field.name] = write_omop(value) if isinstance(value, Events) else value
     return found
 
@@ -209,7 +210,7 @@ def check_omop(omop: Omop, features: tuple[str, ...], label: Any, unit: str) -> 
     """Raise PlanError where a definition does not give the columns that its plan has, or not one row for a unit."""
     if unit != PERSON:
         raise refuse("privacy.unit", unit, f'"{PERSON}" with [omop]')
-    columns = {own.name for own in omop.columns}
+    columns = {column.name for column in omop.columns}
     for place, name in enumerate(features):
         if name not in columns:
             raise refuse(f"features[{place}].name", name, "a column of [omop]")
@@ -237,13 +238,13 @@ def fill_plan(definition: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(omop, Mapping) or not isinstance(omop.get("columns"), list):
         raise PlanError("plan-missing-field", path="plan", name="omop", also=" It says what rows are made of.")
     features, columns = [], []
-    for own in omop["columns"]:
-        if not isinstance(own, Mapping):
-            raise refuse("omop.columns", own, "tables")
-        columns.append({name: value for name, value in own.items() if name not in ("min", "max")})
-        given = {name: own[name] for name in ("min", "max") if name in own}
-        usual = _FEATURES.get(str(own.get("value")), {"type": "numeric"})
-        features.append({"name": own.get("name"), **usual, **given})
+    for column in omop["columns"]:
+        if not isinstance(column, Mapping):
+            raise refuse("omop.columns", column, "tables")
+        columns.append({name: value for name, value in column.items() if name not in ("min", "max")})
+        given = {name: column[name] for name in ("min", "max") if name in column}
+        usual = _FEATURES.get(str(column.get("value")), {"type": "numeric"})
+        features.append({"name": column.get("name"), **usual, **given})
     privacy = {"epsilon": 1.0, "unit": PERSON, "max_rows_per_unit": 1, **table.get("privacy", {})}
     label = {"name": "outcome", "type": "binary", "classes": ["0", "1"]}
     return {"label": label, **table, "privacy": privacy, "omop": {**omop, "columns": columns}, "features": features}

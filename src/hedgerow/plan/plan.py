@@ -551,7 +551,7 @@ class Plan:
     @property
     def reads_rows(self) -> bool:
         """Whether something that it takes as public was read off the private rows."""
-        return self.privacy.bounds_from_data or READ_OFF in (self.label.origin, *(own.origin for own in self.features))
+        return self.privacy.bounds_from_data or any(each.origin == READ_OFF for each in (self.label, *self.features))
 
     @property
     def loss_text(self) -> str:
@@ -675,7 +675,8 @@ def _list_gaps(gaps: list[_Gap]) -> str:
     for gap in gaps:
         by_section.setdefault(gap.section, []).append(gap)
     said = [
-        f"{own[0].title} ({', '.join(f'{gap.field} in line {gap.line}' for gap in own)})" for own in by_section.values()
+        f"{waiting[0].title} ({', '.join(f'{gap.field} in line {gap.line}' for gap in waiting)})"
+        for waiting in by_section.values()
     ]
     return f"{len(gaps)} other lines wait as well: {'; '.join(said)}." if len(gaps) > 1 else f"So does {said[0]}."
 
@@ -887,7 +888,8 @@ def _check_constraints(plan: Plan, rules: PlanRules) -> None:
 def _check_prepared(plan: Plan, rules: PlanRules) -> None:
     if not plan.prepared:
         # A plan that lost its releases would say that they were paid for.
-        origins = {"label": plan.label.origin, **{f"features[{i}]": own.origin for i, own in enumerate(plan.features)}}
+        origins = {"label": plan.label.origin}
+        origins |= {f"features[{i}]": feature.origin for i, feature in enumerate(plan.features)}
         for path, origin in origins.items():
             if origin == FOUND:
                 raise refuse(f"{path}.origin", FOUND, f'"{DECLARED}" in a plan without [[prepared]] releases')

@@ -33,16 +33,16 @@ def plan_toml(plan: Plan) -> str:
     # The algorithm's own section, if the plan has one, is a table like the others.
     for name, values in table.items():
         if isinstance(values, Mapping):
-            nested = {own: each for own, each in values.items() if isinstance(each, list) and _are_tables(each)}
-            parts.append(toml_section(name, {own: each for own, each in values.items() if own not in nested}))
-            parts += [toml_section(f"[{name}.{own}]", each) for own, listed in nested.items() for each in listed]
+            nested = {key: each for key, each in values.items() if isinstance(each, list) and _are_tables(each)}
+            parts.append(toml_section(name, {key: each for key, each in values.items() if key not in nested}))
+            parts += [toml_section(f"[{name}.{key}]", each) for key, listed in nested.items() for each in listed]
     parts += [toml_section("[features]", feature) for feature in table["features"]]
     parts += [toml_section("[prepared]", release) for release in table.get("prepared", ())]
     return "\n".join(parts)
 
 
 def _are_tables(values: list[Any]) -> bool:
-    return bool(values) and all(isinstance(own, Mapping) for own in values)
+    return bool(values) and all(isinstance(item, Mapping) for item in values)
 
 
 def toml_without_label(plan: Plan) -> str:
@@ -65,7 +65,7 @@ def toml_section(name: str, values: Mapping[str, Any], *, commented: bool = Fals
 def toml_value(value: Any) -> str:
     """A number, a boolean, text, a list of these, or a table of texts in one line, as TOML."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{toml_key(name)} = {toml_value(own)}" for name, own in value.items()) + "}"
+        return "{" + ", ".join(f"{toml_key(name)} = {toml_value(item)}" for name, item in value.items()) + "}"
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     # Of all else, TOML's notation is JSON's, but that it wants one more character escaped.

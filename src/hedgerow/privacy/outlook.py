@@ -63,8 +63,8 @@ def with_buckets(plan: Plan) -> Plan:
     most = int(min(outlook_of(plan).signal, 1e9)) // SIGNAL_OF_BUCKET
     buckets = max(MIN_BUCKETS, min(MAX_BUCKETS, 1 << max(0, most.bit_length() - 1)))
     features = [
-        replace(own, buckets=buckets, categories=()) if own.is_hashed and own.origin == FOUND else own
-        for own in plan.features
+        replace(feature, buckets=buckets, categories=()) if feature.is_hashed and feature.origin == FOUND else feature
+        for feature in plan.features
     ]
     return replace(plan, features=tuple(features))
 

@@ -135,7 +135,7 @@ def _about(column: Feature | Label) -> dict[str, Any]:
     if isinstance(column, Label):
         lists = {"classes": column.classes, "event_codes": column.event_codes, "intervals": column.intervals}
         event = {} if column.event is None else {"event": column.event}
-        return found | {name: list(own) for name, own in lists.items() if own} | event
+        return found | {name: list(values) for name, values in lists.items() if values} | event
     if column.is_hashed:
         return found | {"buckets": column.buckets}
     return found | ({"categories": list(column.categories)} if column.categories else {})

@@ -213,7 +213,7 @@ class Releaser:
             chosen = self._noise.select(scores, query.pure.scale, purpose)
         else:
             chosen = np.array([int(values.argmax()) if len(values) else -1 for values in scores], dtype=np.int64)
-        picked = [own[index] if index >= 0 else -1 for own, index in zip(places, chosen.tolist(), strict=True)]
+        picked = [held[index] if index >= 0 else -1 for held, index in zip(places, chosen.tolist(), strict=True)]
         return np.array(picked, dtype=np.int64)
 
 

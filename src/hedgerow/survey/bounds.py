@@ -303,7 +303,7 @@ def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: 
     sizes = np.where(_OCTAVES < queries.LOWEST_OCTAVE, 0.0, np.ldexp(1.5, _OCTAVES)) * _SIGNS
     spread = math.sqrt(np.average(((sizes - np.average(sizes, weights=seen)) ** 2 + sizes**2 / 27), weights=seen))
     wider = [_widened(found, margin) for margin in (MARGINS[1:] if is_away_from_zero(found) else MARGINS)]
-    is_fine = (own for own in wider if not _is_too_wide(own.high - own.low, spread, mass, deviation))
+    is_fine = (span for span in wider if not _is_too_wide(span.high - span.low, spread, mass, deviation))
     return next(is_fine, wider[-1])
 
 
@@ -396,8 +396,8 @@ def read_vote_classes(votes: Counts, deviation: float) -> tuple[str, ...]:
         votes: float64 [N_BUCKETS N_BITS].
     """
     found = []
-    for bucket, own in enumerate(votes.reshape(queries.N_BUCKETS, queries.N_BITS)):
-        text, strength = queries.spelt(own) or ("", 0.0)
+    for bucket, bits in enumerate(votes.reshape(queries.N_BUCKETS, queries.N_BITS)):
+        text, strength = queries.spelt(bits) or ("", 0.0)
         if strength > CLEAR_VOTES * deviation and queries.hash_label(text) == bucket:
             found.append(text)
     return tuple(sorted(found))

@@ -119,8 +119,8 @@ class Curve:
         return {
             "group": self.group,
             "n_records": self.n_records.to_dict(),
-            "at_risk": [own.to_dict() for own in self.at_risk],
-            "survival": [*(own.to_dict() for own in self.survival), *hidden],
+            "at_risk": [count.to_dict() for count in self.at_risk],
+            "survival": [*(point.to_dict() for point in self.survival), *hidden],
             "low": [*self.low, *hidden],
             "high": [*self.high, *hidden],
         }
@@ -166,7 +166,7 @@ def read_curves(asked: AskedCurves, counts: Reals, deviation: float) -> Survival
         counts: float64 [n_groups, 2 K + 1], noisy.
         deviation: of the noise of each.
     """
-    curves = tuple(read_curve(name, own, deviation) for name, own in zip(asked.groups, counts, strict=True))
+    curves = tuple(read_curve(name, row, deviation) for name, row in zip(asked.groups, counts, strict=True))
     time, event, by = asked.names
     total = show_count(float(counts.sum()), deviation, counts.size)
     doubt = doubt_times(counts.sum(axis=0), asked.ends, time) if total.is_shown else ""
@@ -188,9 +188,9 @@ def read_curve(group: str, counts: Reals, deviation: float) -> Curve:
     exposed = stays + (codes == 2 * places + 1)
     left, risk = stays @ counts, exposed @ counts
     at_risk = [
-        show_count(float(own), deviation * float(np.linalg.norm(row))) for own, row in zip(risk, exposed, strict=True)
+        show_count(float(n), deviation * float(np.linalg.norm(row))) for n, row in zip(risk, exposed, strict=True)
     ]
-    hidden = [not own.is_shown for own in at_risk]
+    hidden = [not count.is_shown for count in at_risk]
     n_shown = hidden.index(True) if True in hidden else n_intervals
     left, risk, events = left[:n_shown], risk[:n_shown], np.maximum(events[:n_shown], 0.0)
     raw = np.cumprod(np.maximum(1 - counts[1::2][:n_shown] / risk, 0.0))
@@ -206,8 +206,8 @@ def read_curve(group: str, counts: Reals, deviation: float) -> Curve:
     return Curve(
         group,
         show_count(float(counts.sum()), deviation, len(counts)),
-        (*at_risk[:n_shown], *(replace(own, is_shown=False) for own in at_risk[n_shown:])),
-        tuple(Noisy(float(own), float(own * spread)) for own, spread in zip(survival, noise, strict=True)),
+        (*at_risk[:n_shown], *(replace(count, is_shown=False) for count in at_risk[n_shown:])),
+        tuple(Noisy(float(value), float(value * spread)) for value, spread in zip(survival, noise, strict=True)),
         tuple(low.tolist()),
         tuple(high.tolist()),
     )

@@ -110,20 +110,20 @@ class _Survey:
         if unknown:
             kinds = self._budget.ask("kinds", queries.blank(queries.KindCounts, columns=unknown))
             counts = queries.in_records((yield kinds)).reshape(-1, N_KINDS)
-            for index, own in zip(unknown, counts, strict=True):
-                self._kinds[index] = classify_counts(own, queries.noise_deviation(kinds))
+            for index, by_kind in zip(unknown, counts, strict=True):
+                self._kinds[index] = classify_counts(by_kind, queries.noise_deviation(kinds))
         yield from self._bounds([index for index in asked.surveyed if self._kinds[index] in (NUMBER, DATE)])
         if asked.label is not None and asked.has_bounds:
             label_range = yield from self._range_of_label(asked.label)
         elif asked.label is not None and not self._classes:
             yield from self._classes_of_plan(asked.label)
-        features = [(index, own) for index, own in enumerate(asked.columns) if index != asked.label]
+        features = [(index, column) for index, column in enumerate(asked.columns) if index != asked.label]
         return Findings(
             n_records=max(1, round(self._n_records)),
-            ranges=tuple(self._ranges[index] for index, own in features if own.kind),
+            ranges=tuple(self._ranges[index] for index, column in features if column.kind),
             label=label_range,
             classes=self._classes,
-            unknown=tuple((self._kinds[index], self._ranges.get(index)) for index, own in features if not own.kind),
+            unknown=tuple((self._kinds[index], self._ranges.get(index)) for index, each in features if not each.kind),
             label_kind=NUMBER if asked.label is None else self._kinds[asked.label],
         )
 
@@ -198,8 +198,8 @@ class _Survey:
         if self._classes:
             yield from self._rates(columns)
         columns = [
-            statistics.name_by_dates(column, own.layout) if own.is_date or self._kinds[index] == DATE else column
-            for index, (column, own) in enumerate(zip(columns, asked.columns, strict=True))
+            statistics.name_by_dates(column, about.layout) if about.is_date or self._kinds[index] == DATE else column
+            for index, (column, about) in enumerate(zip(columns, asked.columns, strict=True))
         ]
         label = "" if asked.label is None else asked.columns[asked.label].name
         classes = tuple(map(str, self._classes))
@@ -214,10 +214,10 @@ class _Survey:
         spread = math.sqrt(N_KINDS - 2)
         deviation, said = queries.noise_deviation(query), budget.reported_deviation(query)
         total = max(self._n_records, 1.0)
-        for index, (column, own) in enumerate(zip(columns, counts, strict=True)):
-            is_date = column.is_date or (column.kind == "" and classify_counts(own, deviation) == DATE)
-            numbers, missing = float(own[DATE if is_date else NUMBER]), float(own[ABSENT])
-            texts = float(own.sum()) - numbers - missing
+        for index, (column, by_kind) in enumerate(zip(columns, counts, strict=True)):
+            is_date = column.is_date or (column.kind == "" and classify_counts(by_kind, deviation) == DATE)
+            numbers, missing = float(by_kind[DATE if is_date else NUMBER]), float(by_kind[ABSENT])
+            texts = float(by_kind.sum()) - numbers - missing
             is_text = texts > numbers
             if not statistics.show_count(max(numbers, texts), deviation * (spread if is_text else 1)).is_shown:
                 self._kinds[index] = UNKNOWN
@@ -239,8 +239,8 @@ class _Survey:
             return
         query = self._budget.ask("names", queries.blank(queries.TextVotes, columns=tuple(wanted)))
         votes = queries.in_records((yield query)).reshape(len(wanted), queries.N_BUCKETS * queries.N_BITS)
-        for index, own in zip(wanted, votes, strict=True):
-            self._categories[index] = read_vote_classes(own, queries.noise_deviation(query))
+        for index, column_votes in zip(wanted, votes, strict=True):
+            self._categories[index] = read_vote_classes(column_votes, queries.noise_deviation(query))
 
     def _classes_of_table(self) -> _Step:
         """The label's classes, if it has few."""
@@ -275,7 +275,7 @@ class _Survey:
             )
             counts = query.by_column(queries.in_records((yield query)))
             deviation = self._budget.reported_deviation(query)
-            found = {index: (own[:, 0], deviation) for index, own in zip(order, counts, strict=True)}
+            found = {index: (table[:, 0], deviation) for index, table in zip(order, counts, strict=True)}
         columns = []
         for index, asked in enumerate(self._asked.columns):
             own_bins = self._bins.get(index)
@@ -294,11 +294,11 @@ class _Survey:
         """The shares of the label's classes by bin, put into the columns."""
         label = self._asked.label or 0
         bins: dict[int, queries.Bins] = {}
-        for index, own in self._bins.items():
-            if index != label and isinstance(own, queries.NumberBins):
-                bins[index] = statistics.merge_bins(own, columns[index])
-            elif index != label and isinstance(own, queries.TextBins) and own.categories:
-                bins[index] = own
+        for index, known in self._bins.items():
+            if index != label and isinstance(known, queries.NumberBins):
+                bins[index] = statistics.merge_bins(known, columns[index])
+            elif index != label and isinstance(known, queries.TextBins) and known.categories:
+                bins[index] = known
         order = sorted(bins)
         if not order:
             return
@@ -330,21 +330,21 @@ class _Survey:
             queries.in_records((yield query)).reshape(-1, queries.N_OCTAVES + 1),
             queries.noise_deviation(query),
         )
-        for index, own in zip(wanted, counts, strict=True):
+        for index, octaves in zip(wanted, counts, strict=True):
             # What stands beside the octaves of a column is in halves of a unit.
-            released = own[: queries.N_OCTAVES], 2 * float(own[queries.N_OCTAVES]), deviation, self._n_records
+            released = octaves[: queries.N_OCTAVES], 2 * float(octaves[queries.N_OCTAVES]), deviation, self._n_records
             self._ranges[index] = found = find_range(*released)
             if is_table and index == self._asked.label:
                 self._label_range = range_of_label(*released, is_count=False)
             if is_table:
-                self._densities[index] = statistics.spread_octaves(own[: queries.N_OCTAVES], found, deviation)
+                self._densities[index] = statistics.spread_octaves(octaves[: queries.N_OCTAVES], found, deviation)
                 self._kinds[index] = self._kinds[index] if found.is_seen else UNKNOWN
         wanted = [index for index in wanted if is_away_from_zero(self._ranges[index])]
         for number in range(N_ZOOMS):
             if not wanted:
                 return
             before = [self._ranges[index] for index in wanted]
-            bounds = tuple((own.low, own.high) for own in before)
+            bounds = tuple((span.low, span.high) for span in before)
             zoom = queries.blank(queries.ZoomCounts, columns=tuple(map(self._place, wanted)), ranges=bounds)
             zoom = budget.ask(f"zoom {number}", zoom)
             counts, deviation = (

@@ -217,7 +217,7 @@ class KindCounts(ColumnCounts):
     def answer(self, site: RawSite) -> IntVector:
         """See `Query.answer`."""
         kinds = [site.own(site.cells(index).kinds) for index in self.columns]
-        return np.concatenate([np.bincount(own, minlength=N_KINDS) * UNIT for own in kinds]).astype(np.int64)
+        return np.concatenate([np.bincount(cells, minlength=N_KINDS) * UNIT for cells in kinds]).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -479,11 +479,11 @@ class TextVotes(NameVotes):
     def answer(self, site: RawSite) -> IntVector:
         """See `Query.answer`."""
         votes = np.zeros((len(self.columns), N_BUCKETS, N_BITS), dtype=np.int64)
-        for own, index in zip(votes, self.columns, strict=True):
+        for column_votes, index in zip(votes, self.columns, strict=True):
             for text, count in site.text_counts(index):
                 votes_of_one = encode_votes(text)
                 if votes_of_one is not None:
-                    own[hash_label(text)] += votes_of_one * count
+                    column_votes[hash_label(text)] += votes_of_one * count
         return votes.ravel()
 
     def norm_squared(self) -> int:
@@ -533,11 +533,11 @@ class CellCounts(ColumnCounts):
     def by_column(self, counts: Reals) -> list[Reals]:
         """The counts of each column: float64 [n_bins, n_labels] each."""
         ends = np.cumsum([bins.n_bins * self.n_labels for bins in self.bins])
-        return [own.reshape(-1, self.n_labels) for own in np.split(counts, ends[:-1])]
+        return [table.reshape(-1, self.n_labels) for table in np.split(counts, ends[:-1])]
 
     def totals(self, released: Reals) -> Reals:
         """See `SurveyQuery.totals`."""
-        return np.array([own.sum() for own in self.by_column(released)])
+        return np.array([table.sum() for table in self.by_column(released)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -56,7 +56,7 @@ from hedgerow.survey.queries import (
 )
 from hedgerow.survey.statistics import MAX_LISTED_VALUES
 
-USUAL_BINS = TextBins(tuple(dict.fromkeys(own for pair in USUAL_CLASSES for own in pair)))
+USUAL_BINS = TextBins(tuple(dict.fromkeys(word for pair in USUAL_CLASSES for word in pair)))
 """One for each class of a usual pair, and one for all others."""
 N_ZOOMS = 3
 BOUNDS_SHARE = 0.05
@@ -246,10 +246,10 @@ class Questions:
             queries["values"] = blank(ValueCounts, column=self.label)
         if columns:
             # Of a column of which nothing is known, the texts that may be found are most.
-            most = [len(own.categories or range(N_BUCKETS)) for own in self.columns]
+            most = [len(column.categories or range(N_BUCKETS)) for column in self.columns]
             bins = tuple(
-                TextBins(("",) * (2 * MAX_LISTED_VALUES - 1 if own.kind == "number" else n_texts), 1)
-                for own, n_texts in zip(self.columns, most, strict=True)
+                TextBins(("",) * (2 * MAX_LISTED_VALUES - 1 if column.kind == "number" else n_texts), 1)
+                for column, n_texts in zip(self.columns, most, strict=True)
             )
             queries["cells"] = blank(CellCounts, columns=columns, bins=bins)
             if self.label is not None:

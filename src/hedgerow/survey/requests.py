@@ -188,7 +188,7 @@ class OpenPlan(_Request):
             low, high = findings.label.bounds
             label.update({"max": high} if label["type"] == "count" else {"min": low, "max": high})
         elif self.label_asked:
-            label["classes"] = [str(own) for own in findings.classes]
+            label["classes"] = [str(name) for name in findings.classes]
             label["type"] = "binary" if len(findings.classes) == 2 else "multiclass"
         table["privacy"]["n_records"] = findings.n_records
         table["prepared"] = write_prepared_tables(ledger, privacy.unit, privacy.rows_per_unit, run)
@@ -381,7 +381,7 @@ class OpenTable(_Request):
         The program itself reckons with the noise that is accounted for, which all parties know beforehand.
         """
         cohorts = [release.cohort for release in ledger if release.cohort is not None]
-        excess = max((math.sqrt(own.n_sites / own.n_shares) for own in cohorts), default=1.0)
+        excess = max((math.sqrt(cohort.n_sites / cohort.n_shares) for cohort in cohorts), default=1.0)
         program = self.program(excess)
         try:
             next(program)

@@ -182,7 +182,7 @@ class ColumnStatistics:
             found["no_number"] = self.odd.to_dict()
             found["mean"] = None if self.mean is None else self.mean.to_dict()
             found["quantiles"] = [
-                {each.name: getattr(own, each.name) for each in fields(own)} for own in self.quantiles
+                {each.name: getattr(quantile, each.name) for each in fields(quantile)} for quantile in self.quantiles
             ]
         if self.kind == "text":
             found["is_hashed"] = self.is_hashed
@@ -336,7 +336,7 @@ def describe_texts(name: str, missing: Noisy, bins: TextBins, counts: Counts, de
     """A column of texts by its categories; `counts` as above."""
     names = [*bins.categories, *_name_others(bins)]
     groups = tuple(
-        Group(own, count=show_count(float(count), deviation)) for own, count in zip(names, counts, strict=True)
+        Group(group, count=show_count(float(count), deviation)) for group, count in zip(names, counts, strict=True)
     )
     present = show_count(float(counts.sum()), deviation, len(counts))
     return ColumnStatistics(name, missing, "text", present=present, groups=groups, is_hashed=not bins.categories)
@@ -371,7 +371,7 @@ def name_by_dates(column: ColumnStatistics, layout: str | None) -> ColumnStatist
 
     if column.kind != "number":
         return column
-    groups, rates = (tuple(called(group) for group in own) for own in (column.groups, column.rates))
+    groups, rates = (tuple(called(group) for group in listed) for listed in (column.groups, column.rates))
     return replace(column, is_date=True, layout=layout, groups=groups, rates=rates)
 
 
@@ -491,7 +491,7 @@ def compute_rates(bins: Bins, table: NDArray[np.float64], deviation: float) -> t
         groups: Sequence[Group] = _group_numbers(bins, table.sum(axis=1), 0.0, is_whole)
     else:
         groups = [Group(name) for name in (*bins.categories, *_name_others(bins))]
-    return tuple(_with_rates(group, own, deviation) for group, own in zip(groups, table, strict=True))
+    return tuple(_with_rates(group, row, deviation) for group, row in zip(groups, table, strict=True))
 
 
 def _with_rates(group: Group, counts: Counts, deviation: float) -> Group:

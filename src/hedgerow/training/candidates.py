@@ -183,9 +183,9 @@ class CandidateSource:
         if self._method != "adaptive":
             return
         shapes = find_shapes(trees)
-        for feature, leaf_of_code, own in zip(shapes.single.tolist(), shapes.leaf_of_code, hessians, strict=True):
+        for feature, leaf_of_code, leaves in zip(shapes.single.tolist(), shapes.leaf_of_code, hessians, strict=True):
             if feature >= 0:
-                self._refine_density(feature, leaf_of_code, own, sigma)
+                self._refine_density(feature, leaf_of_code, leaves, sigma)
 
     @property
     def grid(self) -> Grid:
@@ -319,8 +319,8 @@ def _share_mass(density: NDArray[np.int64], leaf_of_cell: NDArray[np.integer], m
     # Sums below 2**53, so floats hold them exactly.
     inside = np.bincount(leaf_of_cell, weights=density, minlength=len(mass)).tolist()
     # Python's integers: the products are beyond 64 bits, and other rounding would draw other trees.
-    factors = np.array([DENSITY_TOTAL * own for own in mass], dtype=object)
-    divisors = np.array([sum(mass) * max(1, int(own)) for own in inside], dtype=object)
+    factors = np.array([DENSITY_TOTAL * of_leaf for of_leaf in mass], dtype=object)
+    divisors = np.array([sum(mass) * max(1, int(of_leaf)) for of_leaf in inside], dtype=object)
     shares = (factors[leaf_of_cell] * density // divisors[leaf_of_cell]).astype(np.int64)
     even = DENSITY_TOTAL // FLOOR_SHARE // len(density)
     return np.asarray(shares - shares // FLOOR_SHARE + even)

@@ -105,7 +105,7 @@ class FeatureOrder:
         draws = self._draws(tree) if self._groups.all() else self._draws_in_groups(tree)
         # A subset may be smaller than others only where a group is.
         pairs = [list(combinations(draw, 2)) for draw in draws]
-        means = [sum([self._tried[pair] for pair in own]) / len(own) for own in pairs]
+        means = [sum([self._tried[pair] for pair in chosen]) / len(chosen) for chosen in pairs]
         subset = draws[means.index(min(means))]
         self._tried.update(combinations(subset, 2))
         return subset
@@ -219,5 +219,5 @@ class _AdaptiveOrder:
         worth, below = leaves.gradients**2 - leaves.gradient_noise**2, leaves.hessians + ridge
         # Without a ridge an empty leaf says nothing.
         parts = np.divide(worth, below, out=np.zeros_like(worth), where=below > 0)
-        for number, own in zip(self._latest, parts.reshape(len(parts), -1).tolist(), strict=True):
-            self._gains[number] = math.fsum(own)
+        for number, gains in zip(self._latest, parts.reshape(len(parts), -1).tolist(), strict=True):
+            self._gains[number] = math.fsum(gains)

@@ -306,9 +306,9 @@ class Door:
         for peer, guest in self._guests.items():
             by_name[guest.name].append((guest.n_carried > 0, guest.number, peer))
         surplus: set[Peer] = set()
-        for own in by_name.values():
-            at_most = self._guests[own[0][2]].at_most
-            surplus.update(peer for _, _, peer in sorted(own)[: max(0, len(own) - at_most)])
+        for held in by_name.values():
+            at_most = self._guests[held[0][2]].at_most
+            surplus.update(peer for _, _, peer in sorted(held)[: max(0, len(held) - at_most)])
         return surplus
 
 

@@ -266,7 +266,7 @@ class Grid:
             others: where the other features are taken from, this grid cut again before; None for this one.
         """
         parts = enumerate((others or self).features)
-        cut = {number: self.features[number].cut_again(own) for number, own in edges.items()}
+        cut = {number: self.features[number].cut_again(new) for number, new in edges.items()}
         return Grid(tuple(cut.get(number, part) for number, part in parts))
 
     def encode_matrix(self, matrix: NDArray[np.floating[Any]]) -> CodeArray:
@@ -320,7 +320,7 @@ def _read_only(rows: FloatArray) -> FloatArray:
 def _pack_edges(features: Sequence[FeatureGrid]) -> tuple[NDArray[Any], ...]:
     """What `_encode_rows` takes of features: edges one after the other, where each begins, and `acceleration`."""
     edges, middles, scales, starts, most = zip(*[feature.acceleration for feature in features], strict=True)
-    offsets = np.concatenate([[0], np.cumsum([len(own) for own in edges])]).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum([len(cuts) for cuts in edges])]).astype(np.int64)
     return np.concatenate(edges), offsets, np.array(middles), np.array(scales), np.stack(starts), np.array(most)
 
 

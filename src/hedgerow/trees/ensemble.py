@@ -110,7 +110,7 @@ class Ensemble:
         records = SiteRecords(codes, np.zeros(n, dtype=np.int32), np.zeros((self.n_outputs, n), dtype=np.int32))
         if self.fitted is not None:
             trees, values = self.fitted.trees, self.fitted.values
-            if not all(own.flags.writeable for own in (trees.feature, trees.goes_left, trees.threshold, values)):
+            if not all(array.flags.writeable for array in (trees.feature, trees.goes_left, trees.threshold, values)):
                 # For a model that is mapped from a file all kernels would be compiled once more.
                 trees = TreeBatch(trees.feature.copy(), trees.goes_left.copy(), trees.threshold.copy())
                 values = values.copy()

@@ -308,14 +308,14 @@ def _shapley_values(shares: tuple[float, ...]) -> Floats:
     m = len(shares)
     bits = (np.arange(2**m) >> np.arange(m)[:, None] & 1).astype(np.float64)
     found = np.empty((m, 2**m))
-    for own in range(m):
+    for factor in range(m):
         # Of all products of the others with `size` of them known: their sum, by size.
         sums = np.zeros((m, 2**m))
         sums[0] = 1.0
         for other in range(m):
-            if other != own:
+            if other != factor:
                 sums[1:] = sums[1:] * shares[other] + sums[:-1] * bits[other]
                 sums[0] *= shares[other]
         weights = np.array([1 / (m * math.comb(m - 1, size)) for size in range(m)])
-        found[own] = (bits[own] - shares[own]) * (weights @ sums)
+        found[factor] = (bits[factor] - shares[factor]) * (weights @ sums)
     return found

@@ -245,9 +245,9 @@ def _sum_few(records: SiteRecords, trees: TreeBatch, loss: Loss) -> IntVector:
     statistics = find_statistics(pack_loss(loss), records.labels, records.scores)
     # As floats, sums of so few records are exact.
     sums = [
-        np.bincount(leaves, weights=own, minlength=trees.n_leaves)
+        np.bincount(leaves, weights=statistic, minlength=trees.n_leaves)
         for leaves in _route_few(records.codes, trees)
-        for own in statistics
+        for statistic in statistics
     ]
     by_tree = np.array(sums).reshape(trees.n_trees, len(statistics), trees.n_leaves)
     return by_tree.swapaxes(1, 2).astype(np.int64).reshape(-1)

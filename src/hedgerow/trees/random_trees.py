@@ -243,7 +243,7 @@ class _Drawer:
         self._groups, self._is_central = groups, is_central
         # The cuts of a categorical feature count its codes in an order of them.
         grids = [grid.features[feature] for feature in features]
-        self._orders = [_order_codes(randomness, own.n_codes) if own.is_categorical else None for own in grids]
+        self._orders = [_order_codes(randomness, part.n_codes) if part.is_categorical else None for part in grids]
 
     def draw(self, feature: NDArray[np.int32], goes_left: NDArray[np.uint8], threshold: NDArray[np.int32]) -> None:
         """Split node after node, from the root: a feature uniformly, and a candidate of those that divide the node.
@@ -253,8 +253,8 @@ class _Drawer:
         # What is still open of each feature's cuts at a node: a stretch of them, as its first and its end. And the
         # groups that hold all features above the node.
         ends = [
-            int(self._cuts.n_cuts[own]) if order is None else len(order) - 1
-            for own, order in zip(self._features, self._orders, strict=True)
+            int(self._cuts.n_cuts[number]) if order is None else len(order) - 1
+            for number, order in zip(self._features, self._orders, strict=True)
         ]
         pending = [(0, [(0, end) for end in ends], self._groups)]
         while pending:
@@ -355,7 +355,7 @@ def make_trees(grid: Grid, feature: NDArray[np.integer[Any]], cut: NDArray[np.in
         grid: of the plan.
         feature, cut: int [B, 2**depth - 1], of each node, numbered as in a heap.
     """
-    is_set = np.array([own.is_categorical for own in grid.features])[feature]
+    is_set = np.array([column.is_categorical for column in grid.features])[feature]
     goes_left = np.arange(grid.n_codes) <= cut[:, :, None]
     return TreeBatch(feature.astype(np.int32), goes_left.astype(np.uint8), np.where(is_set, -1, cut).astype(np.int32))
 

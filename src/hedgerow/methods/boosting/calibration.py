@@ -132,7 +132,7 @@ class MeansCalibration(BinnedCalibration):
         query = self.question(**asked, step=step, centre=centre, doublings=doublings, is_number=True)
         known = score_bins.KnownBins.of(query, (yield query), grown.run.sigma(query))
         unit = 2**doublings / (2 * SCORE_UNIT)
-        before = link.units(_in_units([own.place for own in known.bins]) + centre, label)
+        before = link.units(_in_units([score_bin.place for score_bin in known.bins]) + centre, label)
 
         def expect(places: score_bins.Floats) -> tuple[score_bins.Floats, score_bins.Floats, score_bins.Floats]:
             means = link.units(_in_units(places) + centre, label)
@@ -176,7 +176,7 @@ class OddsCalibration(BinnedCalibration):
         # The release counts records as they are, and scores are of classes that are weighed: they stay so far above.
         logs = [Decimal(weight).ln() for weight in self.plan.model.class_weights or (1, 1)]
         above = float(logs[1] - logs[0])
-        bins = tuple(own._replace(place=own.place - above) for own in known.bins)
+        bins = tuple(score_bin._replace(place=score_bin.place - above) for score_bin in known.bins)
         shift, stretch = score_bins.fit_score_line(replace(known, bins=bins), score_bins.expect_class, ODDS_PRIOR)
         shift -= stretch * above
         ordered = grown.replace_values([batch.values * (1 + stretch) for batch in grown.batches])
@@ -213,7 +213,8 @@ def _centre(grown: Grown) -> int:
     if weights is None:
         raise ValueError("a batch of boosted trees has weights")
     means = [
-        math.fsum((own * known).tolist()) / max(1, int(known.sum())) for own, known in zip(values, weights, strict=True)
+        math.fsum((units * known).tolist()) / max(1, int(known.sum()))
+        for units, known in zip(values, weights, strict=True)
     ]
     return round(math.fsum(means))
 

@@ -188,7 +188,7 @@ def _alike_rounds(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]
         kind, n_choices = (trees.SplitSelection, 2**level) if chooses else (trees.PureNodeHistograms, 0)
         found.append(alike(kind, 2 * 2**level * bins, loss.bound(), of_splits, n_trees, n_choices))
     found.append(alike(trees.PureLeafSums, 2 * n_leaves, loss.bound(), of_leaves, n_trees))
-    return tuple(own for own in found if own.count)
+    return tuple(alike for alike in found if alike.count)
 
 
 def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
