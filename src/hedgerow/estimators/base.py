@@ -14,6 +14,7 @@ import math
 import os
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -520,7 +521,7 @@ class TrainingInputs:
     start: FitInputs
 
 
-class PrivateTrees(BaseEstimator):
+class PrivateTrees(BaseEstimator, ABC):
     """What all estimators share: the plan, the sites, the run."""
 
     model_: Model
@@ -568,9 +569,9 @@ class PrivateTrees(BaseEstimator):
         self._train(self._ready(X, y, sites, units))
         return self
 
+    @abstractmethod
     def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
         """Read `X` and `y`, and find what is not declared; arguments and errors as in `fit`."""
-        raise NotImplementedError
 
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         """The labels as a node holds them."""

@@ -20,6 +20,7 @@ counts.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -63,7 +64,7 @@ Edges = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EvaluationQuery(Query):
+class EvaluationQuery(Query, ABC):
     """A question about held-out records.
 
     Attributes:
@@ -72,13 +73,13 @@ class EvaluationQuery(Query):
 
     unit: int
 
+    @abstractmethod
     def norm_squared(self) -> int:
         """The largest squared norm of one record's contribution, in squared units."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fits(self, plan: Plan) -> bool:
         """Whether the numbers in it are those of a question about a model of this plan."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

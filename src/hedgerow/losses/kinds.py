@@ -8,6 +8,7 @@ of how well predictions fit labels.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -48,7 +49,7 @@ class Objective:
     clip: tuple[float, float] | None = None
 
 
-class Link:
+class Link(ABC):
     """What a sum of a model's values, a score, means: that of classes is a `ClassLink`, of numbers a `NumberLink`."""
 
     name: ClassVar[str]
@@ -71,11 +72,11 @@ class Link:
 
     def chance(self, places: Floats) -> Floats:
         """The probability of the last of two classes, for scores in units of 2**-16."""
-        raise NotImplementedError
+        raise ValueError("these are no scores of two classes")
 
     def weights(self, scores: Ints) -> Ints:
         """Whole numbers in proportion to the probabilities of several classes: int64 [n_classes, n]."""
-        raise NotImplementedError
+        raise ValueError("these are no scores of several classes")
 
     def choose(self, scores: Ints) -> Ints:
         """Which of several classes is predicted."""
@@ -89,13 +90,13 @@ class Link:
 
     def units(self, scores: Ints, label: Label) -> Ints:
         """The same as labels are kept, scaled to [-1, 1] in units of 2**-16, from scores in such units: in integers."""
-        raise NotImplementedError
+        raise ValueError("classes have no value")
 
     # Of both
 
+    @abstractmethod
     def predict(self, scores: Floats, label: Label) -> NDArray[Any]:
         """What is predicted, [n], of scores [n_outputs, n]: classes by name, or values."""
-        raise NotImplementedError
 
     def compare(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats] | None:
         """Predictions and what they should be, float64 [n, m] each, of scores [n_outputs, n] and labels as kept.
@@ -104,17 +105,17 @@ class Link:
         """
         return None
 
+    @abstractmethod
     def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
         """How far predictions by `objective` are off at most: in probability, or beside the range of a number."""
-        raise NotImplementedError
 
+    @abstractmethod
     def objective(self, label: Label) -> Objective:
         """What XGBoost is to take the scores for, and how a margin follows from them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def axis(self, label: Label) -> str:
         """What scores are, for the axis of a picture."""
-        raise NotImplementedError
 
     def axis_scale(self, label: Label) -> float:
         """Units of `axis` for a score of 1."""

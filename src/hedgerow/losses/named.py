@@ -23,6 +23,7 @@ Econometrica 55 (1987).
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -75,13 +76,13 @@ class ResidualLoss(NamedLoss):
     doubles: ClassVar[bool] = True
     """Whether boosted trees may double residuals where labels fill little of their range."""
 
+    @abstractmethod
     def gradient(self, residuals: Floats) -> Floats:
         """The derivative of the loss, not descending: float64 [n], of residuals [n]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sides(self, clip: float) -> tuple[Side, Side]:
         """The gradient's slope and its largest magnitude for predictions above the label, and for those below it."""
-        raise NotImplementedError
 
     def largest_residual(self, joint_clip: float | None) -> float:
         """The clip of `sides`, by the plan's joint clip; None for none."""

@@ -551,7 +551,8 @@ class Plan:
     @property
     def reads_rows(self) -> bool:
         """Whether something that it takes as public was read off the private rows."""
-        return self.privacy.bounds_from_data or any(each.origin == READ_OFF for each in (self.label, *self.features))
+        origins = [self.label.origin, *(feature.origin for feature in self.features)]
+        return self.privacy.bounds_from_data or READ_OFF in origins
 
     @property
     def loss_text(self) -> str:

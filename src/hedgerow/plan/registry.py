@@ -7,6 +7,7 @@ happens when a plan is first read: `hedgerow/__init__.py` says what to load then
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -56,7 +57,7 @@ class LabelColumn:
     outside: Callable[[str, str], Exception] | None = None
 
 
-class LabelKind:
+class LabelKind(ABC):
     """A type of label, and what others ask of it: a subclass for each, see `hedgerow.losses.labels`.
 
     What else goes by a kind, as a method's rule, is a table in its own room. This room does without numpy, whose arrays
@@ -83,9 +84,9 @@ class LabelKind:
     refusals: ClassVar[Mapping[str, Callable[[], Exception]]]
     position: ClassVar[str]
 
+    @abstractmethod
     def check(self, label: Any) -> None:
         """Raise PlanError for a label of this type that contradicts itself."""
-        raise NotImplementedError
 
     def n_outputs(self, label: Any) -> int:
         """Scores per record."""
@@ -99,13 +100,13 @@ class LabelKind:
         """The least and the largest that a node keeps."""
         return 0, self.n_codes(label) - 1
 
+    @abstractmethod
     def columns(self, label: Any) -> tuple[LabelColumn, ...]:
         """The columns that it is read from."""
-        raise NotImplementedError
 
+    @abstractmethod
     def values(self, cells: Sequence[Any], label: Any) -> Any:
         """Labels [n] of the cells of its columns: numbers, float64, or codes of words, below 0 where there is none."""
-        raise NotImplementedError
 
     def encode(self, values: Any, label: Any) -> Any:
         """What a node keeps of `values`: int32 [n]."""
@@ -127,6 +128,7 @@ class LabelKind:
         """
         return ""
 
+    @abstractmethod
     def simulate(self, effects: Any, label: Any, noise: Any) -> Any:
         """Made-up labels, as of `values`.
 
@@ -134,11 +136,10 @@ class LabelKind:
             effects: float64 [n_outputs, n], of mean 0 and standard deviation `EFFECT`.
             noise: a numpy Generator.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self, label: Any) -> str:
         """Its classes, its bounds or its intervals in a few words."""
-        raise NotImplementedError
 
     def header(self, label: Any) -> list[str]:
         """The columns of its predictions in a table."""
@@ -149,7 +150,7 @@ class LabelKind:
         return 0.0
 
 
-class NamedLoss:
+class NamedLoss(ABC):
     """A loss that [loss] names in place of a label's usual one: a dataclass, whose fields are its parameters.
 
     Attributes:
@@ -160,13 +161,13 @@ class NamedLoss:
     name: ClassVar[str]
     labels: ClassVar[tuple[str, ...]]
 
+    @abstractmethod
     def kind(self, label: Any) -> Any:
         """The loss with these parameters, for this label: a `hedgerow.losses.kinds.LossKind`."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanRules:
+class PlanRules(ABC):
     """How plans of one method are written.
 
     Attributes:
@@ -195,9 +196,9 @@ class PlanRules:
     check: Callable[[Any], None] = lambda plan: None
 
     @property
+    @abstractmethod
     def module(self) -> str:
         """Where it is written."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,10 @@ class AbsentLoss(NamedLoss):
     module: str
     version: str
     link: str
+
+    def kind(self, label: Any) -> Any:
+        """None; what can be said without it is in `hedgerow.losses.registry.loss_kind`."""
+        raise ValueError(f"the loss {self.name} is not installed")
 
 
 def list_foreign_parts(plan: Any) -> list[dict[str, str]]:

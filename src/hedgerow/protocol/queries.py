@@ -15,6 +15,7 @@ records.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -307,11 +308,11 @@ class PureQuery(Query):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Choice(PureQuery):
+class Choice(PureQuery, ABC):
     """Released is what the exponential mechanism chooses by scores that follow from the exact sum."""
 
     is_choice: ClassVar[bool] = True
 
+    @abstractmethod
     def candidates(self, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """For each choice its candidates (int64 [n]) and their scores (int64 [n]), from the sum, int64 [length]."""
-        raise NotImplementedError

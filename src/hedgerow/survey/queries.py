@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -126,24 +127,24 @@ class RawSite:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SurveyQuery(Query):
+class SurveyQuery(Query, ABC):
     """A question about raw cells; a record's contribution is counted in `UNIT`."""
 
+    @abstractmethod
     def norm_squared(self) -> int:
         """The largest squared norm of one record's contribution, in squared integer units."""
-        raise NotImplementedError
 
     def largest_entry(self) -> int:
         """The most that one record adds to one entry, in integer units."""
         return UNIT
 
+    @abstractmethod
     def expected_length(self) -> int:
         """The entries of an answer, by the query's other numbers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def totals(self, released: Reals) -> Reals:
         """Sums of entries to each of which one record adds at most one `largest_entry` together."""
-        raise NotImplementedError
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         """See `Query.faults`: counts, of no more records than there can be."""

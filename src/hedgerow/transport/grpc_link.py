@@ -18,6 +18,7 @@ import re
 import ssl
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
@@ -519,7 +520,7 @@ _HEALTHY_SECONDS = 5.0
 """A connection that lasted so long sets the back-off to its beginning."""
 
 
-class _Dialler:
+class _Dialler(ABC):
     """An end that dials the coordinator, pins its certificate, and comes back after every loss.
 
     Args:
@@ -589,19 +590,19 @@ class _Dialler:
             finally:
                 call.cancel()
 
+    @abstractmethod
     def _report(self, event: Disconnected) -> None:
         """Tell the party above."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _call(self, channel: grpc.aio.Channel) -> Any:
         """Call the method that this end is for."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _carry(self, call: Any) -> WireRefusal:
         """What happens while it is connected; returns or raises why it ended, TimeoutError if it never was."""
-        raise NotImplementedError
 
-    async def _read_up(self) -> None:
+    async def _read_up(self) -> None:  # noqa: B027
         """Wait until the party above has read enough for the next connection."""
 
     def _why(self, error: grpc.aio.AioRpcError) -> WireRefusal:

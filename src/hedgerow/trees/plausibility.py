@@ -18,6 +18,7 @@ than one run of 10**13.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -147,7 +148,7 @@ class ReleaseChecks:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PartitionSums(Query):
+class PartitionSums(Query, ABC):
     """Sums of a loss's statistics over the leaves, bins or sides of several trees and features.
 
     Attributes:
@@ -167,6 +168,7 @@ class PartitionSums(Query):
         """The loss whose statistics are summed, of that of the run."""
         return loss
 
+    @abstractmethod
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
         """Totals over each tree (and feature), and how many entries each adds up.
 
@@ -176,7 +178,6 @@ class PartitionSums(Query):
         Returns:
             float64 [P, n_statistics] and int64 [P].
         """
-        raise NotImplementedError
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         """See `Query.faults`.
