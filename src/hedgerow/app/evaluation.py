@@ -27,7 +27,7 @@ from hedgerow.data.sources import Location, file_path, is_url, open_table, read_
 from hedgerow.data.units import MAX_LEFT_OUT, Records, RowCount, RowsLeftOut
 from hedgerow.errors import HedgerowError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
-from hedgerow.evaluation.sums import is_by_site
+from hedgerow.evaluation.sums import names_sites
 from hedgerow.local.training import FederatedEvaluation, add_evaluation
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
@@ -108,7 +108,7 @@ def prepare_evaluation(
     """
     delta = model.plan.privacy.delta if delta is None else delta
     content, number = ensemble_bytes(model.ensemble), model.next_round
-    named = tuple(sites) if any(is_by_site(model.plan, column) for column in by) else ()
+    named = tuple(sites) if any(names_sites(model.plan, column) for column in by) else ()
     task = EvaluationTask(model.plan, content, epsilon, delta, number, noise, tuple(by), named)
     return EvaluatedModel(task, model.ledger, model.report)
 

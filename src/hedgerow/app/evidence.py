@@ -166,8 +166,8 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
     n_evaluated = sum(release.kind in EVALUATION_KINDS for release in model.ledger)
     evaluated = "It was evaluated on rows that sites gave for it." if n_evaluated else "It was not evaluated by sites."
     scores = [] if evaluation is None else list_scores(evaluation)
-    groups, is_by_site = (evaluation or {}).get("groups", {}), "sites_left_out" in (evaluation or {})
-    by = join_names(f"by {name}" for name in groups if not (is_by_site and name == BY_SITE))
+    groups, has_sites = (evaluation or {}).get("groups", {}), "sites_left_out" in (evaluation or {})
+    by = join_names(f"by {name}" for name in groups if not (has_sites and name == BY_SITE))
     performance = "; ".join(f"{name} {value} [{low}, {high}]" for name, value, low, high in scores)
     names = ", ".join(format_title(name) for name in (evaluation or {"scores": {}})["scores"])
     counts = [line for line in content["recount"] if "epsilon" in line]
@@ -191,7 +191,7 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
         "measures": f"{names}, with intervals that count the noise." if names else "None are in this pack.",
         "performance": performance or "No figures are in this pack.",
         "by_group": f"In groups {by}: see How well it predicts." if by else "No figures by group are in this pack.",
-        "by_site": "By site: see How well it predicts." if is_by_site else "No figures by site are in this pack.",
+        "by_site": "By site: see How well it predicts." if has_sites else "No figures by site are in this pack.",
         "evaluated": evaluated,
         "evaluated_on": f"Evaluation: about {scores[0][1]} records [{scores[0][2]}, {scores[0][3]}]." if scores else "",
         "output": {

@@ -372,12 +372,13 @@ class EvaluationNode:
         self._check(query)
         self._expect_ensemble(query)
         _cut_again(self.held, self._data, query)
-        sums = query.answer(self.held)
         if isinstance(query, SiteSums):
+            block = query.answer_alone(self.held)
             if not self._shows_figures:
                 return query.place(self.site, None)
             purpose = f"{query.purpose}/figures of {self.site}"
-            return query.place(self.site, sums + self._noise.sample(noise_of(query).site_sigma, len(sums), purpose))
+            return query.place(self.site, block + self._noise.sample(noise_of(query).site_sigma, len(block), purpose))
+        sums = query.answer(self.held)
         if self.held.plan.privacy.noise == "local":
             sums = sums + draw_site_noise(query, self.site, self.held.records.n_records, self._noise)
         return sums

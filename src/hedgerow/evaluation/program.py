@@ -44,8 +44,8 @@ from hedgerow.evaluation.sums import (
     error_clip,
     even_edges,
     in_bins,
-    is_by_site,
     list_groups,
+    names_sites,
     outline_scale,
     visible,
 )
@@ -138,7 +138,7 @@ class _EvaluationQueries:
             "one": one, "bound": UNIT, "unit": UNIT, "sensitivity_squared": one.sensitivity_squared,
             "noise_multiplier": self.noise_multipliers[stage], "ensemble_size": self.ensemble.n_trees,
         }  # fmt: skip
-        if is_by_site(self.plan, column):
+        if names_sites(self.plan, column):
             purpose, length = SiteSums.purpose_of(number, subject), len(sites) * one.length
             return sites, SiteSums(purpose=purpose, length=length, sites=sites, **shared)
         place = self.plan.feature_names.index(column)
@@ -210,7 +210,7 @@ def _alike_rounds(
         outline_norm, norm = n_curves, n_curves + (n_curves > 1)
         outline_length, length = n_curves * N_OUTLINE, count_label_rows(plan.label) * n_curves * MAX_BINS + 2
     kinds: list[type[Query]] = [ScoreHistogram, detail]
-    kinds += [SiteSums if is_by_site(plan, column) else GroupedSums for column in by]
+    kinds += [SiteSums if names_sites(plan, column) else GroupedSums for column in by]
     norms = [outline_norm, norm, *[norm] * len(by)]
     lengths = [outline_length, length, *(count_groups(plan, column, sites) * length for column in by)]
     return tuple(
@@ -232,7 +232,7 @@ def _noise_multipliers(
     none = (0.0,) * (2 + len(by))
     alike = _alike_rounds(plan, none, by, sites)
     if math.isinf(epsilon):
-        if any(is_by_site(plan, column) for column in by):
+        if any(names_sites(plan, column) for column in by):
             subject, wanted = "The epsilon of an evaluation by site", "finite: nobody may see one site's exact sums"
             raise PrivacyError("out-of-range", name=subject, value=epsilon, wanted=wanted)
         return none

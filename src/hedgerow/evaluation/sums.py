@@ -312,8 +312,8 @@ class SiteSums(SiteQuery, EvaluationQuery):
     one: EvaluationQuery
     sites: tuple[str, ...]
 
-    def answer(self, site: ScoredSite) -> IntVector:
-        """The site's own block without noise, int64 [one.length]: no vector of this query, so it cannot be sent."""
+    def answer_alone(self, site: ScoredSite) -> IntVector:
+        """The site's own block without noise, int64 [one.length]: no vector of this query, which `answer` refuses."""
         site.take_in(self.update)
         return self.one.answer(site)
 
@@ -349,7 +349,7 @@ _FEW_VALUES, _PARTS = 8, 4
 """A column of so many whole numbers at most has a group for each; any other numbers are cut into so many parts."""
 
 
-def is_by_site(plan: Plan, column: str) -> bool:
+def names_sites(plan: Plan, column: str) -> bool:
     """Whether it is single sites that an evaluation by this is of."""
     return column == BY_SITE and BY_SITE not in plan.feature_names
 
@@ -365,7 +365,7 @@ def count_groups(plan: Plan, column: str, sites: Sequence[str] = ()) -> int:
         PrivacyError: code "unknown-name"; the plan has no such column, or it has too many categories or hashed ones.
             Code "noise-mode-unsupported" for sites where records have noise of their own.
     """
-    if is_by_site(plan, column) and sites:
+    if names_sites(plan, column) and sites:
         if plan.privacy.noise == "local":
             subject, others = "An evaluation by site", '"distributed" or "server"'
             raise PrivacyError("noise-mode-unsupported", subject=subject, noise="local", others=others)

@@ -61,8 +61,9 @@ class Recalibration:
         shift: a, in units of score; of times to an event 0, for each interval has a level of its own.
         slope: 1 + b.
         n_records, noise: about how many rows there are, and the standard deviation of that by the noise.
-        before, after, seen: the mean that was predicted there, that is predicted now, and that was seen: the chance and
-            the rate of the last class, in units of the label, or events for each record.
+        before: the mean that was predicted there: the last class's chance, a value of the label, or events a record.
+        after: the mean that is predicted now.
+        seen: the mean of the labels.
         here, usual: mean and spread of scores there, and by the model's own releases.
     """
 
@@ -76,6 +77,9 @@ class Recalibration:
     seen: float
     here: tuple[float, float]
     usual: tuple[float, float]
+
+
+_Program = Generator[Query, IntVector, Recalibration]
 
 
 def require_line(plan: Plan, ensemble: Ensemble) -> None:
@@ -93,7 +97,7 @@ def require_line(plan: Plan, ensemble: Ensemble) -> None:
 
 def recalibrate_ensemble(
     plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int
-) -> Generator[Query, IntVector, Recalibration]:
+) -> _Program:
     """The program that asks one site: yields a query or two, and receives their noisy answers.
 
     Args:
@@ -106,90 +110,124 @@ def recalibrate_ensemble(
         PrivacyError: no noise keeps the promise.
     """
     require_line(plan, ensemble)
-    label, rows = plan.label, plan.privacy.rows_per_unit
-    kinds: dict[type[Query], NoiseDemand] = {ScoreBins: NoiseDemand(BINS_SENSITIVITY_SQUARED * rows**2, BINS_LENGTH)}
-    if label.kind.position == "risk":
-        fates = NoiseDemand(RECORD_NORM**2 * rows**2, label.n_codes, weight=FATES_SHARE / (1 - FATES_SHARE))
-        kinds = {FateCounts: fates} | kinds
-    accountant = "gdp" if plan.privacy.accountant == "pure" else plan.privacy.accountant
-    sigmas = dict(zip(kinds, calibrate_sigmas(epsilon, delta, list(kinds.values()), accountant), strict=True))
+    recalibrate = _recalibrate_hazards if plan.label.kind.position == "risk" else _recalibrate_line
+    return (yield from recalibrate(plan, ensemble, _Questions(plan, ensemble, epsilon, delta, first_round)))
 
-    def ask(kind: type[Query], **details: Any) -> Any:
-        place, own = list(kinds).index(kind), kinds[kind]
+
+class _Questions:
+    """The questions of one promise, with their noise; arguments and errors as in `recalibrate_ensemble`."""
+
+    def __init__(self, plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int) -> None:
+        rows, share = plan.privacy.rows_per_unit, FATES_SHARE / (1 - FATES_SHARE)
+        bins = NoiseDemand(BINS_SENSITIVITY_SQUARED * rows**2, BINS_LENGTH)
+        self._demands: dict[type[Query], NoiseDemand] = {ScoreBins: bins}
+        if plan.label.kind.position == "risk":
+            fates = NoiseDemand(RECORD_NORM**2 * rows**2, plan.label.n_codes, weight=share)
+            self._demands = {FateCounts: fates, ScoreBins: bins}
+        accountant = "gdp" if plan.privacy.accountant == "pure" else plan.privacy.accountant
+        sigmas = calibrate_sigmas(epsilon, delta, list(self._demands.values()), accountant)
+        self.sigmas = dict(zip(self._demands, sigmas, strict=True))
+        self._ensemble, self._first_round = ensemble, first_round
+
+    def ask(self, kind: type[Query], **details: Any) -> Any:
+        """The question of this kind."""
+        number, demand = list(self._demands).index(kind), self._demands[kind]
         # The first one brings the whole model.
-        model = {"ensemble_size": ensemble.n_trees} if place else {"update": ensemble.fitted}
+        model = {"ensemble_size": self._ensemble.n_trees} if number else {"update": self._ensemble.fitted}
         return kind(
-            purpose=kind.purpose_of(first_round + place, RECALIBRATION),
-            length=own.length,
+            purpose=kind.purpose_of(self._first_round + number, RECALIBRATION),
+            length=demand.length,
             bound=RECORD_NORM,
-            sensitivity_squared=own.sensitivity_squared,
-            noise_multiplier=sigmas[kind] / math.sqrt(own.sensitivity_squared),
+            sensitivity_squared=demand.sensitivity_squared,
+            noise_multiplier=self.sigmas[kind] / math.sqrt(demand.sensitivity_squared),
             **model,
             **details,
         )
 
-    place, spread = centre_and_spread(ensemble)
-    if FateCounts in kinds:
-        table = LifeTable.of((yield ask(FateCounts)), sigmas[FateCounts])
-        query = ask(ScoreBins)
-        known = KnownBins.of(query, (yield query), sigmas[ScoreBins])
-        baseline, slope = fit_hazards(table, known, usual_slope=1.0)
-        ensemble, old = replace(move_scores(plan, ensemble, 0.0, slope), baseline=baseline), ensemble
-        sums = [count_expected(table, known.bins, *line) for line in ((old.baseline, 1.0), (baseline, slope))]
-        sums.append(math.fsum(score_bin.label + score_bin.n_records / 2 for score_bin in known.bins))
-        return _describe(ensemble, (0.0, slope), known, sums, 0.0, (place, spread))
 
-    link, is_number, is_count = loss_kind(plan).link, label.kind.is_number, label.type == "count"
+def _recalibrate_hazards(plan: Plan, ensemble: Ensemble, questions: _Questions) -> _Program:
+    """The program for times to an event, whose level is a baseline in each interval."""
+    table = LifeTable.of((yield questions.ask(FateCounts)), questions.sigmas[FateCounts])
+    query = questions.ask(ScoreBins)
+    known = KnownBins.of(query, (yield query), questions.sigmas[ScoreBins])
+    baseline, slope = fit_hazards(table, known, usual_slope=1.0)
+    moved = replace(move_scores(plan, ensemble, 0.0, slope), baseline=baseline)
+    sums = [count_expected(table, known.bins, *line) for line in ((ensemble.baseline, 1.0), (baseline, slope))]
+    sums.append(math.fsum(score_bin.label + score_bin.n_records / 2 for score_bin in known.bins))
+    return _describe(moved, (0.0, slope), known, sums, 0.0, centre_and_spread(ensemble))
+
+
+@dataclass(frozen=True, eq=False)
+class _WideBins:
+    """Bins so wide that what is expected in one is a mean over it: records lie in it as the bins beside it tell.
+
+    Attributes:
+        plan, centre: of the question.
+        offsets: where records of a bin are taken to be, from its middle.
+        weights: float64 [n_bins, n_offsets], the share of each bin's records there.
+    """
+
+    plan: Plan
+    centre: int
+    offsets: Floats
+    weights: Floats
+
+    @classmethod
+    def of(cls, plan: Plan, query: ScoreBins, known: KnownBins) -> _WideBins:
+        """By how many records are in the bins on either side."""
+        width, beside = query.step / SCORE_UNIT, {score_bin.place: score_bin.n_records for score_bin in known.bins}
+        leans = [(beside.get(at + width, 0.0) - beside.get(at - width, 0.0)) / (2 * n) for at, n in beside.items()]
+        weights = (1 + np.clip(leans, -2, 2)[:, None] * _WITHIN) / len(_WITHIN)
+        return cls(plan, query.centre, _WITHIN * width, weights)
+
+    def expect_share(self, places: Floats) -> Floats:
+        """`_expect_share` in the mean of each bin, whose middle is moved to its place: float64 [n_bins]."""
+        within = [_expect_share(self.plan, self.centre, places + offset) for offset in self.offsets]
+        return np.asarray((self.weights * np.array(within).T).sum(axis=1))
+
+
+def _expect_share(plan: Plan, centre: int, places: Floats) -> Floats:
+    """What is expected of a label at scores less the centre, as a share of its range; of classes its chance."""
+    if not plan.label.kind.is_number:
+        return np.asarray(expect_class(places)[0] + 0.5)
+    units = loss_kind(plan).link.units(np.rint(places * SCORE_UNIT).astype(np.int64) + centre, plan.label)
+    return np.asarray((units + SCORE_UNIT) / (2 * SCORE_UNIT))
+
+
+def _recalibrate_line(plan: Plan, ensemble: Ensemble, questions: _Questions) -> _Program:
+    """The program for two classes, numbers and counts."""
+    label, is_number, is_count = plan.label, plan.label.kind.is_number, plan.label.type == "count"
     low, high = label.bounds if is_number else (0.0, 1.0)
+    usual = centre_and_spread(ensemble)
     # Scores of classes that are weighed stay above their log-odds; records are counted as they are.
     logs = [float(Decimal(weight).ln()) for weight in plan.model.class_weights or (1, 1)]
-    centre = round((place if is_number else logs[1] - logs[0]) * SCORE_UNIT)
+    centre = round((usual[0] if is_number else logs[1] - logs[0]) * SCORE_UNIT)
     origin, doublings = centre / SCORE_UNIT, 0
-    step = STEP if is_count or not is_number else SCORE_UNIT // BINS_PER_UNIT
-
-    def share(places: Floats) -> Floats:
-        """What is expected of a label at scores less the centre, as a share of its range; of classes its chance."""
-        if not is_number:
-            return np.asarray(expect_class(places)[0] + 0.5)
-        units = link.units(np.rint(places * SCORE_UNIT).astype(np.int64) + centre, label)
-        return np.asarray((units + SCORE_UNIT) / (2 * SCORE_UNIT))
-
-    def share_of_bins(places: Floats) -> Floats:
-        """The same in the mean of each bin, in which records get more or fewer as to the bins beside it."""
-        within = [share(places + offset) for offset in offsets]
-        return np.asarray((weights * np.array(within).T).sum(axis=1))
-
-    def expect_two(places: Floats) -> tuple[Floats, Floats, Floats]:
-        """`expect_class` of bins so wide."""
-        chances = share_of_bins(places)
-        return chances - 0.5, chances * (1 - chances), chances * (1 - chances)
-
     if is_count:
         # Cut off is what is so far above a prediction as hardly any count of the usual mean.
-        mean = float(share(np.zeros(1))[0]) * (high - low)
+        mean = float(_expect_share(plan, centre, np.zeros(1))[0]) * (high - low)
         doublings = max(0, math.floor(math.log2((high - low) / max(3.0, mean + 3 * math.sqrt(mean)))) - 1)
-    query = ask(ScoreBins, step=step, centre=centre, doublings=doublings, is_number=is_number)
-    known = KnownBins.of(query, (yield query), sigmas[ScoreBins])
+    step = STEP if is_count or not is_number else SCORE_UNIT // BINS_PER_UNIT
+    query = questions.ask(ScoreBins, step=step, centre=centre, doublings=doublings, is_number=is_number)
+    known = KnownBins.of(query, (yield query), questions.sigmas[ScoreBins])
     places, n_records, labels = np.array(known.bins).reshape(-1, 3).T
-    offsets = _WITHIN * (step / SCORE_UNIT)
-    width, beside = step / SCORE_UNIT, {score_bin.place: score_bin.n_records for score_bin in known.bins}
-    leans = [(beside.get(at + width, 0.0) - beside.get(at - width, 0.0)) / (2 * n) for at, n in beside.items()]
-    weights = (1 + np.clip(leans, -2, 2)[:, None] * _WITHIN) / len(_WITHIN)
-    before, unit = share_of_bins(places), 2.0**doublings
+    bins, unit = _WideBins.of(plan, query, known), 2.0**doublings
+    before = bins.expect_share(places)
 
     def expect(at: Floats) -> tuple[Floats, Floats, Floats]:
-        """How far labels are above the predictions so far, see `MeansCalibration`."""
-        found = share_of_bins(at)
-        rises = found * unit if is_count else np.full(len(at), unit / 2)
-        return (found - before) * unit, rises, rises if is_count else np.full(len(at), MAX_VARIANCE)
+        """Of numbers how far labels are above the predictions so far, see `MeansCalibration`; else `expect_class`."""
+        shares = bins.expect_share(at)
+        if not is_number:
+            return shares - 0.5, shares * (1 - shares), shares * (1 - shares)
+        rises = shares * unit if is_count else np.full(len(at), unit / 2)
+        return (shares - before) * unit, rises, rises if is_count else np.full(len(at), MAX_VARIANCE)
 
-    prior = NUMBERS_PRIOR if is_number and not is_count else LINE_PRIOR
-    shift, stretch = fit_score_line(known, expect if is_number else expect_two, prior)
-    ensemble = move_scores(plan, ensemble, shift - stretch * origin, 1 + stretch)
+    shift, stretch = fit_score_line(known, expect, NUMBERS_PRIOR if is_number and not is_count else LINE_PRIOR)
+    moved = move_scores(plan, ensemble, shift - stretch * origin, 1 + stretch)
     seen = labels / unit + n_records * (before if is_number else 0.5)
-    parts = (n_records * before, n_records * share_of_bins(shift + (1 + stretch) * places), seen)
+    parts = (n_records * before, n_records * bins.expect_share(shift + (1 + stretch) * places), seen)
     sums = [low * math.fsum(n_records.tolist()) + (high - low) * math.fsum(part.tolist()) for part in parts]
-    return _describe(ensemble, (shift, 1 + stretch), known, sums, origin, (place, spread))
+    return _describe(moved, (shift, 1 + stretch), known, sums, origin, usual)
 
 
 def move_scores(plan: Plan, ensemble: Ensemble, shift: float, stretch: float) -> Ensemble:
