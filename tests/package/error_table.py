@@ -38,8 +38,7 @@ def render() -> str:
             code = row.get("code", name)
             words = row.get("codes", code).split()
             word = _shown(code) if "{" in code else ", ".join(f"`{word}`" for word in words)
-            line = f"- {word}: {_shown(row['what'])} {_shown(row.get('remedy', ''))}".rstrip()
-            rows.setdefault(exit_codes[kind], {}).setdefault(word, line)
+            rows.setdefault(exit_codes[kind], {}).setdefault(word, f"- {word}: {_shown(row['what'])}")
     parts = [BEGIN]
     for exit_code, lines in sorted(rows.items()):
         parts += ["", f"### Exit code {exit_code}", "", *sorted(lines.values())]
