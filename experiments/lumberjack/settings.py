@@ -27,13 +27,13 @@ class LumberjackSettings(Settings):
     Attributes:
         height: layers of a tree that are searched.
         search_multiplier: noise multiplier of each round of the search; 0 when epsilon is infinite.
-        line_share: of mu², for the last release of numbers; 0 without one.
+        calibration_share: of mu², for the last release of numbers; 0 without one.
         line_multipliers: the noise multipliers of its two parts.
     """
 
     height: int
     search_multiplier: float = 0.0
-    line_share: float = 0.0
+    calibration_share: float = 0.0
     line_multipliers: tuple[float, float] = (0.0, 0.0)
 
     shown: ClassVar[tuple[str, ...]] = ("n_trees", "height", "search_multiplier")
@@ -48,7 +48,7 @@ class LumberjackSettings(Settings):
     @property
     def has_line(self) -> bool:
         """Whether a last release calibrates the scores of numbers (`hedgerow.methods.line`)."""
-        return self.line_share > 0
+        return self.calibration_share > 0
 
     def schedule(self, plan: Plan) -> Schedule:
         return Schedule(tuple(_alike_rounds(plan, self)))
@@ -88,9 +88,9 @@ def resolve_lumberjack(plan: Plan) -> LumberjackSettings:
         return settings
     if asks_for_line(plan):
         share = choose_line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
-        settings = replace(settings, line_share=share)
-    left = 1 - settings.line_share
-    share, last = Lumberjack.of(plan).search_share * left, divide_line_share(settings.line_share)
+        settings = replace(settings, calibration_share=share)
+    left = 1 - settings.calibration_share
+    share, last = Lumberjack.of(plan).search_share * left, divide_line_share(settings.calibration_share)
     weights = share / rounds_of(settings.height), left - share, *(last if settings.has_line else ())
     demands = [alike.demand(weight) for alike, weight in zip(_alike_rounds(plan, settings), weights, strict=True)]
     sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, read_prepared_events(plan))

@@ -20,15 +20,15 @@ from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.data.drafts import draft_plan
 from hedgerow.errors import PlanError
-from hedgerow.plan.omop import Column, Omop, Outcome
+from hedgerow.plan.omop import Omop, OmopColumn, OmopOutcome
 from hedgerow.plan.plan import Feature, FederationSection, Label, ModelSection, Plan, Prepared, Privacy
 from hedgerow.plan.registry import named_losses, sections
 from tests.builders import make_plan, plans
 
 jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).resolve().parents[2]
-SECTIONS = [Privacy, Label, ModelSection, FederationSection, Feature, Prepared, Policy, Adapter, Omop, Column, Outcome,
-            *sections().values()]  # fmt: skip
+SECTIONS = [Privacy, Label, ModelSection, FederationSection, Feature, Prepared, Policy, Adapter, Omop, OmopColumn,
+            OmopOutcome, *sections().values()]  # fmt: skip
 FIELDS = [(section, field) for section in SECTIONS for field in dataclasses.fields(section)]
 WORDS = [
     "", " ", "auto", "all", "none", "a\nb", "record", "2020-01-31", "%d.%m.%Y", "days to years", "cp1252", "server",

@@ -29,6 +29,7 @@ from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.state import OwnerDesk
 from hedgerow.codec import head
+from hedgerow.crypto import KEY_BYTES
 from hedgerow.data.site_data import read_site_data
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.local.training import train
@@ -38,7 +39,6 @@ from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.stream import WireRefusal
 from hedgerow.transport.carrier import Clock, EnvelopeHub, Fetched, Patience
 from hedgerow.transport.envelope import (
-    KEY_BYTES,
     Envelope,
     EnvelopeKind,
     LinkKeys,

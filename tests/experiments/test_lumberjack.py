@@ -202,7 +202,7 @@ def test_the_account_by_hand(label: str, epsilon: float) -> None:
 
     # Sigmas are whole numbers, rounded up.
     assert 0.9 * plan.privacy.delta < delta(epsilon) <= plan.privacy.delta * (1 + 1e-6)
-    assert rounds_of(24) * 3 / search**2 == pytest.approx(0.75 * (1 - own.line_share) * mu**2, rel=1e-2)
+    assert rounds_of(24) * 3 / search**2 == pytest.approx(0.75 * (1 - own.calibration_share) * mu**2, rel=1e-2)
     assert outcome.report.epsilon <= epsilon
 
 

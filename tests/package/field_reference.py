@@ -22,7 +22,7 @@ from hedgerow.app.schema import read_sentences
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.errors import PlanError
-from hedgerow.plan.omop import Column, Omop, Outcome
+from hedgerow.plan.omop import Omop, OmopColumn, OmopOutcome
 from hedgerow.plan.plan import Feature, FederationSection, Label, ModelSection, Privacy
 from hedgerow.plan.registry import named_losses, sections
 from hedgerow.protocol.queries import Query
@@ -145,7 +145,7 @@ def render() -> str:
     named |= {"[[features]]": Feature, "[label]": Label}
     named |= {f"[{name}]": section for name, section in sections().items()}
     named |= {f'[loss], name = "{name}"': loss for name, loss in named_losses().items()}
-    named |= {"[omop]": Omop, "[omop.outcome]": Outcome, "[[omop.columns]]": Column}
+    named |= {"[omop]": Omop, "[omop.outcome]": OmopOutcome, "[[omop.columns]]": OmopColumn}
     for title, owner in named.items():
         parts += ["", f"### `{title}`", "", *table_of_fields(owner)]
     parts += ["", PREPARED, "", "## Policy", "", *table_of_fields(Policy)]

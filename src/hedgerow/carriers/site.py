@@ -37,6 +37,7 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import database_version
+from hedgerow.crypto import KEY_BYTES
 from hedgerow.data.sources import is_url
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
 from hedgerow.methods.tasks import read_invitation
@@ -55,7 +56,6 @@ from hedgerow.protocol.messages import (
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.storage import Database
 from hedgerow.transport.envelope import (
-    KEY_BYTES,
     Envelope,
     EnvelopeKind,
     LinkKeys,

@@ -2,7 +2,7 @@
 """Whether a site's columns mean what the other sites' do, by a survey's releases: for the owner of the rows alone.
 
 What is said here is counted from private rows, without noise; it is shown where the rows are, and sent nowhere. A
-survey's sums are taken to hold the site's own rows, and what they say of the others is what is left without these.
+survey's sums may hold the site's own rows or not: what they say of the others is judged in both cases.
 Nothing is said but what lies beyond the noise of the releases and the chance of which rows a site has.
 """
 
@@ -132,14 +132,31 @@ def _units_of(name: str) -> Iterator[tuple[str, float | str, float, float]]:
     yield from (("another unit?", times, times, 0.0) for factor in _PLAIN_FACTORS for times in (factor, 1 / factor))
 
 
-def _without(share: float, own: float, n_own: float, n_all: float) -> float:
+def _subtract_own(share: float, own: float, n_own: float, n_all: float) -> float:
     """A share of the others' rows, of one of all rows and a site's own."""
     return min(max((share * n_all - own * n_own) / (n_all - n_own), 0.0), 1.0)
 
 
-def _is_alone(own: float, others: float) -> bool:
+def _are_these_odd(own: float, others: float) -> bool:
     """Whether most of the others are otherwise; if half were as these rows, they would have about half as many."""
     return others < own * _HALF_AT_LEAST or 1 - others < (1 - own) * _HALF_AT_LEAST
+
+
+@dataclass(frozen=True)
+class _QuantilePoint:
+    """A released quantile.
+
+    Attributes:
+        at: its value.
+        share_of_all: of all rows, those below it.
+        share_here: of these rows.
+        noise: the standard deviation of the first share.
+    """
+
+    at: float
+    share_of_all: float
+    share_here: float
+    noise: float
 
 
 class _Comparison:
@@ -185,14 +202,14 @@ class _Comparison:
 
     def differences(self) -> Iterator[Difference]:
         """What differs, missing cells first."""
-        yield from self._missing()
+        yield from self._compare_missing()
         is_known = not math.isnan(self.deviation) and _MIN_CELLS <= self.n_own < _MAX_OF_ALL * self.n_all
         # Of numbers, dates are days; a column that the survey took for another kind is not comparable.
         is_date = "days_since" in self.column
         is_alike = self.is_text == (self.column["kind"] == "text") and is_date == (self.item.type == "date")
         if not is_known or not is_alike or self.column.get("is_hashed"):
             return
-        yield from self._codes() if self.is_text else self._numbers()
+        yield from self._compare_codes() if self.is_text else self._compare_numbers()
 
     @staticmethod
     def _differs(all_of: float, own: float, noise: float, n_own: float, n_all: float, least: float) -> bool:
@@ -202,7 +219,7 @@ class _Comparison:
         spread = math.sqrt(noise**2 + middle * (1 / n_own + 1 / n_all))
         return abs(all_of - own) > _CLEAR * spread and abs(all_of - own) / (1 - n_own / n_all) > least
 
-    def _missing(self) -> Iterator[Difference]:
+    def _compare_missing(self) -> Iterator[Difference]:
         found, n_all = self.column["missing"], self.n_records["value"]
         if not _MIN_CELLS <= self.n_rows < _MAX_OF_ALL * n_all:
             return
@@ -212,63 +229,63 @@ class _Comparison:
         noise = (noise + share * deviation / n_all) * self.excess
         own = self.n_missing / self.n_rows
         if self._differs(share, own, noise, self.n_rows, n_all, _MIN_SHARE / 2):
-            others = _without(share, own, self.n_rows, n_all)
-            if _is_alone(own, others):
+            others = _subtract_own(share, own, self.n_rows, n_all)
+            if _are_these_odd(own, others):
                 said = f"{own:.0%} of your cells are missing, of the others' about {others:.0%}"
                 yield Difference(self.item.name, said)
 
     # Numbers and dates ------------------------------------------------------------------------------------------------
 
-    def _below(self, values: NDArray[np.float64], at: float) -> float:
+    def _share_below(self, values: NDArray[np.float64], at: float) -> float:
         """The share of values below a number, on straight lines between the bins' edges, as released quantiles are."""
         edges = np.array([group["low"] for group in self.groups[1:]])
         return float(np.interp(at, edges, np.searchsorted(values, edges) / len(values)))
 
-    def _points(self, values: NDArray[np.float64]) -> Iterator[tuple[float, float, float, float]]:
-        """At each released quantile: the value, the share of all below, these values' share, and the noise."""
+    def _list_points(self, values: NDArray[np.float64]) -> Iterator[_QuantilePoint]:
         half = 0.5 if self.column["is_whole"] else 0.0
         for quantile in self.column["quantiles"]:
             at, share, n_bins = quantile["value"], quantile["share"], len(self.groups)
             n_below = sum(group["low"] < at for group in self.groups[1:]) + 1
             noise = self.deviation * math.sqrt(n_below * (1 - share) ** 2 + (n_bins - n_below) * share**2) / self.n_all
             # A whole number stands for half of one on either side.
-            yield at, share, min(max(share, self._below(values, at - half)), self._below(values, at + half)), noise
+            here = min(max(share, self._share_below(values, at - half)), self._share_below(values, at + half))
+            yield _QuantilePoint(at, share, here, noise)
 
-    def _numbers(self) -> Iterator[Difference]:
-        points = list(self._points(self.values))
-        odd = [
-            point for point in points
-            if self._differs(point[1], point[2], point[3], self.n_own, self.n_all, _MIN_SHARE)
-        ]  # fmt: skip
+    def _compare_numbers(self) -> Iterator[Difference]:
+        points = list(self._list_points(self.values))
+        is_odd = any(
+            self._differs(point.share_of_all, point.share_here, point.noise, self.n_own, self.n_all, _MIN_SHARE)
+            for point in points
+        )
         # What the others have below each value, if the survey holds these rows, and if it does not.
-        with_own = [_without(share, here, self.n_own, self.n_all) for _, share, here, _ in points]
-        without = [share for _, share, _, _ in points]
-        if not odd or not self._is_alone(points, with_own):
+        with_own = [_subtract_own(point.share_of_all, point.share_here, self.n_own, self.n_all) for point in points]
+        without = [point.share_of_all for point in points]
+        if not is_odd or not self._is_alone(points, with_own):
             return
         said, line = "", ""
         if len(points) > 1 and self.item.type == "numeric":
             said, line = self._try_units((with_own, without))
-        worst = max(range(len(points)), key=lambda index: abs(points[index][1] - points[index][2]))
-        if self.item.type == "date" and points[worst][2] > with_own[worst]:
-            worst = len(points) - 1  # how much earlier they end
-        (at, _, own, _), share = points[worst], with_own[worst]
-        mine = float(np.quantile(self.values, share))
+        number = max(range(len(points)), key=lambda index: abs(points[index].share_of_all - points[index].share_here))
+        if self.item.type == "date" and points[number].share_here > with_own[number]:
+            number = len(points) - 1  # how much earlier they end
+        worst, share = points[number], with_own[number]
+        mine, is_less = float(np.quantile(self.values, share)), worst.share_here > share
         if self.item.type == "date":
-            place, after = "earlier" if own > share else "later", f" ({abs(at - mine):,.0f} days)"
-            theirs, yours = (format_day(math.floor(day)) for day in (at, mine))
+            place, after = "earlier" if is_less else "later", f" ({abs(worst.at - mine):,.0f} days)"
+            theirs, yours = (format_day(math.floor(day)) for day in (worst.at, mine))
         else:
-            place, after = "lower" if own > share else "higher", ""
-            theirs, yours = f"{at:.4g}", f"{mine:.4g}"
+            place, after = "lower" if is_less else "higher", ""
+            theirs, yours = f"{worst.at:.4g}", f"{mine:.4g}"
         text = f"yours lie {place}: {share:.0%} of the others' below about {theirs}, of yours below {yours}{after}"
         yield Difference(self.item.name, "; ".join(filter(None, (text, said))), line)
 
-    def _is_alone(self, points: Sequence[tuple[float, float, float, float]], others: Sequence[float]) -> bool:
+    def _is_alone(self, points: Sequence[_QuantilePoint], others: Sequence[float]) -> bool:
         """Whether it is these rows that differ, and not a few of the others.
 
         If half of the others are as these rows, they have half as many of theirs in each interval. Dates that
         end while the others' go on do not follow from that.
         """
-        own = np.array([0.0, *(point[2] for point in points), 1.0])
+        own = np.array([0.0, *(point.share_here for point in points), 1.0])
         steps, those = np.diff(own), np.diff([0.0, *others, 1.0])
         ends = [mine >= 1 - _END and mine - other >= _MIN_SHARE for mine, other in zip(own[1:], others, strict=False)]
         is_odd = bool(((steps >= _MIN_SHARE) & (those < steps * _HALF_AT_LEAST)).any())
@@ -281,25 +298,25 @@ class _Comparison:
             return "", ""
         best, found = _FITS, ("", "")
         for said, value, factor, added in _units_of(name):
-            left = self._left(np.sort(self.values * factor + added), others)
+            left = self._measure_rest(np.sort(self.values * factor + added), others)
             if left >= best:
                 continue
             trial = replace(self.own, scale=(*self.own.scale, (name, (factor, added))))
-            if self._left(self._read(trial)[2], others) < best:
+            if self._measure_rest(self._read(trial)[2], others) < best:
                 size = max(factor, 1 / factor)
                 times = f"about {size:.3g} times {'smaller' if factor > 1 else 'larger'} than the others': "
                 line = f"scale.{toml_key(name)} = {toml_value(value)}"
                 best, found = left, ((times if not added else "") + said, line)
         return found
 
-    def _left(self, values: NDArray[np.float64], others: Sequence[Sequence[float]]) -> float:
+    def _measure_rest(self, values: NDArray[np.float64], others: Sequence[Sequence[float]]) -> float:
         """The largest difference that is left to what the others have, in the better of both cases."""
-        own = [share for _, _, share, _ in self._points(values)]
+        own = [point.share_here for point in self._list_points(values)]
         return min(max(abs(one - other) for one, other in zip(own, case, strict=True)) for case in others)
 
     # Codes ------------------------------------------------------------------------------------------------------------
 
-    def _codes(self) -> Iterator[Difference]:
+    def _compare_codes(self) -> Iterator[Difference]:
         names = self._odd_codes(self.texts)
         if names:
             said = ", ".join(f"{name!r} {self.texts[name] / self.n_own:.0%}" for name in names)
@@ -309,9 +326,9 @@ class _Comparison:
             if group["count"] and group["name"] in self.texts:
                 share, own = group["count"]["value"] / self.n_all, self.texts[group["name"]] / self.n_own
                 noise = self.deviation / self.n_all
-                others = _without(share, own, self.n_own, self.n_all)
+                others = _subtract_own(share, own, self.n_own, self.n_all)
                 is_other = self._differs(share, own, noise, self.n_own, self.n_all, _MIN_SHARE)
-                if is_other and _is_alone(own, others):
+                if is_other and _are_these_odd(own, others):
                     said = f"{group['name']!r} is {own:.0%} of yours, of the others' about {others:.0%}"
                     yield Difference(self.item.name, f"{said}: do your codes mean the same?")
                     return

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hedgerow.errors import UsageError
-from hedgerow.plan.omop import PERSON, Column, Events, Omop, Outcome
+from hedgerow.plan.omop import PERSON, Events, Omop, OmopColumn, OmopOutcome
 from hedgerow.plan.plan import Label, Plan
 
 _TABLES = {
@@ -87,10 +87,13 @@ def compile_query(omop: Omop, label: Label, dialect: str) -> str:
 
 
 class _Compiler:
+    """One definition in one dialect."""
+
     def __init__(self, omop: Omop, label: Label, dialect: Dialect) -> None:
         self._omop, self._label, self._dialect = omop, label, dialect
 
     def compile(self) -> str:
+        """See `compile_query`."""
         parts = [("index_dates", self._select_index_dates()), ("followed", self._select_followed())]
         chosen = [f"i.{PERSON}"]
         joins = ["JOIN followed f ON f.person_id = i.person_id"]
@@ -105,7 +108,7 @@ class _Compiler:
             chosen.append(f"{value} AS {self._quote(column.name)}")
         parts.append(("outcomes", self._select_outcomes(self._omop.outcome)))
         joins.append("LEFT JOIN outcomes o ON o.person_id = i.person_id")
-        until, followed = (self._days(to, "i.index_date") for to in ("o.event_day", "f.end_day"))
+        until, followed = (self._count_days(to, "i.index_date") for to in ("o.event_day", "f.end_day"))
         if self._label.type == "survival":
             is_first = "o.event_day IS NOT NULL AND o.event_day <= f.end_day"
             time = f"CASE WHEN {is_first} THEN {until} ELSE {followed} END"
@@ -124,7 +127,8 @@ class _Compiler:
     def _quote(self, name: str) -> str:
         return f"{self._dialect.quote}{name}{self._dialect.quote}"
 
-    def _days(self, to: str, since: str) -> str:
+    def _count_days(self, to: str, since: str) -> str:
+        """The days from one date to another."""
         return self._dialect.days.format(a=to, b=since)
 
     def _select_index_dates(self) -> str:
@@ -144,28 +148,28 @@ class _Compiler:
         return (
             f"SELECT i.person_id, MAX({end}) AS end_day FROM index_dates i JOIN observation_period s "
             f"ON s.person_id = i.person_id AND {end} >= i.index_date "
-            f"AND {self._days('i.index_date', start)} >= {self._omop.observed} GROUP BY i.person_id"
+            f"AND {self._count_days('i.index_date', start)} >= {self._omop.observed} GROUP BY i.person_id"
         )
 
-    def _compile_person(self, own: Column) -> str:
-        if own.value == "age":
+    def _compile_person(self, column: OmopColumn) -> str:
+        if column.value == "age":
             return f"CAST({self._dialect.year.format(a='i.index_date')} - p.year_of_birth AS INTEGER)"
         source = f"CAST(p.gender_source_value AS {self._dialect.text})"
         return f"CASE p.gender_concept_id WHEN {_FEMALE} THEN 'female' WHEN {_MALE} THEN 'male' ELSE {source} END"
 
-    def _compile_events(self, own: Column, events: Events, number: int) -> Iterator[tuple[str, str]]:
+    def _compile_events(self, column: OmopColumn, events: Events, number: int) -> Iterator[tuple[str, str]]:
         """Its named parts: the last one has person and amount."""
         table, _, date = _TABLES[events.domain]
-        before = self._days("i.index_date", f"CAST(e.{date} AS DATE)")
-        days = self._omop.days if own.days is None else own.days
+        before = self._count_days("i.index_date", f"CAST(e.{date} AS DATE)")
+        days = self._omop.days if column.days is None else column.days
         join = f"FROM index_dates i JOIN {table} e ON e.person_id = i.person_id AND {before} BETWEEN 0 AND {days}"
         where = f"{join} AND {_compile_where(events)}"
-        if own.value != "latest":
+        if column.value != "latest":
             yield f"v{number}", f"SELECT i.person_id, COUNT(*) AS amount {where} GROUP BY i.person_id"
             return
         value, unit = f"CAST(e.value_as_number AS {self._dialect.number})", "e.unit_concept_id"
-        if own.units:
-            times = " ".join(f"WHEN {unit} = {concept} THEN {value} * {factor!r}" for concept, factor in own.units)
+        if column.units:
+            times = " ".join(f"WHEN {unit} = {concept} THEN {value} * {factor!r}" for concept, factor in column.units)
             value = f"CASE {times} WHEN {unit} IS NULL OR {unit} = 0 THEN {value} END"
         at = f"CAST(e.{date} AS DATE) AS event_day"
         yield f"e{number}", f"SELECT i.person_id, {at}, {value} AS amount {where} AND e.value_as_number IS NOT NULL"
@@ -179,21 +183,21 @@ class _Compiler:
             ),
         )
 
-    def _select_outcomes(self, own: Outcome) -> str:
-        table, _, date = _TABLES[own.domain]
+    def _select_outcomes(self, outcome: OmopOutcome) -> str:
+        table, _, date = _TABLES[outcome.domain]
         first = f"MIN(CAST(e.{date} AS DATE)) AS event_day"
-        after = f"CAST(e.{date} AS DATE) > i.index_date AND {_compile_where(own)}"
+        after = f"CAST(e.{date} AS DATE) > i.index_date AND {_compile_where(outcome)}"
         join = f"FROM index_dates i JOIN {table} e ON e.person_id = i.person_id AND {after}"
         return f"SELECT i.person_id, {first} {join} GROUP BY i.person_id"
 
 
-def _compile_where(own: Events) -> str:
+def _compile_where(events: Events) -> str:
     """What records have to fulfil, in an alias `e`."""
-    column = _TABLES[own.domain][1]
-    if not own.concepts or not column:
+    column = _TABLES[events.domain][1]
+    if not events.concepts or not column:
         return "1 = 1"
-    listed = ", ".join(map(str, own.concepts))
-    if not own.descendants:
+    listed = ", ".join(map(str, events.concepts))
+    if not events.descendants:
         return f"e.{column} IN ({listed})"
     below = f"SELECT descendant_concept_id FROM concept_ancestor WHERE ancestor_concept_id IN ({listed})"
     return f"(e.{column} IN ({listed}) OR e.{column} IN ({below}))"

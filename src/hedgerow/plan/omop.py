@@ -41,7 +41,7 @@ _FEATURES: dict[str, dict[str, Any]] = {
 
 
 @allows({"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]*$", "maxLength": 60})
-def column_name(value: Any, path: str) -> str:
+def read_column_name(value: Any, path: str) -> str:
     """A name that every database takes, between quotation marks, as it is."""
     if not isinstance(value, str) or not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,59}", value):
         raise refuse(path, value, "a name of letters, digits and _, up to 60")
@@ -86,7 +86,7 @@ class Events:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome(Events):
+class OmopOutcome(Events):
     """What is predicted: whether, or when, the first such record comes after the index date.
 
     Attributes:
@@ -101,7 +101,7 @@ class Outcome(Events):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class OmopColumn:
     """One column of the table.
 
     Attributes:
@@ -114,7 +114,7 @@ class Column:
             unit stays as it is, one of another unit counts as missing. Without a list, units are not looked at.
     """
 
-    name: str = define_field(column_name)
+    name: str = define_field(read_column_name)
     value: str = define_field(one_of(*VALUES))
     domain: str | None = define_field(one_of(*DOMAINS), None)
     concepts: tuple[int, ...] = define_field(list_of(_CONCEPT), ())
@@ -130,7 +130,7 @@ class Column:
         return Events(domain=self.domain, concepts=self.concepts, descendants=self.descendants)
 
 
-_EVENTS, _OUTCOME, _COLUMNS = _section(Events), _section(Outcome), list_of(_section(Column))
+_EVENTS, _OUTCOME, _COLUMNS = _section(Events), _section(OmopOutcome), list_of(_section(OmopColumn))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +151,8 @@ class Omop:
     index: Events | None = dataclasses.field(default=None, metadata={"check": _EVENTS})
     observed: int = define_field(_DAYS, 0)
     days: int = define_field(_DAYS, 365)
-    outcome: Outcome = dataclasses.field(metadata={"check": _OUTCOME})
-    columns: tuple[Column, ...] = define_field(_COLUMNS)
+    outcome: OmopOutcome = dataclasses.field(metadata={"check": _OUTCOME})
+    columns: tuple[OmopColumn, ...] = define_field(_COLUMNS)
 
 
 def read_omop(table: Any) -> Omop | None:
@@ -175,7 +175,7 @@ def read_omop(table: Any) -> Omop | None:
             raise refuse(f"{path}.domain", column.domain, '"measurements" with "latest"')
         if column.units and column.value != "latest":
             raise refuse(f"{path}.units", list(column.units), 'none, but with "latest"')
-    asked: dict[str, Events | Column | None] = {"omop.outcome": found.outcome, "omop.index": found.index}
+    asked: dict[str, Events | OmopColumn | None] = {"omop.outcome": found.outcome, "omop.index": found.index}
     asked |= {f"omop.columns[{place}]": column for place, column in enumerate(found.columns)}
     for path, events in asked.items():
         # What the query would not look at would still stand in the plan, and in what everybody agrees on.
@@ -197,7 +197,7 @@ def write_omop(section: Any) -> dict[str, Any]:
         if value is None or value == field.default:
             continue
         if isinstance(value, tuple):
-            value = [write_omop(item) if isinstance(item, Column) else _lists(item) for item in value]
+            value = [write_omop(item) if isinstance(item, OmopColumn) else _lists(item) for item in value]
         found[field.name] = write_omop(value) if isinstance(value, Events) else value
     return found
 
@@ -216,7 +216,7 @@ def check_omop(omop: Omop, features: tuple[str, ...], label: Any, unit: str) -> 
             raise refuse(f"features[{place}].name", name, "a column of [omop]")
     # They stand in the query as well, and the others are columns of the definition.
     for path, name in zip(("label.name", "label.event"), label.columns, strict=False):
-        column_name(name, path)
+        read_column_name(name, path)
     taken = columns & {*label.columns, PERSON}
     if taken:
         raise refuse("omop.columns", sorted(taken), "other names than those of the label and the person")

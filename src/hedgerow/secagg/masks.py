@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from hedgerow.crypto import (
     DTYPES,
+    SEED_BYTES,
     Identity,
     PrimitiveFault,
     SecretKey,
@@ -181,7 +182,6 @@ def draw_shares(spec: RoundSpec, guarantees: Guarantees, sampler: Sampler) -> di
     return {vector.vector_id: sampler(variance, vector.length) for vector in spec.vectors}
 
 
-SEED_BYTES = 32
 # How many sets of shares are tried for one secret before it is given up: all single liars, and many pairs of them.
 MAX_SUBSETS = 2000
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hedgerow.crypto import KEY_BYTES
 from hedgerow.protocol.messages import Deferred, encode
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.transport.envelope import (
     HIGHEST_NUMBER,
-    KEY_BYTES,
     LINK_BYTES,
     MAX_MESSAGES,
     Envelope,

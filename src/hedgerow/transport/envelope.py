@@ -19,10 +19,10 @@ from hashlib import sha256
 from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, CodecFault, Encoded, Hash, Many, Member, Text
-from hedgerow.crypto import SIGNATURE_BYTES, Identity, PrimitiveFault, SecretKey, hkdf, seal, unseal, verify
+from hedgerow.crypto import KEY_BYTES, SIGNATURE_BYTES, Identity, PrimitiveFault, SecretKey, hkdf, seal, unseal, verify
 from hedgerow.protocol.stream import WireCode, WireRefusal, translate_fault
 
-LINK_BYTES = KEY_BYTES = HASH_BYTES
+LINK_BYTES = HASH_BYTES
 HIGHEST_NUMBER = 0xF0000000
 """That a node may name; requests of a link have room above it."""
 MAX_MESSAGES = 4096

@@ -36,7 +36,7 @@ class AdasspSettings(Settings):
         gram_multiplier: noise multiplier of X^T X; 0 when epsilon is infinite.
         noise_multiplier: of X^T g in each round.
         shrinkage: see [adassp].
-        line_share: of mu², for the last release of numbers; 0 without one.
+        calibration_share: of mu², for the last release of numbers; 0 without one.
         line_multipliers: the noise multipliers of its two parts.
     """
 
@@ -47,7 +47,7 @@ class AdasspSettings(Settings):
     row_norm: float
     gram_multiplier: float
     shrinkage: float
-    line_share: float = 0.0
+    calibration_share: float = 0.0
     line_multipliers: tuple[float, float] = (0.0, 0.0)
 
     shown: ClassVar[tuple[str, ...]] = ("loss_kind", "rounds", "row_norm", "gram_multiplier", "learning_rate")
@@ -60,7 +60,7 @@ class AdasspSettings(Settings):
     @property
     def has_line(self) -> bool:
         """Whether a last release calibrates the scores of numbers (`hedgerow.methods.line`)."""
-        return self.line_share > 0
+        return self.calibration_share > 0
 
     def schedule(self, plan: Plan) -> Schedule:
         return Schedule(tuple(_alike_rounds(plan, self)))
@@ -98,17 +98,17 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
         return settings
     if asks_for_line(plan):
         share = choose_line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
-        settings = replace(settings, line_share=share)
+        settings = replace(settings, calibration_share=share)
     return _calibrate(plan, settings)
 
 
 def _calibrate(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
-    privacy, left = plan.privacy, 1 - settings.line_share
+    privacy, left = plan.privacy, 1 - settings.calibration_share
     share = Adassp.of(plan).gram_share * left
     weights = (
         share,
         (left - share) / settings.rounds,
-        *(divide_line_share(settings.line_share) if settings.has_line else ()),
+        *(divide_line_share(settings.calibration_share) if settings.has_line else ()),
     )
     demands = [alike.demand(weight) for alike, weight in zip(_alike_rounds(plan, settings), weights, strict=True)]
     spent = read_prepared_events(plan)
