@@ -22,19 +22,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.setup import select_rows
+from hedgerow.client.node import Held, make_node
+from hedgerow.client.setup import Answers, select_rows
 from hedgerow.client.shards import Shard, ShardedNode, Shards, WorkerLost
 from hedgerow.data.parts import Part
+from hedgerow.data.raw_cells import list_contents, read_raw_site
 from hedgerow.data.site_data import SiteData, read_part, read_site_data
+from hedgerow.data.units import hash_rows
 from hedgerow.errors import DataError, EnvironmentFault, RemoteProtocolError
 from hedgerow.local.training import train
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.methods.tasks import TrainingTask
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, ensemble_bytes
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.survey.questions import AskedColumn
+from hedgerow.survey.requests import Asked, OpenTable
 from tests.builders import LABELS, bare_plan, coded, make_data, make_plan, numbers, queries_of
+from tests.runtime.test_survey import asked, curves, statistics, write_tables
 
 PARTS = (1, 2, 7)
 
@@ -57,7 +63,7 @@ class HereWorker:
         return wait
 
 
-def deal(data: SiteData, plan: Plan, part: Part) -> SiteData:
+def deal(data: SiteData, offered: object, part: Part) -> SiteData:
     """Rows in turn."""
     return data.only(np.arange(part.number, data.n_records, part.n_parts))
 
@@ -71,7 +77,7 @@ def shards_of(
 
 def train_sharded(plan: Plan, sites: dict[str, Shards]) -> Model:
     noise, method = SeededNoise(3), resolve(plan)
-    nodes = [ShardedNode(name, rows, plan, method, noise) for name, rows in sites.items()]
+    nodes = [ShardedNode(name, rows, TrainingTask(plan), noise) for name, rows in sites.items()]
     found = run_program(plan, program_for(plan, method), PlainAggregation(nodes), noise)
     return Model(found.plan, found.ensemble, found.ledger, found.report)
 
@@ -100,8 +106,8 @@ def write(folder: Path, kind: str, units: list[Any]) -> str:
     return f"duckdb:///{folder / 't.db'}#with t2 as (select * from t) select * from t2 order by place; "
 
 
-def rows_in(data: SiteData) -> Counter[tuple[int, ...]]:
-    return Counter(map(tuple, np.array(data.columns(), dtype=np.int64).T.tolist()))
+def rows_in(held: Held) -> Counter[int]:
+    return Counter(hash_rows(list_contents(held), held.n_records).tolist())
 
 
 @settings(max_examples=8, deadline=None)
@@ -112,16 +118,22 @@ def rows_in(data: SiteData) -> Counter[tuple[int, ...]]:
 def test_each_row_is_in_one_part_and_a_persons_rows_are_together(
     tmp_path_factory: pytest.TempPathFactory, kind: str, n: int, n_parts: int, unit: str, most: int
 ) -> None:
-    """Whatever holds the table: the parts' rows are the table's, also after each person's were bounded part by part."""
+    """Whatever holds the table: the parts' rows are the table's, also after each person's were bounded part by part;
+    for training as for a survey.
+    """
     whole = [(i * 7) % 5 - 2 for i in range(2 * n)]
     # One person, spelt in two ways.
     spelt = [f" {number}.0" if i % 2 and kind == "csv" else str(number) for i, number in enumerate(whole)]
     place = write(tmp_path_factory.mktemp("parts"), kind, whole if unit != "text" else spelt)
     privacy = {"unit": "record"} if unit == "record" else {"unit": "person", "max_rows_per_unit": most}
     plan = bare_plan(LABELS["binary"], numbers(2), privacy=privacy)
-    parts = [read_part(place, plan, Part(number, n_parts)) for number in range(n_parts)]
+    parts = [Part(number, n_parts) for number in range(n_parts)]
     expected, _ = read_site_data(place, plan)
-    assert sum(map(rows_in, parts), Counter()) == rows_in(expected)
+    assert sum((rows_in(read_part(place, plan, part)) for part in parts), Counter()) == rows_in(expected)
+    columns = [AskedColumn(name) for name in ("x0", "x1", "y")]
+    asked = OpenTable.of(columns, "y", {"epsilon": 1.0, "delta": 1e-6, **privacy})
+    read = [read_raw_site(place, asked, part) for part in parts]
+    assert sum(map(rows_in, read), Counter()) == rows_in(read_raw_site(place, asked))
 
 
 # One node -------------------------------------------------------------------------------------------------------------
@@ -138,6 +150,53 @@ def test_parts_make_the_model_of_one_node(label: str, noise: str) -> None:
         calls = itertools.count()
         sites = {name: shards_of(rows, plan, n_parts, deaths, calls) for name, rows in data.items()}
         assert train_sharded(plan, sites).to_bytes() == expected
+
+
+def play(task: Task, node: Answers) -> list[list[int]]:
+    """The node's answers to what a task asks, each of which is what is released."""
+    found, program = list[list[int]](), task.program()
+    try:
+        query = next(program)
+        while True:
+            answer = node.answer(query)
+            found.append(answer.tolist())
+            query = program.send(answer)
+    except StopIteration:
+        return found
+
+
+@pytest.mark.parametrize("noise", ["server", "local"])
+def test_parts_answer_an_evaluation_as_one_node(noise: str) -> None:
+    """Groups and single sites too: the site's own noise is drawn once, and on all its rows' sums."""
+    plan = make_plan(privacy={"noise": noise}, secure_aggregation=False, structure_seed=5)
+    model, data = train(plan, {"north": make_data(plan, 60, 0)}, noise=SeededNoise(3)), make_data(plan, 50, 1)
+    by, sites = ("region", "site"), ("north", "south")
+    groups = {"by": by[:1]} if noise == "local" else {"by": by, "sites": sites}
+    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), 1.0, 1e-6, 4, **groups)
+    for shows in (False, True):
+        whole = make_node("north", data, task, noise=SeededNoise(3), shows_figures=shows)
+        expected = play(task, whole)
+        for n_parts, deaths in ((1, set[int]()), (2, {5, 8}), (7, {20, 30})):
+            shards = shards_of(data, plan, n_parts, deaths)
+            assert play(task, ShardedNode("north", shards, task, SeededNoise(3), shows_figures=shows)) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"), [(asked("texts", unit="patient"), 40), (statistics(), 0), (curves(), 40)], ids=["plan", "", "km"]
+)
+def test_parts_answer_a_survey_as_one_node(asked: Asked, most: int, tmp_path: Path) -> None:
+    """Raw cells, of all rows or of as many as the site declares: each part counts its own."""
+    table, task = write_tables(tmp_path, ["north"])["north"], SurveyTask(asked)
+    rows = read_raw_site(table, asked)
+    used = rows.only(select_rows(list_contents(rows), rows.n_records, most)) if most else rows
+    expected = play(task, make_node("north", used, task))
+    for n_parts, deaths in ((1, set[int]()), (2, {5, 8}), (7, {20, 30})):
+        start = partial(HereWorker, deaths, itertools.count())
+        shards = Shards(start, n_parts, partial(read_raw_site, table), asked)
+        assert shards.n_records == rows.n_records
+        if most:
+            shards.limit(most)
+        assert play(task, ShardedNode("north", shards, task, SeededNoise(0))) == expected
 
 
 def test_rows_serve_one_run_after_the_other() -> None:
@@ -187,7 +246,7 @@ def test_a_worker_with_other_rows_ends_the_part_in_the_run() -> None:
 
     shards = Shards(partial(Plain, {1}, itertools.count()), 1, read, plan)
     with pytest.raises(DataError, check=coded("data-changed")):
-        shards.begin(plan, resolve(plan))
+        shards.begin(TrainingTask(plan))
 
 
 def test_a_worker_that_is_always_lost_is_given_up() -> None:
@@ -200,7 +259,7 @@ def test_a_worker_that_is_always_lost_is_given_up() -> None:
 def test_what_a_part_refuses_the_node_refuses() -> None:
     """A query out of step is the coordinator's fault, and no worker is started again for it."""
     plan = make_plan()
-    node = ShardedNode("north", shards_of(make_data(plan, 20, 0), plan, 2), plan, resolve(plan), SeededNoise(0))
+    node = ShardedNode("north", shards_of(make_data(plan, 20, 0), plan, 2), TrainingTask(plan), SeededNoise(0))
     query = queries_of(TrainingTask(plan.with_structure_seed(5)))[0][0]
     with pytest.raises(RemoteProtocolError, check=coded("ensemble-out-of-step")):
         node.answer(replace(query, ensemble_size=3))

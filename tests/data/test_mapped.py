@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from hedgerow.app.rows import make_loader
 from hedgerow.client.node import Node
-from hedgerow.data.mapped import ExternalMemory
+from hedgerow.data.mapped import ExternalMemory, Stretches
 from hedgerow.data.site_data import SiteData, digest_rows, find_kept, read_bounded, read_site_data
 from hedgerow.errors import DataError, EnvironmentFault
 from hedgerow.methods.registry import resolve
@@ -25,6 +26,15 @@ from hedgerow.plan.plan import Plan
 from tests.builders import LABELS, bare_plan, coded, numbers
 
 ALL_ROWS = 40
+
+
+@pytest.fixture
+def few_open_files() -> Iterator[None]:
+    """256 open files at most, which is what many systems allow a process."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, allowed[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
 
 
 def number_plan(**privacy: Any) -> Plan:
@@ -51,6 +61,17 @@ def is_mapped(array: Any) -> bool:
     while isinstance(array, np.ndarray):
         array = array.base
     return isinstance(array, mmap.mmap)
+
+
+@pytest.mark.usefixtures("few_open_files")
+def test_a_wide_table_needs_no_file_for_each_column(tmp_path: Path) -> None:
+    """Columns wait until it is known how many rows there are: all of them in one file, whatever their number."""
+    random = np.random.default_rng(0)
+    expected = random.integers(0, 9, (2000, 7), dtype=np.uint8)
+    with Stretches(2000, np.uint8, tmp_path) as stretches:
+        for first, last in ((0, 3), (3, 3), (3, 7)):
+            stretches.add(expected[:, first:last])
+        assert np.array_equal(stretches.join("codes.npy"), expected)
 
 
 def read(folder: Path, table: Path, plan: Plan, more: str = "") -> tuple[SiteData, bool]:

@@ -14,25 +14,26 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.app.output import begin_log, note, today, warn
 from hedgerow.app.owner import AtTheNode, approval_command
 from hedgerow.app.progress import note_if_slow
-from hedgerow.app.rows import Load, check_table, make_loader, make_raw_loader, open_arrivals, read_rows_ahead
+from hedgerow.app.rows import check_table, make_loader, make_raw_loader, open_arrivals, read_rows_ahead
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.joining import check_own_plan, leave
 from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession, compute_patience, run_node
 from hedgerow.client.policy import Policy
-from hedgerow.client.setup import NodeSetup, no_held_out_rows, no_training_rows
-from hedgerow.client.shards import Shards, start_actors
+from hedgerow.client.setup import LoadRows, NodeSetup, no_held_out_rows, no_training_rows
+from hedgerow.client.shards import ReadPart, Shards, start_actors
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.data.differences import compare_surveyed
 from hedgerow.data.fit import TableFit
 from hedgerow.data.omop import locate_query
+from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import read_part
 from hedgerow.data.sources import Location, adapt
 from hedgerow.errors import (
@@ -217,7 +218,7 @@ def make_setup(
     policy: Policy,
     plan: Plan | None,
     n_threads: int,
-    read: Callable[[str, str | None, str], Load],
+    read: Callable[[str, str | None, str], LoadRows],
     tell: Tell,
 ) -> NodeSetup:
     """What the owner gives the node.
@@ -230,8 +231,8 @@ def make_setup(
         HedgerowError: a file cannot be read.
     """
     identity, roster = keys
-    load: Load = no_training_rows
-    load_held_out: Load = no_held_out_rows
+    load: LoadRows = no_training_rows
+    load_held_out: LoadRows = no_held_out_rows
     if options.held_out is not None or options.held_out_query is not None:
         load_held_out = read(options.held_out or "", options.held_out_query, "held-out")
     if options.data is not None or options.query is not None:
@@ -329,14 +330,6 @@ def _describe_holdings(plan: Plan | None, roster: PinnedRoster) -> str:
     return f"{own} and the roster {roster.fingerprint()}"
 
 
-def make_shard_loader(options: NodeOptions, policy: Policy, name: str) -> Callable[[Plan], Shards]:
-    """How the rows to train on are read in parts, each in a process of its own."""
-    place = options.tables(policy)[0]
-    folder = options.state_folder(name).resolve() if options.external_memory else None
-    read = partial(read_part, place, strict=policy.is_strict, folder=folder)
-    return lambda plan: Shards(start_actors(), options.shards or 1, read, plan, options.threads or 1)
-
-
 @contextmanager
 def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bool = False) -> Iterator[ReadyNode]:
     """A node for one run. What its owner can mend is said at once, and before anyone is dialled.
@@ -363,10 +356,16 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
     if options.data is None and options.held_out is None:
         raise UsageError("usage-missing", missing="A table to train on (DATA), or one to evaluate on (--held-out),")
 
-    def read(data: str, query: str | None, role: str) -> Load:
-        kept = (options.state_folder(name), role) if options.external_memory else None
+    def share(read_own: ReadPart) -> Callable[[Any], Shards]:
+        return lambda offered: Shards(start_actors(), options.shards or 1, read_own, offered, options.threads or 1)
+
+    def read(data: str, query: str | None, role: str) -> LoadRows:
+        kept = (options.state_folder(name).resolve(), role) if options.external_memory else None
         load = make_loader(data, query, strict=policy.is_strict, tell=note, own=policy.data, kept=kept)
         check_table(data, policy.data)
+        if options.shards:
+            place = adapt(data if query is None else f"{data}#{query}", policy.data)
+            return share(partial(read_part, place, strict=policy.is_strict, kept=kept))
         return load
 
     def show_fit(table: str, found: TableFit) -> None:
@@ -377,13 +376,13 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
 
     with use_threads(options.threads or available_threads()) as n_threads:
         setup = make_setup(options, (identity, roster), policy, plan, n_threads, read, note)
+        load_raw = make_raw_loader(options.data, options.query, policy.data)
         if options.shards:
-            if options.data is None:
-                raise UsageError("usage-needs", option="--shards", other="a table to train on")
             if options.arrivals:
                 raise UsageError("usage-beside", option="--arrivals", other="--shards")
-            setup = replace(setup, load=make_shard_loader(options, policy, name))
-        setup = replace(setup, load_raw=make_raw_loader(options.data, options.query, policy.data), tell=warn)
+            if options.data is not None:
+                load_raw = share(partial(read_raw_site, options.tables(policy)[0]))
+        setup = replace(setup, load_raw=load_raw, tell=warn)
         check_own_plan(setup)
         setup = read_rows_ahead(setup, options.tables(policy), seen=show_fit)
         with note_if_slow(quiet=options.quiet):

@@ -11,14 +11,15 @@ from hedgerow.app.fit import Seen, Tell, log_fit
 from hedgerow.app.output import note
 from hedgerow.client.node import ArrivalFolder
 from hedgerow.client.setup import (
+    LoadRows,
     NodeSetup,
-    Rows,
     no_held_out_rows,
     no_raw_rows,
     no_training_rows,
     read_early,
     tell_about_more_rows,
 )
+from hedgerow.client.shards import Shards
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.omop import find_dialect
@@ -31,9 +32,6 @@ from hedgerow.plan.plan import Plan
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import Asked
 
-Load = Callable[[Plan], SiteData]
-"""Reads a site's rows by a plan."""
-
 
 def make_loader(
     data: str,
@@ -45,7 +43,7 @@ def make_loader(
     kept: tuple[Path, str] | None = None,
     more: str = "",
     before: Callable[[], None] | None = None,
-) -> Load:
+) -> Callable[[Plan], SiteData]:
     """How the site's rows are read once there is a plan.
 
     Args:
@@ -93,7 +91,7 @@ def make_raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -
         said = mark_private(f"{name}, for a survey: {rows.text()}")
         note(said, level="WARNING" if rows.share_left_out > MAX_LEFT_OUT else "INFO")
 
-    return lambda asked: read_raw_site(adapt(place, own), asked, tell_owner)
+    return lambda asked: read_raw_site(adapt(place, own), asked, tell=tell_owner)
 
 
 def _report_reading(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
@@ -145,14 +143,12 @@ def read_rows_ahead(
     return replace(setup, load=load, load_held_out=load_held_out)
 
 
-def _read_now(
-    load: Callable[[Plan], Rows], plan: Plan | None, tables: Sequence[Location], tell: Tell
-) -> Callable[[Plan], Rows]:
+def _read_now(load: LoadRows, plan: Plan | None, tables: Sequence[Location], tell: Tell) -> LoadRows:
     """As `read_early`; and the owner is told of a run that takes rows whose table was changed since."""
     before = [*map(stamp_files, tables)]
     early = read_early(load, plan)
 
-    def give(offered: Plan) -> Rows:
+    def give(offered: Plan) -> SiteData | Shards:
         if plan is not None and [*map(stamp_files, tables)] != before:
             said = "A table was changed since it was read. The run takes the rows as they were then; to have it take"
             tell(mark_private(f"{said} the new ones, start the node again before a run begins"))

@@ -26,7 +26,7 @@ from hedgerow.app.inputs import is_terminal, read_plan, read_policy
 from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book, note_leaving, open_node_files
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.owner import approval_command, list_facts
-from hedgerow.app.rows import Load, check_table, make_loader, read_rows_ahead
+from hedgerow.app.rows import check_table, make_loader, read_rows_ahead
 from hedgerow.carriers import SiteFile, read_site_file
 from hedgerow.carriers.handing import NodeSocket, answer_handed_on
 from hedgerow.client.budget import BudgetBook
@@ -34,7 +34,7 @@ from hedgerow.client.joining import check_own_plan
 from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import Policy
-from hedgerow.client.setup import NodeSetup
+from hedgerow.client.setup import LoadRows, NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import database_version
 from hedgerow.crypto import KEY_BYTES
@@ -310,7 +310,7 @@ def build_setup(
     why = 'The policy says rows_that_do_not_fit = "refuse"' if policy.is_strict else why
     limits = f"{policy.max_unlisted} {policy.max_clamped} {policy.refuse_loss}" if policy.limits_fit else ""
 
-    def read(data: str, query: str | None, name: str) -> Load:
+    def read(data: str, query: str | None, name: str) -> LoadRows:
         def require_checked() -> None:
             if why and (is_url(data) or not is_check):
                 changes = "The rows of a database may change between two messages."

@@ -52,7 +52,7 @@ def add_commands(commands: Any) -> None:
     add("--state", metavar="FOLDER", help="this node's own files, kept between runs (NAME-state beside the identity)")
     text = "keep the codes of the rows in mapped files in the state folder, for tables that outgrow the memory"
     add("--external-memory", action="store_true", help=text)
-    text = "hold the rows to train on in so many parts, each in an actor of Ray: docs/shards.md"
+    text = "hold the rows in so many parts, each in an actor of Ray: docs/shards.md"
     add("--shards", type=whole(1, 10_000), metavar="N", help=text)
     add("--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)")
     add("--serve", action="store_true", help="stay for the next run and evaluation, and receive each one's model")

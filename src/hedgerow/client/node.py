@@ -31,12 +31,13 @@ from hedgerow.evaluation.sums import EvaluationQuery, SiteSums
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.registry import find_method
 from hedgerow.methods.replica import rehearse
-from hedgerow.methods.tasks import TrainingTask
+from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of, noise_of_records
 from hedgerow.privacy.noise import NoiseSource, SystemNoise, attempt_discrete_gaussian
 from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query
 from hedgerow.storage import Database
+from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import FEW_TO_ENCODE, build_grid
 from hedgerow.trees.leaf_sums import FEW_TO_SUM, ScoredSite, SiteRecords, TrainingSite, apply_update
@@ -155,6 +156,24 @@ def draw_site_noise(query: Query, site: str, n_records: int, source: NoiseSource
     return source.sample(sigma, query.length, f"{query.purpose}/records of {site}") if sigma else 0
 
 
+def add_site_noise(
+    query: Query, sums: IntVector, site: str, plan: Plan, n_records: int, source: NoiseSource, *, shows: bool = False
+) -> IntVector:
+    """What leaves of a site's exact sums: int64 [query.length], with the noise that is drawn there.
+
+    Args:
+        plan: by which the sums are made.
+        n_records, source: as of `draw_site_noise`.
+        shows: whether figures of this site alone may leave it, with noise of their own (`SiteSums`).
+    """
+    if isinstance(query, SiteSums):
+        if not shows:
+            return query.place(site, None)
+        purpose = f"{query.purpose}/figures of {site}"
+        return query.place(site, sums + source.sample(noise_of(query).site_sigma, len(sums), purpose))
+    return sums + draw_site_noise(query, site, n_records, source) if plan.privacy.noise == "local" else sums
+
+
 # The owner's own eye --------------------------------------------------------------------------------------------------
 
 _MAX_LOOKED_AT = 8192
@@ -255,10 +274,7 @@ class Node:
         Raises:
             RemoteProtocolError: for a query of another ensemble size, of an unknown kind, or of an evaluation.
         """
-        vector = self.sum_rows(query)
-        if self.held.plan.privacy.noise == "local":
-            vector = vector + draw_site_noise(query, self.site, self.n_records, self._noise)
-        return vector
+        return add_site_noise(query, self.sum_rows(query), self.site, self.held.plan, self.n_records, self._noise)
 
     def sum_rows(self, query: Query) -> IntVector:
         """The same without any noise."""
@@ -350,6 +366,8 @@ class EvaluationNode:
         DataError: for codes or labels outside the plan.
     """
 
+    n_worse = 0
+
     def __init__(
         self, site: str, data: SiteData, plan: Plan, n_threads: int = 1, noise: NoiseSource | None = None,
         *, shows_figures: bool = False,
@@ -367,21 +385,19 @@ class EvaluationNode:
             RemoteProtocolError: for a query of another kind, of another ensemble size, or that claims less sensitivity
                 than one unit's contribution has.
         """
+        sums, n_records = self.sum_rows(query), self.held.records.n_records
+        return add_site_noise(
+            query, sums, self.site, self.held.plan, n_records, self._noise, shows=self._shows_figures
+        )
+
+    def sum_rows(self, query: Query) -> IntVector:
+        """The same without any noise; figures by site without their place."""
         if not isinstance(query, EvaluationQuery):
             raise _query_error(f"a {type(query).__name__} query has no place in an evaluation")
         self._check(query)
         self._expect_ensemble(query)
         _cut_again(self.held, self._data, query)
-        if isinstance(query, SiteSums):
-            block = query.answer_alone(self.held)
-            if not self._shows_figures:
-                return query.place(self.site, None)
-            purpose = f"{query.purpose}/figures of {self.site}"
-            return query.place(self.site, block + self._noise.sample(noise_of(query).site_sigma, len(block), purpose))
-        sums = query.answer(self.held)
-        if self.held.plan.privacy.noise == "local":
-            sums = sums + draw_site_noise(query, self.site, self.held.records.n_records, self._noise)
-        return sums
+        return query.answer_alone(self.held) if isinstance(query, SiteSums) else query.answer(self.held)
 
     def finish(self, query: Query) -> None:
         """Take in a query's trees without answering it; for a node that missed the round."""
@@ -410,6 +426,30 @@ class EvaluationNode:
 
 def _query_error(reason: str) -> RemoteProtocolError:
     return RemoteProtocolError("query-refused", reason=reason)
+
+
+# Any task -------------------------------------------------------------------------------------------------------------
+
+Held = SiteData | RawSite
+"""A site's rows, as its task asks for them."""
+
+
+def make_node(
+    site: str,
+    rows: Held,
+    task: Task,
+    n_threads: int = 1,
+    sampling: SamplingSource | None = None,
+    noise: NoiseSource | None = None,
+    *,
+    shows_figures: bool = False,
+) -> Node | EvaluationNode | SurveyNode:
+    """What answers a task's queries over a site's rows; arguments and errors as of `Node` and `EvaluationNode`."""
+    if isinstance(rows, RawSite):
+        return SurveyNode(site, rows, task.plan.privacy.rows_per_unit)
+    if isinstance(task, TrainingTask):
+        return Node(site, rows, task.plan, task.settings, n_threads, sampling, noise)
+    return EvaluationNode(site, rows, task.run_plan, n_threads, noise, shows_figures=shows_figures)
 
 
 # Warming up -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from hedgerow.client.budget import ACCEPTED, FINISHED, LEFT, STOPPED, BudgetBook
 from hedgerow.client.joining import NodeFiles, close_reserved, join, resume
 from hedgerow.client.node import ArrivalsOfRun, Node
 from hedgerow.client.setup import Answers, NodeSetup
-from hedgerow.client.shards import ShardedNode
 from hedgerow.client.state import NodeStep, NodeStore, Question, StoredRun
 from hedgerow.codec import digest
 from hedgerow.errors import (
@@ -882,7 +881,7 @@ class NodeRun:
 
         Nothing that others can see follows from it: it is said, and the node goes on.
         """
-        n_worse = self.node.n_worse if isinstance(self.node, Node | ShardedNode) else 0
+        n_worse = self.node.n_worse
         if n_worse >= WORSE_TREES and not self._has_told:
             said = (
                 f"For {n_worse} trees in a row the model so far has predicted this site's rows worse than a constant. "

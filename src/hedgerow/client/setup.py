@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from zlib import crc32
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource
+from hedgerow.client.node import ArrivalFolder, EvaluationNode, Held, Node, SamplingSource, make_node
 from hedgerow.client.policy import Policy
 from hedgerow.client.shards import ShardedNode, Shards
 from hedgerow.crypto import Identity
-from hedgerow.data.raw_cells import digest_raw_rows
-from hedgerow.data.site_data import SiteData, digest_rows
+from hedgerow.data.raw_cells import digest_held, list_contents
+from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import hash_rows
 from hedgerow.errors import PolicyRefusal, mark_private
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task
@@ -49,6 +48,8 @@ def no_raw_rows(_: Asked) -> RawSite:
 
 Answers = Node | ShardedNode | EvaluationNode | SurveyNode
 """What answers the queries of a task."""
+LoadRows = Callable[[Plan], SiteData | Shards]
+"""Reads a site's rows by a plan."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,14 @@ class NodeSetup:
     policy: Policy
     entropy: Entropy
     noise: NoiseSource
-    load: Callable[[Plan], SiteData | Shards]
+    load: LoadRows
     plan: Plan | None = None
     n_threads: int = 1
-    load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
+    load_held_out: LoadRows = no_held_out_rows
     models: frozenset[bytes] = frozenset()
     sampling: SamplingSource | None = None
     arrivals: ArrivalFolder | None = None
-    load_raw: Callable[[Asked], RawSite] = no_raw_rows
+    load_raw: Callable[[Asked], RawSite | Shards] = no_raw_rows
     tell: Callable[[str], object] = lambda text: None
 
     @property
@@ -126,56 +127,29 @@ def tell_about_more_rows(setup: NodeSetup, n_rows: int) -> bool:
     return is_more
 
 
-Held = TypeVar("Held", SiteData, RawSite)
-
-
 def limit_rows(setup: NodeSetup, rows: Held) -> Held:
     """The rows, no more than the roster says (`select_rows`); the owner, and no one else, is told of more."""
     if not tell_about_more_rows(setup, rows.n_records):
         return rows
-    return rows.only(select_rows(_list_columns(rows), rows.n_records, setup.max_rows))
-
-
-def _list_columns(rows: SiteData | RawSite) -> Iterable[NDArray[Any]]:
-    """What rows hold, as numbers, each [n_records]."""
-    if isinstance(rows, SiteData):
-        return rows.columns()
-    found: list[NDArray[Any]] = []
-    for column in rows.columns:
-        if isinstance(column, np.ndarray):
-            found.append(column)
-            continue
-        texts, codes = column.texts
-        # The last one is for cells without a text, whose code is -1.
-        hashes = np.array([*(crc32(str(text).encode()) for text in texts), 0], dtype=np.uint64)
-        found += [column.kinds, hashes[codes]]
-    return [rows.own(values) for values in found]
+    return rows.only(select_rows(list_contents(rows), rows.n_records, setup.max_rows))
 
 
 def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
     """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
     if isinstance(task, SurveyTask):
-        raw = setup.load_raw(task.asked)
-        used = limit_rows(setup, raw)
-        return SurveyNode(setup.site, used, task.plan.privacy.rows_per_unit), digest_raw_rows(raw)
-    if isinstance(task, EvaluationTask):
-        held_out = setup.load_held_out(task.plan)
-        given = setup.site, limit_rows(setup, held_out), task.run_plan, setup.n_threads, setup.noise
-        return EvaluationNode(*given, shows_figures=setup.policy.shows_figures), digest_rows(held_out)
-    data = setup.load(task.plan)
-    if isinstance(data, Shards):
-        if tell_about_more_rows(setup, data.n_records):
-            data.limit(setup.max_rows)
-        return ShardedNode(setup.site, data, task.plan, task.settings, setup.noise), data.digest
-    rows = limit_rows(setup, data)
-    node = Node(setup.site, rows, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
-    return node, digest_rows(data)
+        rows: Held | Shards = setup.load_raw(task.asked)
+    else:
+        rows = (setup.load_held_out if isinstance(task, EvaluationTask) else setup.load)(task.plan)
+    shows = setup.policy.shows_figures
+    if isinstance(rows, Shards):
+        if tell_about_more_rows(setup, rows.n_records):
+            rows.limit(setup.max_rows)
+        return ShardedNode(setup.site, rows, task, setup.noise, shows_figures=shows), rows.digest
+    own = limit_rows(setup, rows), task, setup.n_threads, setup.sampling, setup.noise
+    return make_node(setup.site, *own, shows_figures=shows), digest_held(rows)
 
 
-Rows = TypeVar("Rows", SiteData, SiteData | Shards)
-
-
-def read_early(load: Callable[[Plan], Rows], plan: Plan | None) -> Callable[[Plan], Rows]:
+def read_early(load: LoadRows, plan: Plan | None) -> LoadRows:
     """`load`, with the rows of `plan` read already; raises DataError when they do not fit.
 
     A table that cannot be used is for the owner alone to hear of, and at once: the node does not dial then.

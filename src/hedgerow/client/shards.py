@@ -17,18 +17,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hedgerow.client.node import Node, draw_site_noise
+from hedgerow.client.node import Held, add_site_noise, make_node
 from hedgerow.data.parts import Part
-from hedgerow.data.site_data import SiteData, digest_rows
+from hedgerow.data.raw_cells import digest_held, list_contents
 from hedgerow.data.units import hash_rows
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, missing_extra
-from hedgerow.plan.plan import Plan
+from hedgerow.methods.tasks import Task
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.training.settings import Settings
 
-ReadPart = Callable[[Plan, Part], SiteData]
+ReadPart = Callable[[Any, Part], Held]
+"""Reads a part of a table by a plan, or for what a survey asks."""
 MAX_STARTS = 3
 """Of a worker that is lost again and again before it has caught up."""
 _LAST_HASH = 2**64 - 1
@@ -51,26 +52,29 @@ StartWorker = Callable[[], Worker]
 class Shard:
     """A part of a site's rows, and its scores in a run."""
 
-    def read(self, read: ReadPart, plan: Plan, part: Part) -> tuple[int, bytes]:
+    def read(self, read: ReadPart, offered: Any, part: Part) -> tuple[int, bytes]:
         """Read the part; returns how many rows it has, and their digest."""
-        self._all = self._used = read(plan, part)
-        return self._all.n_records, digest_rows(self._all)
+        self._all = self._used = read(offered, part)
+        return self._all.n_records, digest_held(self._all)
+
+    def _hashes(self) -> NDArray[np.uint64]:
+        return hash_rows(list_contents(self._all), self._all.n_records)
 
     def count_hashes(self, limit: int) -> tuple[int, int]:
         """How many rows have hashes below a limit, and how many have it."""
-        hashes = hash_rows(self._all.columns(), self._all.n_records)
+        hashes = self._hashes()
         return int(np.count_nonzero(hashes < np.uint64(limit))), int(np.count_nonzero(hashes == np.uint64(limit)))
 
     def keep(self, limit: int, n_equal: int) -> None:
         """Use the rows whose hashes are below the limit, and so many of those that have it."""
-        hashes = hash_rows(self._all.columns(), self._all.n_records)
+        hashes = self._hashes()
         chosen = hashes < np.uint64(limit)
         chosen[np.flatnonzero(hashes == np.uint64(limit))[:n_equal]] = True
-        self._used = self._all.only(chosen)
+        self._used = self._all.only(np.flatnonzero(chosen))
 
-    def begin(self, plan: Plan, settings: Settings, n_threads: int) -> None:
+    def begin(self, task: Task, n_threads: int) -> None:
         """Be in a run that has released nothing."""
-        self._node = Node("part", self._used, plan, settings, n_threads)
+        self._node = make_node("part", self._used, task, n_threads)
 
     def answer(self, query: Query) -> tuple[IntVector, int]:
         """The sums of the part, see `Node.sum_rows`, and `Node.n_worse`."""
@@ -89,7 +93,7 @@ class Shards:
         start: starts a worker with a `Shard` that holds nothing.
         n_parts: of the rows.
         read: reads a part, in the worker.
-        plan: by which the rows are read.
+        offered: the plan by which the rows are read, or what a survey asks.
         n_threads: to sum with, in each worker.
 
     Attributes:
@@ -97,9 +101,9 @@ class Shards:
         digest: tells whether the rows, and their division, are the same as before.
     """
 
-    def __init__(self, start: StartWorker, n_parts: int, read: ReadPart, plan: Plan, n_threads: int = 1) -> None:
+    def __init__(self, start: StartWorker, n_parts: int, read: ReadPart, offered: Any, n_threads: int = 1) -> None:
         self.n_threads, self._start = n_threads, start
-        self._parts = [(read, plan, Part(number, n_parts)) for number in range(n_parts)]
+        self._parts = [(read, offered, Part(number, n_parts)) for number in range(n_parts)]
         self._workers = [start() for _ in self._parts]
         # What makes of a shard that has read its part what it is, in order.
         self._kept, self._most = list[tuple[int, int]](), 0
@@ -135,12 +139,11 @@ class Shards:
         self._ask_each("keep", kept)
         self._kept, self._most = kept, most
 
-    def begin(self, plan: Plan, settings: Settings) -> None:
+    def begin(self, task: Task) -> None:
         """Be in a run that has released nothing."""
         self._run = []
-        begun = ("begin", plan, settings, self.n_threads)
-        self._ask(*begun)
-        self._run.append(begun)
+        self._ask("begin", task, self.n_threads)
+        self._run.append(("begin", task, self.n_threads))
 
     def answer(self, query: Query) -> list[tuple[IntVector, int]]:
         """What each part answers."""
@@ -188,30 +191,32 @@ class Shards:
 
 
 class ShardedNode:
-    """One site of a run whose rows are in parts; it answers as a `Node` over all of them.
+    """One site of a run whose rows are in parts; it answers as `make_node`'s over all of them.
 
     Args:
         site: the site's name.
         shards: its rows.
-        plan: the plan that all agreed on.
-        settings: the plan's resolved settings.
-        noise: where the records' noise comes from in the local model: one draw for the site.
+        task: that all agreed on.
+        noise: where the site's own noise comes from: one draw, whatever the parts.
+        shows_figures: see `EvaluationNode`.
     """
 
-    def __init__(self, site: str, shards: Shards, plan: Plan, settings: Settings, noise: NoiseSource) -> None:
-        self.site, self._shards, self._plan, self._noise = site, shards, plan, noise
+    def __init__(
+        self, site: str, shards: Shards, task: Task, noise: NoiseSource, *, shows_figures: bool = False
+    ) -> None:
+        self.site, self._shards, self._plan, self._noise = site, shards, task.run_plan, noise
+        self._shows_figures = shows_figures
         self.n_worse = 0
         """The least of any part's `Node.n_worse`."""
-        shards.begin(plan, settings)
+        shards.begin(task)
 
     def answer(self, query: Query) -> IntVector:
         """See `Node.answer`."""
         found = self._shards.answer(query)
         self.n_worse = min(n_worse for _, n_worse in found)
-        vector = np.sum([sums for sums, _ in found], axis=0, dtype=np.int64)
-        if self._plan.privacy.noise == "local":
-            vector = vector + draw_site_noise(query, self.site, self._shards.n_used, self._noise)
-        return np.asarray(vector)
+        sums = np.sum([own for own, _ in found], axis=0, dtype=np.int64)
+        drawn = self._plan, self._shards.n_used, self._noise
+        return add_site_noise(query, sums, self.site, *drawn, shows=self._shows_figures)
 
     def finish(self, query: Query) -> None:
         """See `Node.finish`."""

@@ -3,7 +3,7 @@
 
 What the system holds of a mapped file it drops when it needs the room, and reads again. A site's codes, labels and
 places are files under a name that follows from the plan and the table, and are used again while neither has changed;
-they are made in one pass, each column in a file of its own until it is known how many rows there are. Scores and codes
+they are made in one pass, stretch by stretch in a file until it is known how many rows there are. Scores and codes
 by other edges belong to one run: their files have no name, and go with the process.
 
 The files hold what the rows are for the plan, a code for each value: as private as the table. So each table's folder is
@@ -73,44 +73,44 @@ class Stretches:
     Args:
         n_columns: of each stretch.
         dtype: of all.
-        folder: where they wait, each in a file of its own; None for memory.
+        folder: where they wait, in a file; None for memory.
     """
 
     def __init__(self, n_columns: int, dtype: Any, folder: Path | None) -> None:
-        self._dtype, self._folder, self._length = np.dtype(dtype), folder, 0
-        self._parts = [np.empty((n_columns, 0), dtype)]
-        self._files: list[IO[bytes]] = []
-        if folder is not None:
-            with _disk_faults(folder):
-                self._files = [tempfile.TemporaryFile(dir=folder) for _ in range(n_columns)]
+        self._n_columns, self._dtype, self._folder = n_columns, np.dtype(dtype), folder
+        self._parts, self._lengths = [np.empty((n_columns, 0), dtype)], list[int]()
 
     def __enter__(self) -> Self:
+        if self._folder is not None:
+            with _disk_faults(self._folder):
+                self._file = tempfile.TemporaryFile(dir=self._folder)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in self._files:
-            file.close()
+        if self._folder is not None:
+            self._file.close()
 
     def add(self, stretch: NDArray[Any]) -> None:
         """Add [n_columns, m]."""
-        self._length += stretch.shape[1]
         if self._folder is None:
             self._parts.append(stretch)
             return
+        self._lengths.append(stretch.shape[1])
         with _disk_faults(self._folder):
-            for file, column in zip(self._files, stretch, strict=True):
-                file.write(np.ascontiguousarray(column, self._dtype).data)
+            self._file.write(np.ascontiguousarray(stretch, self._dtype).data)
 
     def join(self, name: str) -> NDArray[Any]:
         """All of them, [n_columns, n]: in memory, or mapped from a file of this name in the folder."""
         if self._folder is None:
             return np.concatenate(self._parts, axis=1)
         with _disk_faults(self._folder):
-            found = _create(self._folder / name, (len(self._files), self._length), self._dtype)
-            for file, column in zip(self._files, found, strict=True):
-                with file:  # its room on the disk is free again before the next one is copied
-                    file.seek(0)
-                    file.readinto(column)  # type: ignore[attr-defined]
+            found, start = _create(self._folder / name, (self._n_columns, sum(self._lengths)), self._dtype), 0
+            self._file.seek(0)
+            for length in self._lengths:
+                n_bytes = self._n_columns * length * self._dtype.itemsize
+                stretch = np.frombuffer(self._file.read(n_bytes), self._dtype)
+                found[:, start : start + length] = stretch.reshape(self._n_columns, length)
+                start += length
         return found
 
 

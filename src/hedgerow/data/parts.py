@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from hedgerow.data.databases import TypedQuery
 from hedgerow.data.tables import ParquetTable, Table
 from hedgerow.data.units import mix_words
-from hedgerow.plan.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,8 @@ class Part:
         """Which rows, by the hashes of what they are, are in it: bool [n]."""
         return np.asarray(mix_words(hashes) % np.uint64(self.n_parts) == np.uint64(self.number))
 
-    def divide(self, table: Table, plan: Plan) -> bool:
+    def divide(self, table: Table, unit: str) -> bool:
         """Have the table give this part alone; False where it gives all its rows, of which some are in the part."""
-        unit = plan.privacy.unit
         if isinstance(table, ParquetTable) and unit == "record":
             table.keep_groups(self.number, self.n_parts)
             return True

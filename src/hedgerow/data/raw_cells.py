@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +25,11 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import classify_type
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import LineCounts
+from hedgerow.data.parts import Part
+from hedgerow.data.site_data import SiteData, digest_rows
 from hedgerow.data.sources import Location, find_place, open_table
 from hedgerow.data.tables import require_columns
-from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, rows_within_bounds
+from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, hash_rows, hash_texts, rows_within_bounds
 from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import AskedColumn
@@ -130,7 +133,11 @@ class RawTable:
 
 
 def read_raw(
-    location: Location, columns: Sequence[AskedColumn], unit: str = "record", line_breaks: int = 0
+    location: Location,
+    columns: Sequence[AskedColumn],
+    unit: str = "record",
+    line_breaks: int = 0,
+    part: Part | None = None,
 ) -> RawTable:
     """The named columns of a table.
 
@@ -138,6 +145,7 @@ def read_raw(
         columns: of which names, and what is declared of dates, count.
         unit: the column that says whom a row is about; "record" for none.
         line_breaks: see `Privacy`.
+        part: of the table; None for the whole.
 
     Raises:
         DataError: the table cannot be read, or lacks a column; never because of what stands in a cell.
@@ -150,13 +158,37 @@ def read_raw(
     names = own if unit == "record" else [*own, unit]
     require_columns(table.source, names, table.names())
     left_out: RowsLeftOut = {}
-    batches, place = list(table.batches(names, 65536, left_out)), find_place(table)
-    raw = [
-        RawColumn([batch[index] for batch in batches], replace(place, column=name), name in dates, layouts.get(name))
-        for index, name in enumerate(names)
-    ]
+    place = find_place(table)
+    if part is not None and part.divide(table, unit):
+        part = None
+
+    def read(batches: Sequence[Sequence[Any]]) -> list[RawColumn]:
+        return [
+            RawColumn([each[index] for each in batches], replace(place, column=name), name in dates, layouts.get(name))
+            for index, name in enumerate(names)
+        ]
+
+    batches = []
+    for batch in table.batches(names, 65536, left_out):
+        if part is not None:
+            own = _find_part(read([batch]), len(batch[0]), unit, part)
+            batch = [
+                [column[row] for row in own] if isinstance(column, list) else column.take(pa.array(own))
+                for column in batch
+            ]
+        batches.append(batch)
+    raw = read(batches)
     found = None if unit == "record" else raw.pop().identifiers()
     return RawTable(tuple(raw), sum(len(batch[0]) for batch in batches), left_out, found, getattr(table, "lines", None))
+
+
+def _find_part(columns: Sequence[RawColumn], n_rows: int, unit: str, part: Part) -> NDArray[np.intp]:
+    """The rows of a part; of which the last column says whom they are about where there is a unit."""
+    if unit == "record":
+        hashes = hash_rows(list_contents(RawSite(columns, None, n_rows)), n_rows)
+        return np.flatnonzero(part.holds(hashes))
+    rows, whom = columns[-1].identifiers()
+    return rows[part.holds(hash_texts(whom, np.uint64(0)))]
 
 
 def bound_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, RawSite]:
@@ -192,13 +224,17 @@ def read_types(location: Location) -> dict[str, str]:
 
 
 def read_raw_site(
-    location: str | os.PathLike[str], asked: Asked, tell: Callable[[RowCount], object] = lambda rows: None
+    location: str | os.PathLike[str],
+    asked: Asked,
+    part: Part | None = None,
+    tell: Callable[[RowCount], object] = lambda rows: None,
 ) -> RawSite:
     """A site's raw rows for a survey, with at most `max_rows_per_unit` of each unit.
 
     Rows that cannot be read at all, and such without an identifier of their unit, are left out.
 
     Args:
+        part: of the table; None for the whole.
         tell: is given how many rows are used, for the site's owner.
 
     Raises:
@@ -213,13 +249,31 @@ def read_raw_site(
         # Where nothing but the number of records is asked for, any column tells how many rows there are.
         names = asked.columns or ("" if label else asked.trial.feature_names[:1])
         columns = (*(declare_column(features[name]) for name in names), *label)
-    table = read_raw(location, columns, privacy.unit, privacy.line_breaks)
+    table = read_raw(location, columns, privacy.unit, privacy.line_breaks, part)
     tell(table.rows)
     return bound_tables({"": table}, asked)[""]
 
 
-def digest_raw_rows(rows: RawSite) -> bytes:
-    """32 bytes that tell whether a site's raw rows are the same as before; they never leave the site."""
+def list_contents(rows: SiteData | RawSite) -> list[NDArray[Any]]:
+    """What rows hold, as numbers, each [n_records]."""
+    if isinstance(rows, SiteData):
+        return rows.columns()
+    found: list[NDArray[Any]] = []
+    for column in rows.columns:
+        if isinstance(column, np.ndarray):
+            found.append(column)
+            continue
+        texts, codes = column.texts
+        # The last one is for cells without a text, whose code is -1.
+        hashes = np.array([*(crc32(str(text).encode()) for text in texts), 0], dtype=np.uint64)
+        found += [column.kinds, hashes[codes]]
+    return [rows.own(values) for values in found]
+
+
+def digest_held(rows: SiteData | RawSite) -> bytes:
+    """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
+    if isinstance(rows, SiteData):
+        return digest_rows(rows)
     hasher = hashlib.sha256(rows.n_all.to_bytes(8, "big"))
     parts = [b"" if rows.rows is None else rows.rows.tobytes()]
     for column in rows.columns:

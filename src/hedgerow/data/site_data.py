@@ -335,14 +335,15 @@ def read_bounded(
 
 
 def read_part(
-    location: Location, plan: Plan, part: Part, *, strict: bool = False, folder: Path | None = None
+    location: Location, plan: Plan, part: Part, *, strict: bool = False, kept: tuple[Path, str] | None = None
 ) -> SiteData:
     """A part of a site's table, bounded by itself: all rows of a unit are in one. Errors as `read_site_data`.
 
     Args:
-        folder: where its codes are kept, see `ExternalMemory`; None for memory.
+        kept: the folder of its codes and the table's name there, see `ExternalMemory`; None for memory.
     """
-    tables = {f"part-{part.number + 1}-of-{part.n_parts}": location}
+    folder, name = kept or (None, "")
+    tables = {f"{name}-{part.number + 1}-of-{part.n_parts}": location}
     memory = None if folder is None else ExternalMemory.of(folder, plan.with_joint_structure(), tables, f"{strict}")
     kept = None if memory is None else find_kept(memory)
     found = kept or read_bounded(tables, plan, strict=strict, memory=memory, part=part)
@@ -382,7 +383,7 @@ def read_site_rows(
     """
     left_out: RowsLeftOut | None = None if strict else {}
     table = open_table(path, plan)
-    if part is not None and part.divide(table, plan):
+    if part is not None and part.divide(table, plan.privacy.unit):
         part = None
     chunks = read_records(table, plan, left_out=left_out)
     rows = site_rows_from_records(chunks, plan, left_out, folder, part)

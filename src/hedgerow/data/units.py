@@ -438,7 +438,7 @@ def hash_texts(texts: NDArray[np.str_], seed: np.uint64) -> Words:
     longest text of the table does not matter.
     """
     texts = np.ascontiguousarray(texts)
-    characters = texts.view(np.uint32).reshape(len(texts), -1)
+    characters = texts.view(np.uint32).reshape(len(texts), texts.itemsize // 4)
     state = np.full(len(texts), seed, dtype=np.uint64)
     for position in range(characters.shape[1]):
         character = characters[:, position].astype(np.uint64)

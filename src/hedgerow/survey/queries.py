@@ -614,6 +614,8 @@ class SurveyNode:
         self._rows = rows
         self._rows_per_unit = rows_per_unit
 
+    n_worse = 0
+
     def answer(self, query: Query) -> IntVector:
         """The site's vector for a query: int64 [query.length].
 
@@ -621,6 +623,10 @@ class SurveyNode:
             RemoteProtocolError: for a query of another kind, or one that claims less sensitivity than one unit's
                 contribution has, or another length than its answer.
         """
+        return self.sum_rows(query)
+
+    def sum_rows(self, query: Query) -> IntVector:
+        """The same: nothing is drawn here."""
         if not isinstance(query, SurveyQuery):
             raise _query_error(f"a {type(query).__name__} query has no place in a survey")
         least = query.norm_squared() * self._rows_per_unit**2
