@@ -55,6 +55,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.stream import Current, Result, Standing, Wanted, WireCode, WireRefusal, read_code, read_first
 from hedgerow.survey.program import Found
+from hedgerow.survey.queries import RawSite
+from hedgerow.survey.requests import Asked
 from hedgerow.survey.statistics import TableStatistics
 from hedgerow.transport import ENGINES
 from hedgerow.transport.grpc_hub import ask
@@ -376,7 +378,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
 
     with use_threads(options.threads or available_threads()) as n_threads:
         setup = make_setup(options, (identity, roster), policy, plan, n_threads, read, note)
-        load_raw = make_raw_loader(options.data, options.query, policy.data)
+        load_raw: Callable[[Asked], RawSite | Shards] = make_raw_loader(options.data, options.query, policy.data)
         if options.shards:
             if options.arrivals:
                 raise UsageError("usage-beside", option="--arrivals", other="--shards")

@@ -214,7 +214,7 @@ class ShardedNode:
         """See `Node.answer`."""
         found = self._shards.answer(query)
         self.n_worse = min(n_worse for _, n_worse in found)
-        sums = np.sum([own for own, _ in found], axis=0, dtype=np.int64)
+        sums = np.asarray(np.sum([own for own, _ in found], axis=0, dtype=np.int64))
         drawn = self._plan, self._shards.n_used, self._noise
         return add_site_noise(query, sums, self.site, *drawn, shows=self._shows_figures)
 

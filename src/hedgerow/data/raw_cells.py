@@ -154,8 +154,8 @@ def read_raw(
     layouts = {column.name: column.layout for column in columns if column.is_date}
     # A date that another table's schema declares may be text here.
     dates = {*layouts, *(name for name, kind in read_types(location).items() if kind == "date")}
-    own = [column.name for column in columns]
-    names = own if unit == "record" else [*own, unit]
+    names = [column.name for column in columns]
+    names += [] if unit == "record" else [unit]
     require_columns(table.source, names, table.names())
     left_out: RowsLeftOut = {}
     place = find_place(table)
@@ -168,27 +168,25 @@ def read_raw(
             for index, name in enumerate(names)
         ]
 
-    batches = []
-    for batch in table.batches(names, 65536, left_out):
-        if part is not None:
-            own = _find_part(read([batch]), len(batch[0]), unit, part)
-            batch = [
-                [column[row] for row in own] if isinstance(column, list) else column.take(pa.array(own))
-                for column in batch
-            ]
-        batches.append(batch)
+    batches: list[tuple[Any, ...]] = []
+    for batch in map(tuple[Any, ...], table.batches(names, 65536, left_out)):
+        batches.append(batch if part is None else _take_part(part, batch, read([batch]), unit))
     raw = read(batches)
     found = None if unit == "record" else raw.pop().identifiers()
     return RawTable(tuple(raw), sum(len(batch[0]) for batch in batches), left_out, found, getattr(table, "lines", None))
 
 
-def _find_part(columns: Sequence[RawColumn], n_rows: int, unit: str, part: Part) -> NDArray[np.intp]:
-    """The rows of a part; of which the last column says whom they are about where there is a unit."""
+def _take_part(part: Part, batch: tuple[Any, ...], columns: Sequence[RawColumn], unit: str) -> tuple[Any, ...]:
+    """The rows of a batch that are in a part; with a unit, the last column says whom a row is about."""
     if unit == "record":
-        hashes = hash_rows(list_contents(RawSite(columns, None, n_rows)), n_rows)
-        return np.flatnonzero(part.holds(hashes))
-    rows, whom = columns[-1].identifiers()
-    return rows[part.holds(hash_texts(whom, np.uint64(0)))]
+        hashes = hash_rows(list_contents(RawSite(columns, None, len(batch[0]))), len(batch[0]))
+        rows = np.flatnonzero(part.holds(hashes))
+    else:
+        named, whom = columns[-1].identifiers()
+        rows = named[part.holds(hash_texts(whom, np.uint64(0)))]
+    return tuple(
+        [column[row] for row in rows] if isinstance(column, list) else column.take(pa.array(rows)) for column in batch
+    )
 
 
 def bound_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, RawSite]:

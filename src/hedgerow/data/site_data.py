@@ -345,8 +345,8 @@ def read_part(
     folder, name = kept or (None, "")
     tables = {f"{name}-{part.number + 1}-of-{part.n_parts}": location}
     memory = None if folder is None else ExternalMemory.of(folder, plan.with_joint_structure(), tables, f"{strict}")
-    kept = None if memory is None else find_kept(memory)
-    found = kept or read_bounded(tables, plan, strict=strict, memory=memory, part=part)
+    found = None if memory is None else find_kept(memory)
+    found = found or read_bounded(tables, plan, strict=strict, memory=memory, part=part)
     return found[next(iter(tables))][0]
 
 
