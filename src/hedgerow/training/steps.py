@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -143,17 +144,21 @@ class Grown:
     Attributes:
         run: what stays fixed.
         batches, weights: trees with their values, and their leaf weights.
+        asking: by feature, the numbers of the batches that may ask it.
         stretch, baseline: see `Ensemble`.
     """
 
     run: Run
     batches: list[FittedTrees] = field(default_factory=list)
     weights: list[NDArray[np.int64] | None] = field(default_factory=list)
+    asking: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     stretch: float = 1.0
     baseline: Baseline = ()
 
     def add(self, fitted: FittedTrees, weights: NDArray[np.int64] | None) -> None:
         """Add a batch that is complete, and its leaf weights."""
+        for feature in set(fitted.trees.feature.ravel().tolist()):
+            self.asking[feature].append(len(self.batches))
         self.batches.append(fitted)
         self.weights.append(weights)
 

@@ -322,21 +322,19 @@ def find_cuts(trees: TreeBatch, feature: int) -> set[int]:
 
 
 def with_edges(fitted: FittedTrees, grid: Grid, edges: Mapping[int, NDArray[np.float32]]) -> FittedTrees:
-    """The same trees over a grid of which some features were cut again; themselves where they ask none of these.
+    """The same trees over a grid of which some features were cut again.
 
     Args:
         grid: before.
         edges: new ones by feature, as many as before; every cut of the trees is among them.
     """
     trees = fitted.trees
-    asked = [feature for feature in edges if (trees.feature == feature).any()]
-    if not asked:
-        # Nearly all of the thousands that a run has where each tree is of another feature.
-        return fitted
     goes_left, threshold = trees.goes_left.copy(), trees.threshold.copy()
-    for feature in asked:
-        old, new = grid.features[feature].edges, edges[feature]
+    for feature, new in edges.items():
         tree, node = np.nonzero(trees.feature == feature)
+        if not len(tree):
+            continue
+        old = grid.features[feature].edges
         # A new cell lies within an old one, or in several that no cut parts: its lower end says which.
         lower = np.append(np.float32(-np.inf), new)
         codes = np.arange(goes_left.shape[2])

@@ -186,15 +186,15 @@ def _boost(
 def _cut_again(grown: Grown, at: _Position) -> None:
     """Cut features again whose rows the last release found in a few cells, and write all trees in the new cells."""
     used = {
-        feature: {cut for batch in grown.batches for cut in find_cuts(batch.trees, feature)}
+        feature: {cut for number in grown.asking[feature] for cut in find_cuts(grown.batches[number].trees, feature)}
         for feature in at.candidates.find_crowded()
     }
     edges = at.candidates.cut_again(used)
     if not edges:
         return
     before = at.run.grid
-    for number, batch in enumerate(grown.batches):
-        grown.batches[number] = with_edges(batch, before, edges)
+    for number in {number for feature in edges for number in grown.asking[feature]}:
+        grown.batches[number] = with_edges(grown.batches[number], before, edges)
     if at.carried.update is not None:
         at.carried.update = grown.batches[-1]
     for feature, new in edges.items():
