@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from io import StringIO
+from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import SeededNoise
 from tests.wards import SEED, furnish, model_by_journal, plan_text, survivors_of
 
 SITE = """version = 1
@@ -35,6 +39,7 @@ EVALUATION = """version = 1
 model = "model.json"
 epsilon = 2
 noise = "server"
+by = ["ward", "site"]
 roster = "roster.toml"
 identity = "hub.private.json"
 out = "evaluated.json"
@@ -59,8 +64,13 @@ class Federation:
         coordinator = COORDINATOR.format(monitor=monitor)
         (folder / "coordinator.toml").write_text(coordinator if monitor else coordinator.replace('monitor = ""\n', ""))
         (folder / "evaluation.toml").write_text(EVALUATION)
+        shows = (folder / "policy.toml").read_text() + "site_figures = true\n"
+        (folder / "shows.toml").write_text(shows)
         for site in self.sites:
             (folder / f"{site}.toml").write_text(SITE.format(site=site))
+        # The last site shows its own figures, the others do not.
+        own = folder / f"{self.sites[-1]}.toml"
+        own.write_text(own.read_text().replace("policy.toml", "shows.toml"))
 
     def path(self, name: str) -> str:
         return str(self.folder / name)
@@ -87,20 +97,35 @@ class Federation:
         """The engine `local`'s model of the sites that were in each round. Args: plan: with the seed of its trees."""
         return model_by_journal(self.folder, self.sites, plan)
 
-    def local_evaluation(self) -> bytes:
-        """The engine `local`'s evaluation of the run's model, with the same seed: the model with it on its account."""
+    def assert_evaluated(self) -> None:
+        """What was found is the engine `local`'s with the same seed, and so is the model with it on its account.
+
+        By site, of the one alone that shows its figures.
+        """
         sites = [f"--site={site}={self.path(site)}-held-out.csv" for site in self.sites]
         options = ("--epsilon", "2", "--seed", SEED, "--out", self.path("local.json"), "--json")
-        self.run("evaluate", self.path("model.json"), "--federated", *sites, *options)
-        return self.model("local.json")
+        with redirect_stdout(StringIO()) as said:
+            self.run("evaluate", self.path("model.json"), "--federated", *sites, *options, "--by=ward", "--by=site")
+        found, here = (loads(text) for text in (self.model("scores.json"), said.getvalue()))
+        assert self.model("evaluated.json") == self.model("local.json")
+        *others, shown = self.sites
+        assert here["groups"]["site"].keys() == set(self.sites) and found["sites_left_out"] == others
+        here["groups"]["site"] = {shown: here["groups"]["site"][shown]}
+        # As text, for NaN is not equal to itself.
+        for name in ("sites", "n_records", "scores", "groups"):
+            assert dumps(found[name]) == dumps(here[name])
 
 
 Builder = Callable[..., Federation]
 
 
 @pytest.fixture
-def in_files(tmp_path: Path) -> Builder:
-    """Build a federation: `n_sites`, `monitor`, fields of the plan's section `model` (two trees a round), timeouts."""
+def in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
+    """Build a federation: `n_sites`, `monitor`, fields of the plan's section `model` (two trees a round), timeouts.
+
+    Noise that nodes draw has the coordinator's seed, as in the engine `local`.
+    """
+    monkeypatch.setattr("hedgerow.app.node.SystemNoise", lambda entropy: SeededNoise(int(SEED)))
 
     def build(n_sites: int = 3, monitor: str = "", **plan: Any) -> Federation:
         return Federation(tmp_path / "federation", n_sites, monitor, plan)

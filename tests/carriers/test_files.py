@@ -266,7 +266,7 @@ def test_a_model_is_evaluated_by_files_and_paid_for_once(airlock: Airlock, monke
     monkeypatch.setattr(time, "time", lambda: now)
     while not (federation.folder / "evaluated.json").exists():
         airlock.step()
-    assert federation.model("evaluated.json") == federation.local_evaluation()
+    federation.assert_evaluated()
     n_files = len(airlock.files("coordinator", "request"))
     airlock.step()
     airlock.step()

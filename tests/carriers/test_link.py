@@ -387,16 +387,16 @@ def test_trees_that_the_sites_draw_are_the_local_engines(in_files: Callable[...,
 
 
 def test_a_model_is_evaluated_over_held_out_rows(office: Office) -> None:
-    """Trained, then evaluated: the local engine's numbers and account, and the model travels sealed only."""
+    """Trained, then evaluated, by group and by site: the local engine's numbers, and the model travels sealed only."""
     federation = office.federation  # type: ignore[attr-defined]
     run(federation, office)
     office.seen.clear()
     _, hub = run(federation, office, "evaluation.toml")
-    assert federation.model("evaluated.json") == federation.local_evaluation()
+    federation.assert_evaluated()
     told = json.loads(federation.model("scores.json"))
     assert told["sites"] == federation.sites and 0 < told["cost"]["epsilon_gdp"] <= 2 and "auc" in told["scores"]
     # The greeting does not invite: that takes one exchange more.
-    assert dict(hub.n_requests) == dict.fromkeys(federation.sites, 1 + 1 + 4 + 2 * 2 + 1)
+    assert dict(hub.n_requests) == dict.fromkeys(federation.sites, 1 + 1 + 4 + 2 * 4 + 1)
     for data in office.seen:
         assert parse(data).kind is not EnvelopeKind.GREETING or not open_messages(parse(data), b"")
         assert b'"trees"' not in data and head(MessageKind.EVALUATION) not in data
@@ -483,7 +483,7 @@ def test_a_node_evaluates_only_rows_and_models_that_its_owner_named(office: Offi
     for journal in federation.folder.glob("evaluated.json.*"):
         journal.unlink()
     run(federation, office, "evaluation.toml")
-    assert federation.model("evaluated.json") == federation.local_evaluation()
+    federation.assert_evaluated()
 
 
 def without(text: str, field: str) -> str:

@@ -154,12 +154,16 @@ def again_and_otherwise(scene: Scene, joining: dict[str, Process]) -> None:
     # The first run took all that the policies allow.
     for site in SITES:
         policy = scene.folder / f"{site}.policy.toml"
-        policy.write_text(policy.read_text(encoding="ascii").replace("max_epsilon = 4", "max_epsilon = 99"), "ascii")
+        shows = "site_figures = true\n" if site == SITES[0] else ""
+        text = policy.read_text(encoding="ascii").replace("max_epsilon = 4", f"{shows}max_epsilon = 99")
+        policy.write_text(text, "ascii")
         joining[site].signal(signal.SIGINT)
         assert joining[site].wait() == 130
         joining[site] = join(scene, site, "--held-out", f"{site}-held-out.csv")
-    evaluated = scene.start("evaluate", "study", "evaluate", "--epsilon", "1", *seed)
+    evaluated = scene.start("evaluate", "study", "evaluate", "--epsilon", "1", "--by", "site", "--json", *seed)
     assert evaluated.wait() == 0, "".join(evaluated.err)
+    found = json.loads("".join(evaluated.out))
+    assert list(found["groups"]["site"]) == [SITES[0]] and found["sites_left_out"] == list(SITES[1:])
     scene.wait_until(lambda: all(is_fetched(process) for process in joining.values()))
     model = (scene.folder / "wards" / "run-1" / "model.json").read_bytes()
     for site in SITES:

@@ -668,12 +668,13 @@ def evaluate(
     epsilon: float,
     number: int | None,
     noise: str,
+    by: Sequence[str],
     report: Callable[[FederatedEvaluation, list[str], Path], object],
 ) -> None:
     """Evaluate the model of a run, None for the newest, over the rows that the sites hold out, and hand it out.
 
     Args:
-        noise: as for `EvaluationTask`.
+        noise, by: as for `EvaluationTask`.
         report: is given what was found, and the model's file.
     """
     from hedgerow.app.coordinator import ModelFile, evaluate_over_nodes, hand_out
@@ -689,7 +690,7 @@ def evaluate(
         raise UsageError("study-no-run")
     model, coordinator = Model.load(place), options.coordinator()
     file = ModelFile(place, model, Path(journal_file(place, model)), quiet=options.quiet)
-    asked = prepare_evaluation(model, epsilon, None, noise)
+    asked = prepare_evaluation(model, epsilon, None, noise, by, coordinator.roster)
     report(*evaluate_over_nodes(coordinator, asked, model, file), place)
     hand_out(coordinator, place)
     _say_who_was_away(folder, number)

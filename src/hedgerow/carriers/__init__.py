@@ -75,6 +75,7 @@ class CoordinatorFile:
         model: to be evaluated, a file; "" where one is trained.
         epsilon, delta: what the evaluation may cost; a delta of 0 stands for the model's.
         noise: who adds the noise to an evaluation; "" for the sites (the plan says it for training).
+        by: columns by whose public groups it is evaluated as well, and "site" for single sites.
         roster, identity: as for `hedgerow coordinator`.
         out: the model file to write; "" for `model`, which is written again with the evaluation on its account.
         scores: where an evaluation's numbers are written as JSON; "" for the log only.
@@ -95,6 +96,7 @@ class CoordinatorFile:
     epsilon: float = define_field(number(0.0, math.inf, exclusive=True), 0.0)
     delta: float = define_field(number(0.0, 1.0, exclusive=True), 0.0)
     noise: str = define_field(one_of("distributed", "server"), "")
+    by: tuple[str, ...] = define_field(distinct_texts, ())
     out: str = define_field(text, "")
     scores: str = define_field(text, "")
     journal: str = define_field(text, "")
@@ -124,8 +126,8 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
     fault = ""
     if bool(found.plan) == bool(found.model):
         fault = "it names both a plan and a model, or neither: coordinator.plan trains, coordinator.model is evaluated"
-    elif found.plan and (not found.out or found.epsilon or found.delta or found.scores or found.noise):
-        fault = "training needs coordinator.out; epsilon, delta, noise and scores are for an evaluation"
+    elif found.plan and (not found.out or found.epsilon or found.delta or found.scores or found.noise or found.by):
+        fault = "training needs coordinator.out; epsilon, delta, noise, by and scores are for an evaluation"
     elif bool(found.by_files) != bool(found.listen):
         fault = "coordinator.by_files and coordinator.listen go together: some sites by files, the others by gRPC"
     elif found.model and not found.epsilon:

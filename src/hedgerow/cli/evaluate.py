@@ -45,9 +45,7 @@ def add_commands(commands: Any) -> None:
     add("--epsilon", type=above_zero, metavar="E", help="what this evaluation may cost")
     add("--federated", action="store_true", help="over sites that may not show their rows to each other")
     add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
-    text = "measure each public group of this feature as well, or with 'site' each site that allows it: another noisy "
-    text += "sum, within the same epsilon; repeat"
-    add("--by", action="append", default=[], metavar="COLUMN", help=text)
+    add_shared(add, "--by")
     add("--delta", type=float, metavar="D", help="the chance that it fails (default: the plan's)")
     add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
     add("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
@@ -143,11 +141,9 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         return
     # Extras: only a party that dials or listens needs grpc.
     from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, evaluate_over_nodes, hand_out
-    from hedgerow.transport.identities import read_roster
 
-    options = read_options(CoordinatorOptions, arguments)
-    names = [site.name for site in read_roster(Path(options.roster)).sites]
-    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, arguments.noise or "", arguments.by, names)
+    options, noise = read_options(CoordinatorOptions, arguments), arguments.noise or ""
+    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, noise, arguments.by, options.roster)
     journal = Path(arguments.journal or journal_file(out, model))
     file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
     found, sites = evaluate_over_nodes(options, asked, model, file)

@@ -110,6 +110,13 @@ SHARED: dict[str, dict[str, Any]] = {
         "help": "go on though so many of the table's rows are left out (0.1)",
     },
     "--evaluation": {"metavar": "FILE", "help": "what `hedgerow evaluate --federated --json` printed of this model"},
+    "--by": {
+        "action": "append",
+        "default": [],
+        "metavar": "COLUMN",
+        "help": "measure each public group of this feature as well, or with 'site' each site that allows it: another "
+        "noisy sum, within the same epsilon; repeat",
+    },
     "--roster": {"metavar": "ROSTER", "help": "who takes part, and by which keys"},
     "--identity": {"metavar": "FILE", "help": "the coordinator's .private.json"},
     "--connect": {"required": True, "metavar": "HOST:PORT", "help": "the coordinator"},

@@ -97,6 +97,7 @@ def _add_runs(actions: Any) -> None:
     add("--epsilon", type=above_zero, required=True, metavar="E", help="what this evaluation may cost")
     add("--run", type=whole(1), metavar="N", help="the run whose model it is (the newest)")
     add("--noise", choices=("distributed", "server"), help="as for `hedgerow evaluate` (distributed)")
+    add_shared(add, "--by")
     _add_run(add)
     text = "ask the sites for statistics of the plan's columns, as far as their policies allow (surveys = true)"
     add = add_command(actions, "survey", survey, text)
@@ -203,7 +204,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
         show(found, sites, place, None, is_seeded=arguments.seed is not None, as_json=arguments.json)
 
-    study.evaluate(_options(arguments), arguments.epsilon, arguments.run, arguments.noise or "", report)
+    noise, by = arguments.noise or "", arguments.by
+    study.evaluate(_options(arguments), arguments.epsilon, arguments.run, noise, by, report)
 
 
 def survey(arguments: argparse.Namespace) -> None:
