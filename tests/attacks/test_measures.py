@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.special import ndtr
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 
-from hedgerow.attacks.inference import Products, infer_from_scores, infer_from_sums, measure_found, reconstruct
+from hedgerow.attacks.inference import (
+    Products,
+    infer_from_scores,
+    infer_from_sums,
+    measure_found,
+    reconstruct,
+    weigh_draws,
+)
 from hedgerow.attacks.measures import Bound, find_auc, find_rate, separate
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 
@@ -90,6 +97,45 @@ def test_the_test_by_sums_is_the_likelihood_ratio(seed: int, n: int, length: int
         weights = np.linalg.solve(covariance, vectors[one])
         assert ratios[one] == pytest.approx(weights @ (released - others.sum(axis=0) / 2 - vectors[one] / 2), abs=1e-8)
         assert power[one] == pytest.approx(weights @ vectors[one], abs=1e-8)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32), n=st.integers(1, 8), rate=st.floats(0.01, 1), chance=st.sampled_from([0.5, 1.0]))
+def test_a_draw_is_weighed_by_the_two_densities(seed: int, n: int, rate: float, chance: float) -> None:
+    """Of a secret sample: the density with the candidate, drawn or not, over that without, each written out.
+
+    What the candidate would add need not be what it adds as one of the others: who tells two values of a cell asks so.
+    """
+    random, sigma, length = np.random.default_rng(seed), 0.7, 3
+    crowd, released = random.normal(0, 1, (n, length)), random.normal(0, 2, length)
+    values = crowd + random.normal(0, 1, (n, length))
+    found = weigh_draws(values, crowd, crowd, released, sigma, rate, chance)
+    share = rate * chance
+    for one in range(n):
+        others = np.delete(crowd, one, axis=0)
+        covariance = sigma**2 * np.eye(length) + share * (1 - share) * others.T @ others
+        mean = share * others.sum(axis=0)
+        out, drawn = (
+            multivariate_normal.pdf(released, mean + own, covariance) for own in (np.zeros(length), values[one])
+        )
+        assert found[one] == pytest.approx(math.log((1 - rate) + rate * drawn / out), abs=1e-6)
+
+
+def test_who_weighs_draws_tells_more_than_who_takes_them_for_noise() -> None:
+    """Members of samples of a tenth, in sums whose noise is less than one record: the draws say who was there."""
+    random, n, rate = np.random.default_rng(4), 30, 0.1
+    present = random.random((20, n)) < 0.5
+    areas = dict[bool, float]()
+    for weighs in (False, True):
+        ratios = []
+        for members in present:
+            products = Products(n, has_samples=weighs)
+            for _ in range(30):
+                vectors, drawn = random.normal(0, 1, (n, 20)), members & (random.random(n) < rate)
+                products.add(vectors, drawn @ vectors + random.normal(0, 0.3, 20), 0.3, rate)
+            ratios.append(infer_from_sums(products)[0])
+        areas[weighs] = find_auc(np.array(ratios), present)
+    assert areas[False] < 0.9 < areas[True]
 
 
 def test_scores_tell_members_from_shadow_models() -> None:

@@ -24,6 +24,7 @@ from hedgerow.attacks.inference import (
     infer_from_sums,
     measure_found,
     reconstruct,
+    weigh_draws,
 )
 from hedgerow.attacks.measures import Bound, Figure, Separation, separate
 from hedgerow.client.node import Node
@@ -429,24 +430,20 @@ def collect_products(
     Args:
         progress, step_of: what is told how far it is, and the name of it all there.
     """
-    sources = {"releases": Products(len(candidates))}
+    sources = {"releases": Products(len(candidates), has_samples=any(step.rate < 1 for step in steps))}
     if has_weights:
         sources["model file"] = Products(len(candidates))
     for at, (step, vectors) in enumerate(target.replay(steps, candidates), 1):
         progress(f"{step_of}, release {at} of {len(steps)}")
-        # Where half of all candidates are drawn with a chance, who was drawn is noise as well.
-        drawn = step.rate * (1 - step.rate) / 2
-        least = (step.sigma or EXACT * step.unit) ** 2
-        sigma = np.sqrt(least + drawn * (vectors**2).sum(axis=0))
-        sources["releases"].add(vectors * step.rate, step.released.astype(np.float64), sigma)
+        sigma = step.sigma or EXACT * step.unit
+        sources["releases"].add(vectors, step.released.astype(np.float64), sigma, step.rate)
         if has_weights and isinstance(step.query, LeafSums):
             loss, n_trees = target.settings.loss(target.plan), step.query.trees.n_trees
             own = leaf_weights(vectors.astype(np.int64).reshape(-1), loss, len(vectors) * n_trees).astype(np.float64)
             own = own.reshape(len(vectors), -1)
             weights = leaf_weights(step.released, loss, n_trees).reshape(-1).astype(np.float64)
             n_summed = step.query.length / len(weights) - (0 if loss.counts_classes else max(1, loss.n_outputs))
-            sigma = np.sqrt(n_summed * least + drawn * (own**2).sum(axis=0))
-            sources["model file"].add(own * step.rate, weights, sigma)
+            sources["model file"].add(own, weights, sigma * math.sqrt(n_summed), step.rate)
     return sources
 
 
@@ -496,7 +493,7 @@ def _measure_signal(
     is_local = target.plan.privacy.noise == "local"
     totals: dict[str, _KindTotals] = defaultdict(lambda: _KindTotals(np.zeros(end)))
     excess, is_additive = 0.0, True
-    gaps, leans = np.zeros(len(altered)), np.zeros(len(altered))
+    gaps, ratios = np.zeros(len(altered)), np.zeros(len(altered))
     for at, (step, vectors) in enumerate(target.replay(steps, candidates)):
         progress(f"Signal of single units: release {at + 1} of {len(steps)}")
         spent, added = step.measure_spending(vectors[:end]), vectors[:n].sum(axis=0)
@@ -511,10 +508,16 @@ def _measure_signal(
         if step.is_sum and step.sigma:
             kind.squares += float((noise**2).sum()) / step.sigma**2
             kind.n_noised += len(noise)
-        sigma = step.sigma or EXACT * step.unit
-        apart = (vectors[first] - vectors[end:]) * step.rate / sigma
+        # The log-likelihood ratio of the true value against the other, and the squared distance that decides it.
+        sigma, crowd, released = step.sigma or EXACT * step.unit, vectors[:n], step.released.astype(np.float64)
+        spread = np.sqrt(sigma**2 + step.rate * (1 - step.rate) * (crowd**2).sum(axis=0))
+        apart = (vectors[first] - vectors[end:]) * step.rate / spread
         gaps += (apart**2).sum(axis=1)
-        leans += apart @ (noise / sigma)
+        if step.rate == 1:
+            ratios += apart @ (noise / sigma) + (apart**2).sum(axis=1) / 2
+        else:
+            for values, sign in ((vectors[first], 1), (vectors[end:], -1)):
+                ratios += sign * weigh_draws(values, vectors[first], crowd, released, sigma, step.rate, 1.0)
     claimed = sum(kind.charged for kind in totals.values())
     shares = np.sum([kind.spent for kind in totals.values()], axis=0) / claimed
     kinds = []
@@ -528,14 +531,12 @@ def _measure_signal(
     known = None if is_local or not all(step.is_sum for step in steps) else is_additive
     told = float(shares[:n].mean()), float(shares[:n].max()), float(shares[n:].max())
     signal = Signal(n, *told, excess, known, tuple(kinds))
-    return signal, _judge_columns(altered, gaps, leans), outcome
+    return signal, _judge_columns(altered, gaps, ratios), outcome
 
 
-def _judge_columns(altered: Sequence[tuple[str, int, SiteData]], gaps: Floats, leans: Floats) -> tuple[Attribute, ...]:
+def _judge_columns(altered: Sequence[tuple[str, int, SiteData]], gaps: Floats, ratios: Floats) -> tuple[Attribute, ...]:
     """How often a likelihood ratio names the true one of two values, by column, and how often it should on average."""
     columns = np.array([column for column, _, _ in altered])
-    # The log-likelihood ratio of the true value against the other: <v - v', noise> + |v - v'|² / 2.
-    ratios = leans + gaps / 2
     right, chances = np.where(ratios == 0, 0.5, ratios > 0), ndtr(np.sqrt(gaps) / 2)
     found = []
     for column in dict.fromkeys(columns.tolist()):
