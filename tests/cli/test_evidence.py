@@ -157,9 +157,14 @@ def test_every_part_is_what_a_command_prints(
     }
     ledger = json.loads(model.read_text())["ledger"]["releases"]
     assert sum(line["releases"] for line in content["ledger"]) == len(ledger) == report["n_releases"]
-    for line in content["ledger"]:
-        same = [each for each in ledger if (each["kind"], each["sigma"]) == (line["kind"], line["sigma"])]
-        assert line["noise_multiplier"] == line["sigma"] / line["sensitivity"] and len(same) >= line["releases"]
+    # No two lines read the same, and what each says of its releases is so of every one of them.
+    lines = {(own["kind"], own["noise"], f"{own['noise_multiplier_at_least']:.4g}"): own for own in content["ledger"]}
+    assert len(lines) == len(content["ledger"])
+    for each in ledger:
+        ratio = each["sigma"] / each["sensitivity"]
+        line = lines[each["kind"], each["event"]["type"], f"{ratio:.4g}"]
+        assert each["sensitivity"] <= line["sensitivity_at_most"] and each["sigma"] >= line["sigma_at_least"]
+        assert ratio >= line["noise_multiplier_at_least"]
     assert content["evaluation"] == json.loads(evaluation.read_text())
     assert content["attack"] == json.loads((pack / "attack.json").read_text())
     delta = str(report["delta"])
@@ -309,6 +314,21 @@ def test_an_account_by_a_library_is_not_counted_again_by_it(
         _, content = gather(ledger, accountant=accountant)
         assert content["report"]["accounted_by"] == accountant
         assert {line["by"] for line in content["recount"] if "epsilon" in line} == counted
+
+
+def test_a_recalibrated_model_is_said_to_have_been_updated(
+    gather: Callable[..., tuple[Model, dict[str, Any]]],
+) -> None:
+    """Who reads the card or the account hears of level and slope that came after the training, and only then."""
+    training = read_ledger(DiscreteGaussianEvent(30.0, 3000, 4)).releases
+    later = replace(training[0], purpose="1/ScoreBins/recalibration", kind="ScoreBins", round=1)
+    answers, pages = [], []
+    for ledger in (Ledger(training), Ledger((*training, later))):
+        model, content = gather(ledger)
+        answers.append({line["item"]: line["answer"] for line in content["model_card"]})
+        pages.append(render_evidence(model, content))
+    assert all(answers[0][item] != answers[1][item] for item in ("12f", "24"))
+    assert ["<dt>recalibrated</dt>" in page for page in pages] == [False, True]
 
 
 def test_contents_are_in_the_order_of_the_page(pack: Path) -> None:

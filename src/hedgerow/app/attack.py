@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from hedgerow.app.document import render_document, render_figures, render_section, render_text
+from hedgerow.app.document import render_document, render_figures, render_text
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, alarm, json_text, note, number, print_facts, width, wrap_text
 from hedgerow.app.progress import follow_steps
 from hedgerow.app.statistics import Sheet, print_sheet, render_sheet
@@ -128,15 +128,19 @@ def list_attack_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def render_attack(found: Mapping[str, Any], subject: str) -> str:
-    """The page of what `describe_attack` gives: figures, findings, a table for each attack, a warning where private."""
-    body = [
-        render_text(PRIVATE, "void") if found["private"] else render_text(MADE),
+    """The page of what `describe_attack` gives, with a warning where it is private."""
+    note = render_text(PRIVATE, "void") if found["private"] else render_text(MADE)
+    return render_document("Attacks on a model's own runs", subject, [note, *render_figures_of_attack(found)])
+
+
+def render_figures_of_attack(found: Mapping[str, Any]) -> list[str]:
+    """The same as parts of a page, without the warning: figures, findings, a table for each attack."""
+    return [
         render_figures(list_attack_facts(found)),
         *(render_text(f"Against the ledger: {finding}.", "void") for finding in found["findings"]),
-        *(render_section(sheet.title, [render_sheet(sheet)]) for sheet in build_attack_sheets(found)),
+        *(part for sheet in build_attack_sheets(found) for part in (render_text(sheet.title), render_sheet(sheet))),
         render_text(EXPLANATION, "muted"),
     ]
-    return render_document("Attacks on a model's own runs", subject, body)
 
 
 def print_attack(found: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from string import Template
 from typing import Any
 
 from hedgerow import __version__
-from hedgerow.app.attack import EXPLANATION, build_attack_sheets, list_attack_facts, render_attack
+from hedgerow.app.attack import render_attack, render_figures_of_attack
 from hedgerow.app.document import (
     render_contents,
     render_document,
@@ -31,14 +31,12 @@ from hedgerow.app.document import (
     render_table,
     render_text,
 )
-from hedgerow.app.evaluation import format_title
 from hedgerow.app.inputs import join_names
 from hedgerow.app.output import json_text, number
 from hedgerow.app.recount import recount_ledger
 from hedgerow.app.report import (
     Content,
     list_importances,
-    list_scores,
     pick_facts,
     read_evaluation,
     read_printed,
@@ -46,9 +44,7 @@ from hedgerow.app.report import (
     render_performance,
     render_promise,
 )
-from hedgerow.app.statistics import render_sheet
 from hedgerow.client.budget import BudgetBook
-from hedgerow.evaluation.sums import BY_SITE
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.privacy.ledger import EVALUATION_KINDS
 from hedgerow.privacy.outlook import outlook_facts
@@ -127,17 +123,19 @@ def gather_evidence(
 
 
 def _group_releases(ledger: Iterable[Mapping[str, Any]]) -> list[Content]:
-    """Releases of one kind, noise and sensitivity, in one line each, in the order of the first of them."""
-    groups: dict[tuple[Any, ...], int] = {}
-    for release in ledger:
-        key = release["kind"], release["event"]["type"], release["sensitivity"], release["sigma"]
-        groups[key] = groups.get(key, 0) + 1
+    """Releases whose kind, noise and noise multiplier read the same, in a line each, in the order of the first."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for own in ledger:
+        key = own["kind"], own["event"]["type"], number(own["sigma"] / own["sensitivity"], 4)
+        groups.setdefault(key, []).append(own)
     return [
         {
-            "kind": kind, "noise": noise, "releases": count, "sensitivity": sensitivity, "sigma": sigma,
-            "noise_multiplier": sigma / sensitivity,
+            "kind": kind, "noise": noise, "releases": len(own),
+            "sensitivity_at_most": max(each["sensitivity"] for each in own),
+            "sigma_at_least": min(each["sigma"] for each in own),
+            "noise_multiplier_at_least": min(each["sigma"] / each["sensitivity"] for each in own),
         }
-        for (kind, noise, sensitivity, sigma), count in groups.items()
+        for (kind, noise, _), own in groups.items()
     ]  # fmt: skip
 
 
@@ -157,7 +155,7 @@ def _describe_software() -> Content:
 
 def _describe(model: Model, content: Content) -> dict[str, str]:
     """What the sentences of `evidence.toml` name."""
-    plan, report, evaluation = model.plan, model.report, content["evaluation"]
+    plan, report = model.plan, model.report
     facts = dict(content["facts"])
     label = plan.label
     whom = "a record" if report.unit == "record" else f"a {report.unit}"
@@ -165,11 +163,6 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
     trees = f"{model.ensemble.n_trees} trees" if model.ensemble.n_trees else "no tree"
     n_evaluated = sum(release.kind in EVALUATION_KINDS for release in model.ledger)
     evaluated = "It was evaluated on rows that sites gave for it." if n_evaluated else "It was not evaluated by sites."
-    scores = [] if evaluation is None else list_scores(evaluation)
-    groups, has_sites = (evaluation or {}).get("groups", {}), "sites_left_out" in (evaluation or {})
-    by = join_names(f"by {name}" for name in groups if not (has_sites and name == BY_SITE))
-    performance = "; ".join(f"{name} {value} [{low}, {high}]" for name, value, low, high in scores)
-    names = ", ".join(format_title(name) for name in (evaluation or {"scores": {}})["scores"])
     counts = [line for line in content["recount"] if "epsilon" in line]
     recounted = "; ".join(f"{line['epsilon']:.6g} by {line['by']}" for line in counts)
     origin = content["report"].get("taken_as_public", {}).get("n_records", {}).get("origin", "declared")
@@ -188,18 +181,11 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
         "n_records_origin": origin,
         "outlook": "; ".join(f"{name}: {text}" for name, text in outlook_facts(plan)),
         "method": f"{plan.model.algorithm}, {trees}.",
-        "measures": f"{names}, with intervals that count the noise." if names else "None are in this pack.",
-        "performance": performance or "No figures are in this pack.",
-        "by_group": f"In groups {by}: see How well it predicts." if by else "No figures by group are in this pack.",
-        "by_site": "By site: see How well it predicts." if has_sites else "No figures by site are in this pack.",
         "evaluated": evaluated,
-        "evaluated_on": f"Evaluation: about {scores[0][1]} records [{scores[0][2]}, {scores[0][3]}]." if scores else "",
-        "output": {
-            "probabilities": "A probability of each class; the program's predicted class is the likeliest one, and no "
-            "other threshold was chosen.",
-            "values": "A number within the label's bounds.",
-            "survival": "A risk, and chances to be without the event at the end of each interval.",
-        }[label.kind.predicts],
+        "updated": "After its training the model was given the level and slope of one site's rows, for rows like those."
+        if report.n_recalibrations
+        else "By this file the model was not updated after its training.",
+        "output": read_words()["output"][label.kind.predicts],
         "bound": bound,
         "promise": "The promise does not depend on it: it holds against anyone who sees the file, whatever they know"
         f"{', ' + report.condition if report.authors else ''}."
@@ -210,8 +196,6 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
         "n_releases": f"{report.n_releases:,}",
         "n_choices": str(report.n_choices),
         "n_groups": str(report.n_groups),
-        "before": "see the budget book on this page." if content["budget"] else "none are in this pack.",
-        "attacks": f"{'Figures' if content['attack'] else 'No figures'} of attacks are on this page.",
         "recounted": recounted or "none of them could.",
         "agreed_digest": content["model"]["agreed_digest"],
         "model_file": content["model"]["file"],
@@ -316,10 +300,10 @@ def render_evidence(model: Model, content: Content) -> str:
     parts: dict[str, list[str]] = {
         "promise": render_promise(content),
         "account": [
-            render_facts(pick_facts(content["facts"], "releases")),
+            render_facts(pick_facts(content["facts"], "releases", "recalibrated")),
             _render_table("Releases", content["ledger"]),
             render_text(notes["recount"]),
-            render_table("Counted by others, beside Hedgerow's figure", ("by", "epsilon"), _list_counts(content)),
+            render_table("Counted again, beside Hedgerow's figure", ("by", "epsilon"), _list_counts(content)),
         ],
         "trust": [
             render_table("Who sees what", _SEEN, content["trust"]["rows"]),
@@ -399,10 +383,7 @@ def _render_attack(content: Content, notes: Mapping[str, str]) -> list[str]:
     is_private = attack.get("private", True) is not False
     note = render_text(notes["attack"], "void") if is_private else render_text(notes["attack_public"])
     other = [] if attack.get("plan_digest") in own else [render_text(notes["attack_other"], "void")]
-    findings = [render_text(f"Against the ledger: {finding}.", "void") for finding in attack["findings"]]
-    sheets = [part for sheet in build_attack_sheets(attack) for part in (render_text(sheet.title), render_sheet(sheet))]
-    facts = render_facts(list_attack_facts(attack))
-    return [note, *other, facts, *findings, *sheets, render_text(EXPLANATION, "muted")]
+    return [note, *other, *render_figures_of_attack(attack)]
 
 
 def _list_counts(content: Content) -> list[tuple[str, str]]:

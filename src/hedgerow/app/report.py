@@ -40,6 +40,12 @@ _ENDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "concordance": (0.0, 1.0), "
 """Between which a measure lies; all others are at least 0."""
 
 
+_PROMISED = (
+    "epsilon spent", "protects", "neighbouring data", "made by", "in words", "rows of a person", "lines of a CSV",
+    "one run",
+)  # fmt: skip
+
+
 def read_words() -> Content:
     """The words of the pages of a model, from `evidence.toml`."""
     return tomllib.loads(resources.files("hedgerow.app").joinpath("evidence.toml").read_text(encoding="utf-8"))
@@ -132,21 +138,11 @@ def render_promise(content: Content) -> list[str]:
     )
     figures = [("guarantee", guarantee), ("epsilon", dict(content["facts"])["epsilon spent"].split(" ")[0])]
     figures += [("delta", f"{report['delta']:.3g}"), ("protects", report["unit"])]
-    names = (
-        "epsilon spent",
-        "protects",
-        "neighbouring data",
-        "made by",
-        "in words",
-        "rows of a person",
-        "lines of a CSV",
-        "one run",
-    )
     return [
         render_figures(figures),
         *(render_text(f"Void: {reason}.", "void") for reason in report["voided_by"]),
         *(render_text(f"Warning: {warning}.", "void") for warning in report["warnings"]),
-        render_facts(pick_facts(content["facts"], *names)),
+        render_facts(pick_facts(content["facts"], *_PROMISED)),
     ]
 
 

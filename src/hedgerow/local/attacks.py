@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
+from scipy.stats import hypergeom
 
 from hedgerow.attacks.inference import (
     Products,
@@ -371,28 +372,27 @@ def _tell_members(
     n, of_row = len(pool), np.repeat(np.arange(len(pool)), [len(unit) for unit in pool])
     candidates, rows = target.select_rows(pool), np.concatenate(pool)
     # Candidates that are alike in every cell are of one kind.
-    every = [rows.codes.tobytes() + rows.labels.tobytes() for rows in candidates]
+    every = [own.codes.tobytes() + own.labels.tobytes() for own in candidates]
     if candidates[0].places is not None:
-        every = [key + np.asarray(rows.all_places()).tobytes() for key, rows in zip(every, candidates, strict=True)]
+        every = [key + np.asarray(own.all_places()).tobytes() for key, own in zip(every, candidates, strict=True)]
     kinds = np.unique(np.array(every, dtype=object), return_inverse=True)[1]
     n_shadows, n_targets, n_runs = n_models
     present = random.random((n_targets + n_shadows, n)) < 0.5
     signals, told, powers = [], [], []
     found = defaultdict(list)
     for model, inside in enumerate(present):
-        text = f"Membership: model {model + 1} of {len(present)}"
-        progress(text)
+        progress(f"Membership: model {model + 1} of {len(present)}")
         steps, outcome = target.run([unit for unit, is_in in zip(pool, inside, strict=True) if is_in])
         signals.append(target.compute_signals(outcome.ensemble)[rows])
         if model >= n_runs:
             continue
         has_weights = outcome.ensemble.leaf_weights is not None
-        sources = collect_products(target, steps, candidates, progress, text, has_weights=has_weights)
+        sources = collect_products(target, steps, candidates, has_weights=has_weights)
         ratios, power = infer_from_sums(sources["releases"])
         told.append(ratios)
         powers.append(power)
         for source, products in sources.items():
-            found[source].append(_rebuild(products, kinds, inside, random))
+            found[source].append(_rebuild(products, kinds, inside))
     shown, members = np.array(signals), present[n_targets:, of_row]
     by_row = infer_from_scores(shown[n_targets:], members, shown[:n_targets])
     scores = np.add.reduceat(by_row, np.flatnonzero(np.diff(of_row, prepend=-1)), axis=1)
@@ -417,24 +417,13 @@ def _tell_members(
 
 
 def collect_products(
-    target: Target,
-    steps: Sequence[ObservedRelease],
-    candidates: Sequence[SiteData],
-    progress: Progress = lambda text: None,
-    step_of: str = "Releases",
-    *,
-    has_weights: bool,
+    target: Target, steps: Sequence[ObservedRelease], candidates: Sequence[SiteData], *, has_weights: bool
 ) -> dict[str, Products]:
-    """The products of what candidates add to all releases, and to the weights of leaves that a model file has.
-
-    Args:
-        progress, step_of: what is told how far it is, and the name of it all there.
-    """
+    """The products of what candidates add to all releases, and to the weights of leaves that a model file has."""
     sources = {"releases": Products(len(candidates), has_samples=any(step.rate < 1 for step in steps))}
     if has_weights:
         sources["model file"] = Products(len(candidates))
-    for at, (step, vectors) in enumerate(target.replay(steps, candidates), 1):
-        progress(f"{step_of}, release {at} of {len(steps)}")
+    for step, vectors in target.replay(steps, candidates):
         sigma = step.sigma or EXACT * step.unit
         sources["releases"].add(vectors, step.released.astype(np.float64), sigma, step.rate)
         if has_weights and isinstance(step.query, LeafSums):
@@ -447,34 +436,19 @@ def collect_products(
     return sources
 
 
-def _rebuild(
-    products: Products, kinds: NDArray[np.intp], inside: Bools, random: np.random.Generator, n_chances: int = 100
-) -> tuple[float, float, float, float]:
-    """Shares of a table's records and of its unique ones that are found, and what chance finds in so many guesses."""
+def _rebuild(products: Products, kinds: NDArray[np.intp], inside: Bools) -> tuple[float, float, float, float]:
+    """Shares of a table's records and of its unique ones that are found, and that as many draws find on average."""
     first = np.unique(kinds, return_index=True)[1]
     truth, all_kinds = np.bincount(kinds[inside], minlength=len(first)), np.bincount(kinds)
     distinct = Products(len(first))
     distinct.gram, distinct.matches = products.gram[np.ix_(first, first)], products.matches[first]
     n_records = int(inside.sum())
     share, unique = measure_found(reconstruct(distinct, n_records), truth)
-    every = np.repeat(np.arange(len(first)), all_kinds)
-    guesses = [
-        np.bincount(random.permutation(every)[:n_records], minlength=len(first)).astype(np.int64)
-        for _ in range(n_chances)
-    ]
-    chance, unique_chance = np.nanmean([measure_found(guess, truth) for guess in guesses], axis=0)
-    return share, unique, float(chance), float(unique_chance)
-
-
-@dataclass
-class _KindTotals:
-    """Of the releases of one kind: how many, what they are charged, what each unit spends, and the noise's squares."""
-
-    spent: Floats
-    n_releases: int = 0
-    charged: float = 0.0
-    squares: float = 0.0
-    n_noised: int = 0
+    # Of a kind more than so many are drawn with these chances; unique ones are those that are there once.
+    drawn = [hypergeom.sf(count, len(kinds), all_kinds[truth > count], n_records) for count in range(max(truth))]
+    once = hypergeom.sf(0, len(kinds), all_kinds[truth == 1], n_records)
+    chance = sum(float(own.sum()) for own in drawn) / max(1, n_records)
+    return share, unique, chance, float(once.mean()) if len(once) else math.nan
 
 
 def _measure_signal(
@@ -491,7 +465,7 @@ def _measure_signal(
     candidates = [*own, *corners, *(data for _, _, data in altered)]
     n, end = len(own), len(own) + n_corners
     is_local = target.plan.privacy.noise == "local"
-    totals: dict[str, _KindTotals] = defaultdict(lambda: _KindTotals(np.zeros(end)))
+    by_kind = defaultdict(list)
     excess, is_additive = 0.0, True
     gaps, ratios = np.zeros(len(altered)), np.zeros(len(altered))
     for at, (step, vectors) in enumerate(target.replay(steps, candidates)):
@@ -501,13 +475,8 @@ def _measure_signal(
         if step.is_sum and not is_local:
             is_additive &= bool((added == step.exact).all())
         noise = step.released - added * step.rate
-        kind = totals[step.query.purpose.kind]
-        kind.n_releases += 1
-        kind.charged += step.claimed
-        kind.spent += spent
-        if step.is_sum and step.sigma:
-            kind.squares += float((noise**2).sum()) / step.sigma**2
-            kind.n_noised += len(noise)
+        seen = noise / step.sigma if step.is_sum and step.sigma else np.zeros(0)
+        by_kind[step.query.purpose.kind].append((step.claimed, spent, float((seen**2).sum()), len(seen)))
         # The log-likelihood ratio of the true value against the other, and the squared distance that decides it.
         sigma, crowd, released = step.sigma or EXACT * step.unit, vectors[:n], step.released.astype(np.float64)
         spread = np.sqrt(sigma**2 + step.rate * (1 - step.rate) * (crowd**2).sum(axis=0))
@@ -518,19 +487,21 @@ def _measure_signal(
         else:
             for values, sign in ((vectors[first], 1), (vectors[end:], -1)):
                 ratios += sign * weigh_draws(values, vectors[first], crowd, released, sigma, step.rate, 1.0)
-    claimed = sum(kind.charged for kind in totals.values())
-    shares = np.sum([kind.spent for kind in totals.values()], axis=0) / claimed
+    totals = {name: [sum(each) for each in zip(*releases, strict=True)] for name, releases in by_kind.items()}
+    claimed = sum(charged for charged, *_ in totals.values())
+
+    def tell(shares: Floats) -> tuple[float, float, float]:
+        return float(shares[:n].mean()), float(shares[:n].max()), float(shares[n:].max())
+
     kinds = []
-    for name, kind in totals.items():
-        spent, size = kind.spent / kind.charged, kind.n_noised
+    for name, (charged, spent, squares, size) in totals.items():
         # The mean square of Gaussian noise has the variance 2 / n, of Laplace noise 5 / n.
         error = math.sqrt((5 if "Pure" in name else 2) / size) if size else math.nan
-        noise = kind.squares / size if size else math.nan
-        told = float(spent[:n].mean()), float(spent[:n].max()), float(spent[n:].max())
-        kinds.append(KindSignal(name, kind.n_releases, kind.charged / claimed, *told, noise, error))
+        noise = squares / size if size else math.nan
+        kinds.append(KindSignal(name, len(by_kind[name]), charged / claimed, *tell(spent / charged), noise, error))
     known = None if is_local or not all(step.is_sum for step in steps) else is_additive
-    told = float(shares[:n].mean()), float(shares[:n].max()), float(shares[n:].max())
-    signal = Signal(n, *told, excess, known, tuple(kinds))
+    every = tell(sum(spent for _, spent, *_ in totals.values()) / claimed)
+    signal = Signal(n, *every, excess, known, tuple(kinds))
     return signal, _judge_columns(altered, gaps, ratios), outcome
 
 
