@@ -173,12 +173,15 @@ def test_a_query_reads_persons_and_nothing_else(dialect: str, definition: dict[s
 
 
 def test_a_row_is_what_the_definition_says(tmp_path: Path) -> None:
-    """Index date, window, units, ages, counts, and who is left out because nobody knows their outcome."""
+    """Index date, window, units, ages, counts, and who is left out because nobody knows their outcome.
+
+    A year of birth that is none is its person's alone: it does not end the query of all.
+    """
     usual = {"sex": 8532, "written": "F", "born": 1960, "periods": [(0, 700)], "conditions": [(2, 400), (1, 450)],
              "drugs": [], "visits": [], "values": [], "deaths": [], "entries": []}  # fmt: skip
     persons = [
         usual | {"drugs": [(10, 369)], "visits": [(31, 35), (30, 400), (30, 501)], "values": [(30, 90.0, 8840)]},
-        usual | {"sex": 0, "drugs": [(10, 370), (11, 401)], "visits": [(31, 34), (30, 500)],
+        usual | {"sex": 0, "born": -(2**31), "drugs": [(10, 370), (11, 401)], "visits": [(31, 34), (30, 500)],
                  "values": [(100, 5.0, 8753), (100, 80.0, 8840), (300, 7.0, 1), (401, 9.0, 0)]},
         usual | {"values": [(390, 5.0, 8753), (380, 100.0, 8840)], "periods": [(0, 499)]},
         usual | {"conditions": [(3, 400)]},
@@ -191,7 +194,7 @@ def test_a_row_is_what_the_definition_says(tmp_path: Path) -> None:
     assert by_person(list(zip(*columns, strict=True))) == {
         # age, sex, glucose, drugged, visits, outcome; the third was not followed for 100 days, the last not before.
         0: (61, "female", None, 0, 2, 0),
-        1: (61, "F", 90.0, 1, 0, 1),
+        1: (2021 + 2**31, "F", 90.0, 1, 0, 1),
     }
 
 

@@ -153,7 +153,9 @@ class _Compiler:
 
     def _compile_person(self, column: OmopColumn) -> str:
         if column.value == "age":
-            return f"CAST({self._dialect.year.format(a='i.index_date')} - p.year_of_birth AS INTEGER)"
+            # Of a type that holds any: a year that is none would end the query, and so leave out everybody's rows.
+            born = f"CAST(p.year_of_birth AS {self._dialect.number})"
+            return f"{self._dialect.year.format(a='i.index_date')} - {born}"
         source = f"CAST(p.gender_source_value AS {self._dialect.text})"
         return f"CASE p.gender_concept_id WHEN {_FEMALE} THEN 'female' WHEN {_MALE} THEN 'male' ELSE {source} END"
 
