@@ -67,11 +67,8 @@ class Office:
         self.bend: Callable[[int, bytes, Callable[[], bytes]], Fetched | None] = self.plainly
         self._n_letters = 0
 
-    def nodes(self) -> Sequence[int]:
-        return sorted(set(self.places) - self.away)
-
-    def site_at(self, node: int) -> str:
-        return ""
+    def nodes(self) -> dict[int, str]:
+        return dict.fromkeys(set(self.places) - self.away, "")
 
     def push(self, letters: Sequence[tuple[int, bytes]]) -> list[str | None]:
         numbers: list[str | None] = []
@@ -576,11 +573,8 @@ class OneNode:
         self._identity, self._replies = identity, list[Fetched]()
         self.kinds: list[EnvelopeKind] = []
 
-    def nodes(self) -> Sequence[int]:
-        return [FIRST_NODE]
-
-    def site_at(self, node: int) -> str:
-        return ""
+    def nodes(self) -> dict[int, str]:
+        return {FIRST_NODE: ""}
 
     def push(self, letters: Sequence[tuple[int, bytes]]) -> list[str | None]:
         for _, data in letters:

@@ -14,7 +14,6 @@ from hedgerow.client.setup import (
     LoadRows,
     NodeSetup,
     no_held_out_rows,
-    no_raw_rows,
     no_training_rows,
     read_early,
     tell_about_more_rows,
@@ -83,7 +82,7 @@ def make_loader(
 def make_raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Callable[[Asked], RawSite]:
     """How the raw cells of the rows to train on are read, once a survey asks for them."""
     if data is None:
-        return no_raw_rows
+        return no_training_rows
     place = data if query is None else f"{data}#{query}"
     name = "The query's result" if is_url(place) else Path(file_path(place)).name
 

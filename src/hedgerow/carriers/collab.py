@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextvars
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -46,13 +46,9 @@ class CollabCarrier:
         self._pool = ThreadPoolExecutor(_THREADS)
         self._calls: dict[str, Future[bytes]] = {}
 
-    def nodes(self) -> Sequence[int]:
-        """See `Carrier.nodes`."""
-        return range(len(self._clients))
-
-    def site_at(self, node: int) -> str:
-        """See `Carrier.site_at`: a client's node says itself which site it is."""
-        return ""
+    def nodes(self) -> Mapping[int, str]:
+        """See `Carrier.nodes`: a client's node says itself which site it is."""
+        return dict.fromkeys(range(len(self._clients)), "")
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
         """See `Carrier.push`."""

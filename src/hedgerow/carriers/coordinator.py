@@ -153,7 +153,7 @@ def make_hub(
     A greeting travels in the open. A plan may; a model that is evaluated comes, sealed, with the message after it.
     """
     task = session.run.task
-    is_known = {carrier.site_at(node) for node in carrier.nodes()} == {site.name for site in keys[1].sites}
+    is_known = set(carrier.nodes().values()) == {site.name for site in keys[1].sites}
 
     def greet(is_first: bool) -> list[bytes]:
         if not isinstance(task, TrainingTask):

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -216,13 +216,9 @@ class Replay:
         self.sent: list[tuple[str, bytes]] = []
         """Every envelope that the run has posted, with whom it is for."""
 
-    def nodes(self) -> Sequence[int]:
+    def nodes(self) -> Mapping[int, str]:
         """See `Carrier.nodes`: all sites of the roster."""
-        return range(len(self._sites))
-
-    def site_at(self, node: int) -> str:
-        """See `Carrier.site_at`."""
-        return self._sites[node]
+        return dict(enumerate(self._sites))
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
         """See `Carrier.push`; one that is posted again is the same file."""
@@ -420,13 +416,9 @@ class FolderCarrier:
         self._roster, self._sites, self._folder = roster, sites, folder
         self._looked_at: set[tuple[str, int, int]] = set()
 
-    def nodes(self) -> Sequence[int]:
+    def nodes(self) -> Mapping[int, str]:
         """See `Carrier.nodes`."""
-        return range(len(self._sites))
-
-    def site_at(self, node: int) -> str:
-        """See `Carrier.site_at`."""
-        return self._sites[node]
+        return dict(enumerate(self._sites))
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
         """See `Carrier.push`."""

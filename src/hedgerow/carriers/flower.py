@@ -41,13 +41,9 @@ class GridCarrier:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
-    def nodes(self) -> Sequence[int]:
-        """See `Carrier.nodes`."""
-        return list(self._grid.get_node_ids())
-
-    def site_at(self, node: int) -> str:
-        """See `Carrier.site_at`: a SuperNode says itself which site it is."""
-        return ""
+    def nodes(self) -> Mapping[int, str]:
+        """See `Carrier.nodes`: a SuperNode says itself which site it is."""
+        return dict.fromkeys(self._grid.get_node_ids(), "")
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
         """See `Carrier.push`."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -57,11 +58,8 @@ def describe_reply(name: str, data: bytes, envelope: Envelope, messages: Sequenc
     holds = [f"{_HOLDS[kind]} ({sizes[kind]:,} bytes.)" for kind in counts]
     if envelope.kind is EnvelopeKind.LOST:
         holds = ["That this site cannot go on from the file that it was sent, and has to be asked anew."]
-    store = NodeStore(state)
-    try:
+    with closing(NodeStore(state)) as store:
         run = store.load()
-    finally:
-        store.close()
     about = [("from", f"{envelope.site}, whose key has signed it"), ("to", "the coordinator, who alone can open it")]
     if run is not None:
         plan: Plan = run.task.plan

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -131,23 +131,16 @@ class CarriedNode:
         identity: the site's, from its own file, as `roster`.
         roster: the roster that the site has pinned.
         setup: what the node's owner gives it.
-        folder: the node's own, for its states.
+        folder: the node's own, for its states, and for what its owner alone is told.
         budget: the budget book's file.
-        report: takes a failure in full, for the owner's eyes.
     """
 
     def __init__(
-        self,
-        identity: PrivateIdentity,
-        roster: PinnedRoster,
-        setup: NodeSetup,
-        folder: Path,
-        budget: Path,
-        report: Callable[[HedgerowError], None],
+        self, identity: PrivateIdentity, roster: PinnedRoster, setup: NodeSetup, folder: Path, budget: Path
     ) -> None:
         require_pinned(identity, roster)
         self._identity, self._roster, self._setup = identity, roster, setup
-        self._folder, self._budget, self._report = folder, budget, report
+        self._folder, self._budget = folder, budget
 
     def answer(self, data: bytes) -> bytes:
         """The reply to one request.
@@ -160,11 +153,8 @@ class CarriedNode:
         is_ours = request.site in ("", self._identity.public.name)
         if request.kind not in (EnvelopeKind.GREETING, EnvelopeKind.REQUEST) or not is_ours:
             raise WireRefusal(WireCode.UNEXPECTED_FRAME)
-        store = LinkStore(self._folder)
-        try:
+        with closing(LinkStore(self._folder)) as store:
             return self._reply(request, store)
-        finally:
-            store.close()
 
     def _reply(self, request: Envelope, store: LinkStore) -> bytes:
         link = store.load()
@@ -191,19 +181,19 @@ class CarriedNode:
     def _work(self, messages: Sequence[bytes], link: _Link, *, is_greeting: bool) -> tuple[list[bytes], bytes]:
         """What the session answers, and what the next process needs of it."""
         hello = [encode(Hello(0))] if is_greeting else []
-        with self._files() as (store, book):
+        with closing(NodeStore(self._folder)) as store, closing(BudgetBook(self._budget)) as book:
             try:
                 session = NodeSession(self._setup, store, book)
             except HedgerowError as fault:
                 # Its rows, plan or policy have changed since the run began: the coordinator is told that it refuses.
-                self._report(fault)
+                log_failure(self._folder, fault)
                 code = fault.public_code if isinstance(fault, DataError) else fault.code
                 for message in (decode(each, FROM_COORDINATOR) for each in messages):
                     if isinstance(message, Invitation | EvaluationInvitation | SurveyInvitation):
                         book.note_invitation(read_invitation(message)[0], fault.code)
                 return [*hello, encode(Refused(0, code))], b""
             if session.set_aside is not None and is_greeting:
-                self._report(session.set_aside)
+                log_failure(self._folder, session.set_aside)
             stopped = session.consider()
             if session.failure is not None:
                 answers = hello + stopped
@@ -213,7 +203,7 @@ class CarriedNode:
                 session.restore_pending(link.kept)
                 answers = [answer for message in messages for answer in session.receive(message)]
             if session.failure is not None:
-                self._report(session.failure)
+                log_failure(self._folder, session.failure)
             if session.question is not None:
                 said = "; ".join(f"{name}: {value}" for name, value in list_facts(session.question))
                 command = approval_command(session.question, self._folder)
@@ -234,18 +224,6 @@ class CarriedNode:
                 break  # Its owner is asked first, or it has refused.
             answers += session.receive(message)
         return answers
-
-    @contextmanager
-    def _files(self) -> Iterator[tuple[NodeStore, BudgetBook]]:
-        store = NodeStore(self._folder)
-        try:
-            book = BudgetBook(self._budget)
-            try:
-                yield store, book
-            finally:
-                book.close()
-        finally:
-            store.close()
 
     def _answer_lost(self, request: Envelope, latest: int) -> bytes:
         """Say that the link is lost, by the number of the last request that is known."""
@@ -334,7 +312,7 @@ def answer_request(path: Path, request: bytes) -> bytes:
         setup = build_setup(options, keys, read_policy(options.policy), n_threads)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         budget = note_book(folder, book_file(options.budget, folder, options.policy, setup.site))
-        return CarriedNode(*keys, setup, folder, budget, lambda fault: log_failure(folder, fault)).answer(request)
+        return CarriedNode(*keys, setup, folder, budget).answer(request)
 
 
 def _teller(folder: Path) -> Tell:

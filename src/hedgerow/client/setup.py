@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +36,8 @@ def no_held_out_rows(_: Plan) -> SiteData:
     raise PolicyRefusal("policy-no-rows", code="policy-no-held-out", task="an evaluation", option="--held-out TABLE")
 
 
-def no_training_rows(_: Plan) -> SiteData:
-    """Raise PolicyRefusal: the owner gave no rows to train on."""
-    raise PolicyRefusal("policy-no-rows", code="policy-no-training", task="training", option="a table to train on")
-
-
-def no_raw_rows(_: Asked) -> RawSite:
-    """Raise PolicyRefusal: the owner gave no rows to train on, which surveys are asked about."""
+def no_training_rows(_: object) -> NoReturn:
+    """Raise PolicyRefusal: the owner gave no rows to train on, which surveys are asked about as well."""
     raise PolicyRefusal("policy-no-rows", code="policy-no-training", task="training", option="a table to train on")
 
 
@@ -87,7 +82,7 @@ class NodeSetup:
     models: frozenset[bytes] = frozenset()
     sampling: SamplingSource | None = None
     arrivals: ArrivalFolder | None = None
-    load_raw: Callable[[Asked], RawSite | Shards] = no_raw_rows
+    load_raw: Callable[[Asked], RawSite | Shards] = no_training_rows
     tell: Callable[[str], object] = lambda text: None
 
     @property

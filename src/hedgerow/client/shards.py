@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,17 +58,18 @@ class Shard:
         self._all = self._used = read(offered, part)
         return self._all.n_records, digest_held(self._all)
 
+    @cached_property
     def _hashes(self) -> NDArray[np.uint64]:
         return hash_rows(list_contents(self._all), self._all.n_records)
 
     def count_hashes(self, limit: int) -> tuple[int, int]:
         """How many rows have hashes below a limit, and how many have it."""
-        hashes = self._hashes()
+        hashes = self._hashes
         return int(np.count_nonzero(hashes < np.uint64(limit))), int(np.count_nonzero(hashes == np.uint64(limit)))
 
     def keep(self, limit: int, n_equal: int) -> None:
         """Use the rows whose hashes are below the limit, and so many of those that have it."""
-        hashes = self._hashes()
+        hashes = vars(self).pop("_hashes", self._hashes)
         chosen = hashes < np.uint64(limit)
         chosen[np.flatnonzero(hashes == np.uint64(limit))[:n_equal]] = True
         self._used = self._all.only(np.flatnonzero(chosen))

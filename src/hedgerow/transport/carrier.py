@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,8 +45,6 @@ OUTBOX_BYTES = 128 << 20
 """What may wait to be sent to one node, as with gRPC; beyond it the link begins again."""
 _PER_MESSAGE = 256
 """Counted for each message that waits, so that empty ones cannot fill the memory either."""
-
-
 _SECONDS_BETWEEN_HUBS = 0.5
 
 
@@ -73,11 +71,8 @@ class Waiting(Exception):
 class Carrier(Protocol):
     """What carries envelopes to nodes, and their replies back."""
 
-    def nodes(self) -> Sequence[int]:
-        """The nodes that are there now."""
-
-    def site_at(self, node: int) -> str:
-        """Whose node it is, where the carrier knows: a greeting is for that site alone then; "" where it does not."""
+    def nodes(self) -> Mapping[int, str]:
+        """The nodes that are there now, and whose each is: it is greeted as that site's; "" where the node says it."""
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
         """Post one envelope to each of these nodes; the number of each, None for one that was not taken."""
@@ -122,8 +117,9 @@ class _Peer:
     """One node: the link to it, and the request that is under way."""
 
     node: int
-    link: bytes
-    secret: bytes = field(repr=False)
+    known: str
+    link: bytes = b""
+    secret: bytes = field(default=b"", repr=False)
     site: str = ""
     keys: LinkKeys | None = None
     number: int = -1
@@ -228,10 +224,6 @@ class EnvelopeHub:
             poll = min(1.2 * poll, self._patience.longest_poll)
         return self._events.popleft() if self._events else None
 
-    def connected_sites(self) -> tuple[str, ...]:
-        """The sites that are linked now, sorted."""
-        return tuple(sorted(self._by_site))
-
     def traffic(self) -> Traffic:
         """Bytes of envelopes since the hub was made."""
         return Traffic(self._traffic.sent, self._traffic.received)
@@ -288,8 +280,8 @@ class EnvelopeHub:
         # An earlier process may have greeted the node: seconds since 1970 are more than it counted, or the node says.
         peer.number, peer.keys = max(peer.number + 1, int(self._clock.date())), None
         body = bundle_messages(self._greeting(is_first))
-        site, key = self._carrier.site_at(peer.node), derive_public_key(peer.secret)
-        peer.request = Envelope(EnvelopeKind.GREETING, site, peer.link, peer.number, key, _NO_HASH, body)
+        key = derive_public_key(peer.secret)
+        peer.request = Envelope(EnvelopeKind.GREETING, peer.known, peer.link, peer.number, key, _NO_HASH, body)
         self._sign(peer)
 
     def _write_request(self, peer: _Peer) -> None:
@@ -312,10 +304,10 @@ class EnvelopeHub:
         if self._clock.now() < self._next_roll_call:
             return []
         self._next_roll_call = self._clock.now() + self._patience.roll_call
-        there = set(self._carrier.nodes())
-        for node in sorted(there - set(self._peers)):
-            self._peers[node] = _Peer(node, b"", b"")
-        return sorted(set(self._peers) - there)
+        there = self._carrier.nodes()
+        for node in sorted(there.keys() - self._peers):
+            self._peers[node] = _Peer(node, there[node])
+        return sorted(self._peers.keys() - there)
 
     # Replies -----------------------------------------------------------------------------------------------------
 
