@@ -214,7 +214,7 @@ def test_a_declared_number_of_rows_holds_for_all_parts_together(n: int, most: in
     data = make_data(plan, n, 0).only(np.repeat(np.arange(n), repeats))
     most = min(most, data.n_records - 1)
     expected = train(
-        plan, {"north": data.only(select_rows(data.columns(), data.n_records, most))}, noise=SeededNoise(3)
+        plan, {"north": data.only(select_rows(list_contents(data), data.n_records, most))}, noise=SeededNoise(3)
     )
     shards = shards_of(data, plan, n_parts, {90 * n_parts})
     shards.limit(most)

@@ -11,7 +11,6 @@ database itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,11 +42,7 @@ class Part:
         if isinstance(table, ParquetTable) and unit == "record":
             table.keep_groups(self.number, self.n_parts)
             return True
-        if isinstance(table, TypedQuery) and _is_whole(table.types().get(unit)):
+        if isinstance(table, TypedQuery) and pa.types.is_integer(table.types().get(unit, pa.null())):
             table.keep_remainder(unit, self.number, self.n_parts)
             return True
         return False
-
-
-def _is_whole(kind: Any) -> bool:
-    return kind is not None and bool(pa.types.is_integer(kind))

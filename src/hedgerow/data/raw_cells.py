@@ -253,9 +253,10 @@ def read_raw_site(
 
 
 def list_contents(rows: SiteData | RawSite) -> list[NDArray[Any]]:
-    """What rows hold, as numbers, each [n_records]."""
+    """All that rows are, as numbers, each [n_records]."""
     if isinstance(rows, SiteData):
-        return rows.columns()
+        places = rows.all_places()
+        return [*rows.codes, rows.labels, *(() if places is None else places)]
     found: list[NDArray[Any]] = []
     for column in rows.columns:
         if isinstance(column, np.ndarray):

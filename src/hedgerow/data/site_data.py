@@ -113,11 +113,6 @@ class SiteData:
         found = [self.places.places(feature, self.codes[feature]) for feature in self.places.grid.divisible]
         return np.array(found) if found else None
 
-    def columns(self) -> list[NDArray[Any]]:
-        """All that a row is: codes, label and places, each [n]."""
-        places = self.all_places()
-        return [*self.codes, self.labels, *(() if places is None else places)]
-
     def _find_places(self, feature: int, grid: Grid) -> NDArray[np.uint8]:
         if isinstance(self.places, HeldValues):
             return self.places.places(feature, self.codes[feature])

@@ -1,0 +1,69 @@
+"""`hedgerow node --shards`: each table that the owner gives is read in parts, for whatever the run is for."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hedgerow.app import node
+from hedgerow.app.environments import make_keys
+from hedgerow.client.setup import build_answers
+from hedgerow.client.shards import ShardedNode
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, TrainingTask, ensemble_bytes
+from hedgerow.survey.questions import AskedColumn
+from hedgerow.survey.requests import OpenTable
+from tests.builders import LABELS, bare_plan, numbers, train_model
+from tests.client.test_shards import HereWorker
+
+PLAN = """\
+version = 1
+name = "wards"
+[privacy]
+epsilon = 1.0
+delta = 1e-5
+n_records = 60
+[label]
+name = "y"
+type = "binary"
+classes = ["0", "1"]
+[[features]]
+name = "age"
+type = "numeric"
+min = 0
+max = 9
+"""
+
+
+def test_rows_to_train_on_held_out_and_raw_cells_are_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With mapped files as well: the parts of one table do not take the place of the other's."""
+    monkeypatch.setattr(node, "warm_up", lambda *_: None)
+    monkeypatch.setattr(node, "start_actors", lambda: partial(HereWorker, set(), itertools.count()))
+    make_keys(tmp_path, {name: tmp_path for name in ("north", "south", "east")})
+    (tmp_path / "plan.toml").write_text(PLAN)
+    said = 'version = 1\ndata_set = "wards"\nmax_epsilon = 9.0\ndelta = 1e-4\nsurveys = true\nnoise = ["server"]\n'
+    (tmp_path / "policy.toml").write_text(said)
+    for name, n in (("rows", 40), ("held-out", 30)):
+        rows = [f"{i % 9},{i % 2},{i}" for i in range(n)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,y,stay", *rows, ""]))
+    file = {name: str(tmp_path / name) for name in ("rows.csv", "held-out.csv", "plan.toml", "policy.toml")}
+    options = node.NodeOptions(
+        identity=str(tmp_path / "north.private.json"), roster=str(tmp_path / "roster.toml"), policy=file["policy.toml"],
+        data=file["rows.csv"], held_out=file["held-out.csv"], plan=file["plan.toml"], shards=3, external_memory=True,
+        quiet=True,
+    )  # fmt: skip
+    plan, found = node.read_plan(file["plan.toml"]), []
+    asked = OpenTable.of([AskedColumn("age"), AskedColumn("y")], "y", {"epsilon": 1.0, "delta": 1e-5})
+    model = train_model(bare_plan(LABELS["binary"], numbers(1)))
+    with node.prepare_node(options) as ready:
+        setup = ready.session._setup
+        evaluation = EvaluationTask(plan.with_structure_seed(1), ensemble_bytes(model.ensemble), 1.0, 1e-6, 4)
+        for task in (TrainingTask(plan.with_structure_seed(1)), evaluation, SurveyTask(asked)):
+            answers, _ = build_answers(task, setup)
+            assert isinstance(answers, ShardedNode)
+            found.append(answers._shards.n_records)
+    kept = {path.name.rpartition("-")[0] for path in (tmp_path / "north-state").iterdir() if path.is_dir()}
+    assert kept == {f"{role}-{number}-of-3" for role in ("rows", "held-out") for number in (1, 2, 3)}
+    assert found == [40, 30, 40]
