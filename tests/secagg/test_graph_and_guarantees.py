@@ -8,6 +8,7 @@ from fractions import Fraction
 from itertools import combinations
 from math import comb
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from hedgerow.secagg.guarantees import (
     DEGREE,
     MAX_ATTEMPTS,
+    MIN_COHORT,
     SECURITY_BITS,
     SPARSE_ABOVE,
     Graph,
@@ -31,7 +33,11 @@ from hedgerow.secagg.guarantees import (
     isolation_bound,
     most_marked,
 )
+from hedgerow.secagg.messages import EpochParameters, NodePolicy, NoiseMode
+from hedgerow.secagg.session import EpochSession
 from hedgerow.secagg.transitions import Refusal
+from hedgerow.secagg.view import most_beside
+from tests.secagg.lab import seeded_entropy
 
 # google-parfait/federated-compute, fcp/secagg/server/graph_parameter_finder_test.cc: nodes, colluders, drops,
 # semi-malicious, (degree, threshold).
@@ -96,6 +102,26 @@ def test_a_sparse_graph_fails_more_rarely_than_it_says(n, n_groups):
     # Two quorums without an honest node in both.
     doubled = tail(n, c, k, 2 * promised.quorum - k)
     assert MAX_ATTEMPTS * max(1, n_groups) * (isolated + split + doubled) <= Fraction(1, 2**SECURITY_BITS)
+
+
+def test_sites_that_stay_away_keep_no_others_out() -> None:
+    """Those of a roster that are there set up the graph of so many; all of the roster would refuse it as too weak."""
+    names = [f"site-{number}" for number in range(SPARSE_ABOVE + 5)]
+    wishes = default_wishes(len(names) - 3)
+    there = EpochSession(names, 1, seeded_entropy(1), wishes=wishes, silent_at_setup={"keys": names[-3:]})
+    assert there.view.guarantees == derive(len(names) - 3, wishes)
+    with pytest.raises(Refusal):
+        EpochSession(names, 1, seeded_entropy(1), wishes=wishes)
+
+
+@settings(deadline=None)
+@given(data=st.data(), n=st.integers(SPARSE_ABOVE + 1, 4096))
+def test_a_node_takes_the_graph_of_any_part_of_its_roster(data, n):
+    """Whoever is there, a node's first look at what is proposed refuses no graph that they would be safe on."""
+    wishes = default_wishes(data.draw(st.integers(MIN_COHORT, n)))
+    parameters = EpochParameters(bytes(32), 1, bytes(32), 1, wishes, NoiseMode.DISTRIBUTED)
+    roster = Mock(sites=range(n))
+    assert NodePolicy().require(parameters, most_beside(roster, parameters, 0)).n_colluders == wishes.n_colluders
 
 
 @pytest.mark.parametrize("n", [*range(SPARSE_ABOVE + 1, 210), 500, 1000, 1001, 2048, 4096])

@@ -80,7 +80,7 @@ from hedgerow.secagg.messages import (
 )
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
-from hedgerow.secagg.view import Cohort, EpochView, size_beside, split_members
+from hedgerow.secagg.view import Cohort, EpochView, most_beside, split_members
 from hedgerow.survey.program import Found
 from hedgerow.survey.requests import OpenPlan
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
@@ -597,8 +597,7 @@ class NodeRun:
             if not 1 <= parameters.attempt <= MAX_ATTEMPTS:
                 raise refuse(Code.STALE_ATTEMPT, f"The seed is of attempt {parameters.attempt}.", "coordinator")
             self._require_fitting(parameters)
-            everybody, node = range(len(roster.sites)), roster.find_node(self._setup.identity.public)
-            policy.require(parameters, size_beside(roster, everybody, parameters, node))
+            policy.require(parameters, most_beside(roster, parameters, roster.find_node(self._setup.identity.public)))
 
         view = EpochView.from_record(record, require)
         policy.require(view.parameters, min(of.n_nodes for of in view.by_node.values()))

@@ -69,6 +69,7 @@ from hedgerow.secagg.view import (
     agree,
     check_slot_keys,
     filter_survivors,
+    most_beside,
     read_acknowledgement,
     read_key_list,
     read_nonce,
@@ -134,8 +135,7 @@ class Enrolment(StoredState):
         if not last_attempt < proposed.attempt <= MAX_ATTEMPTS:
             raise refuse(Code.STALE_ATTEMPT, f"Attempt {proposed.attempt} after {last_attempt}.", "coordinator")
         node = context.roster.find_node(context.identity.public)
-        everybody = range(len(context.roster.sites))
-        context.policy.require(proposed, size_beside(context.roster, everybody, proposed, node))
+        context.policy.require(proposed, most_beside(context.roster, proposed, node))
         link, channel, nonce = entropy(32), entropy(32), entropy(HASH_BYTES)
         slot_keys = b"".join(SecretKey(secret).public for secret in SlotChain(link).secrets(proposed.n_slots))
         commitment = nonce_commitment(nonce, node, proposed.hash())

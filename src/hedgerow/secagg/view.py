@@ -26,6 +26,7 @@ from hedgerow.secagg.guarantees import (
     join,
     least_groups,
     origin_members,
+    sparse_colluders,
     weakest,
 )
 from hedgerow.secagg.keys import nonce_commitment
@@ -198,6 +199,17 @@ def size_beside(roster: Roster, members: Collection[int], parameters: EpochParam
     """How many of the members are in the group of a node, itself among them; all of them without groups."""
     parts = split_members(roster, members, parameters.wishes.n_groups, parameters.drawing)
     return next((len(part) for part in parts if node in part), 0)
+
+
+def most_beside(roster: Roster, parameters: EpochParameters, node: int) -> int:
+    """How many members may come to be beside a node in its group, itself among them, before any is known.
+
+    A sparse graph is asked for among those that are there: it withstands too few colluders for the whole of a roster.
+    """
+    there, wishes = size_beside(roster, range(len(roster.sites)), parameters, node), parameters.wishes
+    while wishes.is_sparse and sparse_colluders(there) > wishes.n_colluders:
+        there -= 1
+    return there
 
 
 @dataclass(frozen=True, slots=True)
