@@ -169,7 +169,8 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
     kind = label.kind.describe(label)
     bound = f"For {whom} differential privacy bounds what any of this can reach: {facts.get('in words')}"
     bound = bound if report.guarantee == "holds" else f"No bound holds for this model: {'; '.join(report.voided_by)}."
-    is_exact = any(line["noise"] == "unnoised" for line in content["ledger"])
+    # Noise from a seed is taken off again by who guesses the seed.
+    is_exact = report.seeded or any(line["noise"] == "unnoised" for line in content["ledger"])
     return {
         "description": f"A model that predicts {label.name} ({label.type}, {kind}) from {len(plan.features)} features, "
         f"{trees}, trained by the method {plan.model.algorithm} with Hedgerow {model.created_with}.",
@@ -192,6 +193,7 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
         if report.guarantee == "holds"
         else "No promise holds, whoever sees it.",
         "exact": "what follows from totals without noise." if is_exact else "no row, and no exact total.",
+        "counts": f"Exact counts {'follow from' if is_exact else 'are no part of'} the release.",
         "releases": facts["releases"],
         "n_releases": f"{report.n_releases:,}",
         "n_choices": str(report.n_choices),
