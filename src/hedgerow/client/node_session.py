@@ -634,8 +634,8 @@ class NodeRun:
         """
         if not self.plan.has_joint_structure or self.origin is not None:
             return None
-        if not view.can_seed_trees:
-            there, n_sites = len(view.bundles), len(view.roster.sites)
+        there, n_sites = len(view.bundles), len(view.roster.sites)
+        if there < origin_members(n_sites):
             said = f"{there} of {n_sites} sites drew the seed of the trees; {origin_members(n_sites)} are needed."
             raise refuse(Code.COHORT_TOO_SMALL, said, "coordinator")
         return view.digest, view.public_seed

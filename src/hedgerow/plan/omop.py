@@ -197,13 +197,10 @@ def write_omop(section: Any) -> dict[str, Any]:
         if value is None or value == field.default:
             continue
         if isinstance(value, tuple):
-            value = [write_omop(item) if isinstance(item, OmopColumn) else _lists(item) for item in value]
+            value = [write_omop(item) if isinstance(item, OmopColumn) else item for item in value]
+            value = [list(item) if isinstance(item, tuple) else item for item in value]
         found[field.name] = write_omop(value) if isinstance(value, Events) else value
     return found
-
-
-def _lists(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def check_omop(omop: Omop, features: tuple[str, ...], label: Any, unit: str) -> None:

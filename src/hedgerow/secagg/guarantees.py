@@ -171,25 +171,16 @@ def derive(n_nodes: int, wishes: Wishes) -> Guarantees:
         survivors = max(n_nodes - wishes.max_drops, wishes.min_survivors)
     else:
         quorum = echo_quorum(n_nodes, c) if wishes.has_echo else 0
-        degree, threshold = 0, _complete_threshold(n_nodes, wishes)
+        degree, threshold = 0, wishes.threshold or default_threshold(n_nodes)
+        # With a threshold of one, every share would be the secret.
+        if not max(c, 1) < threshold <= n_nodes or not (wishes.has_echo or 2 * threshold > n_nodes + c):
+            said = f"A threshold of {threshold} among {n_nodes} nodes does not withstand {c} colluders."
+            raise refuse(Code.PARAMETERS_REFUSED, said)
         survivors = max(threshold, wishes.min_survivors, quorum)
     if survivors > n_nodes:
         raise refuse(Code.PARAMETERS_REFUSED, f"{survivors} survivors are asked for among {n_nodes} nodes.")
     group = survivors - c if wishes.has_echo else isolation_bound(n_nodes, c, threshold, survivors)
     return Guarantees(n_nodes, c, threshold, survivors, degree, wishes.has_echo, quorum, group)
-
-
-def _complete_threshold(n_nodes: int, wishes: Wishes) -> int:
-    """The threshold of the complete graph, and its least survivors."""
-    threshold = wishes.threshold or default_threshold(n_nodes)
-    withstands_lies = wishes.has_echo or 2 * threshold > n_nodes + wishes.n_colluders
-    # With a threshold of one, every share would be the secret.
-    if not max(wishes.n_colluders, 1) < threshold <= n_nodes or not withstands_lies:
-        raise refuse(
-            Code.PARAMETERS_REFUSED,
-            f"A threshold of {threshold} among {n_nodes} nodes does not withstand {wishes.n_colluders} colluders.",
-        )
-    return threshold
 
 
 SPARSE_ABOVE = 50

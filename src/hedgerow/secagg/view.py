@@ -25,7 +25,6 @@ from hedgerow.secagg.guarantees import (
     harary,
     join,
     least_groups,
-    origin_members,
     sparse_colluders,
     weakest,
 )
@@ -388,11 +387,6 @@ class EpochView:
         return int.from_bytes(self.structure_seed[:8], "big") >> 1
 
     @property
-    def can_seed_trees(self) -> bool:
-        """Whether so many of the roster's sites are members that neither a few nor the coordinator chose the seed."""
-        return len(self.bundles) >= origin_members(len(self.roster.sites))
-
-    @property
     def noise(self) -> NoiseMode:
         """Who adds the noise in this epoch."""
         return self.parameters.noise
@@ -464,16 +458,10 @@ class Cohort:
 
     def to_json(self) -> str:
         """What is stored."""
-        return _to_json(self)
+        return json.dumps([self.epoch.hex(), sorted(self.members), self.least, self.n_colluders])
 
     @classmethod
     def from_json(cls, text: str) -> Cohort:
         """The cohort stored as `text`."""
         epoch, members, least, n_colluders = json.loads(text)
         return cls(bytes.fromhex(epoch), frozenset(members), least, n_colluders)
-
-
-@lru_cache(maxsize=8)
-def _to_json(cohort: Cohort) -> str:
-    """Remembered, because all rounds of an epoch store the same."""
-    return json.dumps([cohort.epoch.hex(), sorted(cohort.members), cohort.least, cohort.n_colluders])
