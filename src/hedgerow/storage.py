@@ -152,7 +152,11 @@ def require_private(path: Path, status: os.stat_result) -> None:
         raise EnvironmentFault("state-owner", path=path, owner=status.st_uid, user=user)
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
-        raise EnvironmentFault("state-permissions", path=path, found=stat.S_IMODE(status.st_mode), mode=mode)
+        found, otherwise = stat.S_IMODE(status.st_mode), "Otherwise its keys and counts are to be trusted no more."
+        raise EnvironmentFault(
+            "state-permissions", code="state-permissions", path=path, used="used", found=found, mode=mode,
+            otherwise=otherwise,
+        )  # fmt: skip
 
 
 def _require_own_file(path: Path) -> None:

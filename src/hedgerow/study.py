@@ -621,7 +621,7 @@ class StudyBook(Notebook):
         with self._database.transaction() as execute:
             guest = self.guest(invitation.party)
             if guest is not None and guest.is_confirmed:
-                raise UsageError("invited-already", name=invitation.party)
+                raise UsageError("invited-already", code="invited-already", name=invitation.party)
             values = (invitation.party, invitation.role.value, invitation.secret, invitation.digest())
             execute("insert or replace into guests (name, role, secret, invitation) values (?, ?, ?, ?)", values)
             kept = (f"policy of {invitation.party}", invitation.policy.encode())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One page in one file: statistics, the report of a model, and the evidence for its reviewers are all made here.
+"""One page in one file: statistics, a model's report, an attack on it and the evidence for reviewers are made here.
 
 `document.html` has the style; a page asks nothing of another host and has no script. What is given as text is escaped.
 """

@@ -188,7 +188,7 @@ def log_fit(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen 
     No cell is told: what is said here may stand in a log. `seen` is given the table's name, and all that was found.
 
     The rows are read apart from this, though one pass could serve both. Of a start with a million rows and 17 columns
-    it would save 0.8 of 3.6 seconds of processor time for CSV, 0.1 of 2.2 for Parquet, and nothing where a Flower node
+    it would save 0.8 of 3.6 seconds of processor time for CSV, 0.1 of 2.2 for Parquet, and nothing where a carried node
     has kept its rows. But a strict reading, which ends at the first odd row, and kept rows would each need a look
     without a reading besides.
 

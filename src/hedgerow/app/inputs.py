@@ -41,7 +41,7 @@ def read_text(path: str) -> str:
     except (FileNotFoundError, IsADirectoryError):
         raise PlanError("plan-not-found", path=path) from None
     except UnicodeDecodeError:
-        raise PlanError("plan-encoding", path=path) from None
+        raise PlanError("plan-syntax", code="plan-encoding", error=f"{path} is not UTF-8 text") from None
 
 
 def parse_sites(arguments: Sequence[str]) -> dict[str, str]:
@@ -116,9 +116,11 @@ def check_can_write(path: str) -> Path:
     """
     file = Path(path)
     if file.is_dir():
-        raise UsageError("out-is-folder", path=path)
+        raise UsageError("exists", code="out-is-folder", path=path)
     if not file.parent.is_dir():
-        raise UsageError("out-folder-missing", folder=file.parent)
+        folder = file.parent
+        wanted = f"a folder that is there, or make this one: mkdir -p {folder}"
+        raise UsageError("not-found", code="out-folder-missing", path=folder, wanted=wanted)
     if not os.access(file.parent, os.W_OK):
         raise EnvironmentFault("file-not-written", path=file.parent, fault="this user may not write there")
     return file
@@ -136,7 +138,7 @@ def output_folder(path: str) -> Path:
     """The folder for what a command writes, made if it is not there; UsageError where something else is."""
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
-        raise UsageError("out-not-folder", path=path)
+        raise UsageError("exists", code="out-not-folder", path=path)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -145,7 +147,8 @@ def picture_file(path: str) -> Path:
     """The path of a picture, by its ending; raises as `check_can_write`, and UsageError for another ending."""
     file = check_can_write(path)
     if file.suffix.lower() not in _PICTURES:
-        raise UsageError("picture-format", path=file, endings=", ".join(_PICTURES))
+        expected = f"a name that ends in {' or '.join(_PICTURES)}"
+        raise UsageError("argument", code="picture-format", name="The picture", value=str(file), expected=expected)
     return file
 
 

@@ -244,7 +244,7 @@ def _agree(options: JoinOptions, invitation: StudyInvitation, folder: Path, page
         found.rows.require("This site's table", most, needs_row=False)
     if not options.yes:
         if not is_terminal():
-            raise UsageError("usage-yes")
+            raise UsageError("usage-missing", missing="A terminal to ask at whether this site takes part, or --yes,")
         if found is not None and found.rows.share_left_out > most:
             ask_about_left_out_rows("This site's table", found)
         if not says_yes("Take part in this study, by this policy?"):
@@ -277,7 +277,7 @@ def _show_site(
         data_set = options.data_set or Path(file_path(table)).name.partition(".")[0]
         if options.data_set is None:
             if is_url(table):
-                raise UsageError("usage-data-set")
+                raise UsageError("usage-missing", missing="--data-set, a name to count the rows of a database by,")
             _require_known(options, invitation, data_set)
         text = build_policy(invitation.policy, data_set, plan.privacy.noise)
         _require_trust(options, parse_proposal(text))
@@ -515,7 +515,7 @@ def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: 
             warn("Nobody was asked whether these are the right sites: --expect NAME,NAME refuses a roster of others.")
         return
     if not is_terminal():
-        raise UsageError("usage-yes")
+        raise UsageError("usage-missing", missing="A terminal to ask at whether this site takes part, or --yes,")
     note("A coordinator can run sites of its own under any name: be sure of people, not of names.")
     if not says_yes("Do you know all of these sites, and take part with them?"):
         why = "the owner does not know all of them"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A site's node: take part in one run, or stay for one after another, within what its owner allows.
 
-What the owner gives is `NodeOptions`, whoever read it: the command line, a site's file of Flower, an invitation.
+What the owner gives is `NodeOptions`, whoever read it: the command line, the file of a carried site, an invitation.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hedgerow.app.actors import start_actors
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.app.output import begin_log, note, today, warn
@@ -28,7 +29,7 @@ from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession, compute_patience, run_node
 from hedgerow.client.policy import Policy
 from hedgerow.client.setup import LoadRows, NodeSetup, no_held_out_rows, no_training_rows
-from hedgerow.client.shards import ReadPart, Shards, start_actors
+from hedgerow.client.shards import ReadPart, Shards
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.data.differences import compare_surveyed
 from hedgerow.data.fit import TableFit
@@ -84,7 +85,7 @@ class NodeOptions:
 
     Attributes:
         identity, roster, policy: files.
-        address: the coordinator's, HOST:PORT; "" with Flower.
+        address: the coordinator's, HOST:PORT; "" for a node that is carried.
         data: a table to train on, a file or a database's URL, with `query` where that is not in the URL; None for none.
         held_out: the same, with `held_out_query`, for the rows on which models are evaluated.
         arrivals: a folder; tables moved there while a run of S-GBDT goes on join it.

@@ -28,9 +28,8 @@ from hedgerow.app.evaluation import describe_left_out, format_title
 from hedgerow.app.output import json_text, number
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import CalibrationCurve
-from hedgerow.local.training import draw_calibration
 from hedgerow.models.model import Model
-from hedgerow.models.plots import plot_shapes
+from hedgerow.models.plots import draw_calibration, plot_shapes
 from hedgerow.plan.fields import read_json
 from hedgerow.survey.statistics import BAND
 from hedgerow.trees.importances import importances

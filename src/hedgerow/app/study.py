@@ -172,7 +172,8 @@ def parse_proposal(text: str) -> Policy:
         if getattr(found, line) != usual:
             cause = "How a table is read, and what code is loaded, is for the owner of each site to say."
             remedy = "Leave it out; owners write such a line into a policy of their own: `hedgerow join --policy FILE`."
-            raise UsageError("policy-file", what=f"An invitation proposes no {line!r}.", cause=cause, remedy=remedy)
+            what = f"An invitation proposes no {line!r}."
+            raise UsageError("policy-file", code="policy-file", what=what, cause=cause, remedy=remedy)
     return found
 
 
@@ -211,7 +212,7 @@ def invite(
             raise UsageError("nobody-invited")
         for name, _ in parties:
             if identities.check_name(name) == study.COORDINATOR:
-                raise UsageError("invited-coordinator", name=name)
+                raise UsageError("invited-already", code="invited-coordinator", name=name)
         # All of them before the first is written: what is refused has invited nobody.
         policies = {
             (name, role): _propose_policy(policy, max_epsilon, plan, book.find_proposal(name) if again else None)
@@ -637,7 +638,7 @@ def pause(folder: Path) -> None:
     """Let the newest run rest between two rounds until `study run`; waits until it does."""
     last, is_over = newest_run(folder)
     if not last or is_over:
-        raise UsageError("study-no-run")
+        raise UsageError("study-no-run", code="study-no-run", what="run")
     _pause_file(folder, last).touch(mode=0o600)
     while _is_carried_out(_journal_file(folder, last)):
         time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -687,7 +688,7 @@ def evaluate(
         number = max((int(place.parent.name[4:]) for place in folder.glob("run-*/model.json")), default=0)
     place = run_folder(folder, number) / "model.json"
     if not place.is_file():
-        raise UsageError("study-no-run")
+        raise UsageError("study-no-run", code="study-no-run", what="run")
     model, coordinator = Model.load(place), options.coordinator()
     file = ModelFile(place, model, Path(journal_file(place, model)), quiet=options.quiet)
     asked = prepare_evaluation(model, epsilon, None, noise, by, coordinator.roster)
@@ -703,7 +704,7 @@ def abort(options: StudyOptions) -> tuple[bytes, list[str], int]:
     folder = options.folder
     last, is_over = newest_run(folder)
     if not last or is_over:
-        raise UsageError("study-no-run")
+        raise UsageError("study-no-run", code="study-no-run", what="run")
     plan = read_plan(str(run_folder(folder, last) / study.PLAN))
     ended = end_run(options.coordinator(), plan, _journal_file(folder, last))
     study.write_private(run_folder(folder, last) / "ended", "")
@@ -713,7 +714,7 @@ def abort(options: StudyOptions) -> tuple[bytes, list[str], int]:
 def require_roster(folder: Path) -> None:
     """Raise UsageError "study-no-roster" before all parties are enrolled."""
     if not (folder / study.ROSTER).is_file():
-        raise UsageError("study-no-roster")
+        raise UsageError("study-no-run", code="study-no-roster", what="roster")
 
 
 def run_state(folder: Path, number: int) -> str:

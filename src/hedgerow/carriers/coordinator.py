@@ -285,6 +285,6 @@ def _plan(n_sites: int, model: Mapping[str, int]) -> str:
     federation = f"min_sites = {max(MIN_COHORT, n_sites * 2 // 3)}\njoin_timeout = 3600\nround_timeout = 1800"
     for old, new in (("n_records = 14133", "n_records = 20190"), ("min_sites = 6", federation)):
         if text.count(old) != 1:
-            raise UsageError("demonstration-plan", old=old)
+            raise ValueError(f"the demonstration's plan no longer says {old!r} once")
         text = text.replace(old, new)
     return text + "\n[model]\n" + "".join(f"{name} = {value}\n" for name, value in model.items())

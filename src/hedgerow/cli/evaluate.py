@@ -197,5 +197,5 @@ def _picture(path: str | None, model: Model) -> Path | None:
     if path is None:
         return None
     if model.plan.label.kind.predicts != "probabilities":
-        raise UsageError("usage-no-curve")
+        raise UsageError("usage-beside", option="--plot", other="a model without classes")
     return picture_file(path)

@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
     model = Model.load(file, exact=True)
     book = None if arguments.book is None else find_book(Path(arguments.book))
     if book is not None and not book.is_file():
-        raise UsageError("budget-not-found", path=arguments.book)
+        wanted = "the book that `hedgerow node` was given with --budget, or its folder, --state"
+        raise UsageError("not-found", code="budget-not-found", path=arguments.book, wanted=wanted)
     attack, evaluation = (None if each is None else Path(each) for each in (arguments.attack, arguments.evaluation))
     published = [Path(each) for each in arguments.published]
     content = gather_evidence(

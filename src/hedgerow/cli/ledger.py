@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     file = find_book(Path(arguments.state))
     if not file.is_file():
-        raise UsageError("budget-not-found", path=arguments.state)
+        wanted = "the book that `hedgerow node` was given with --budget, or its folder, --state"
+        raise UsageError("not-found", code="budget-not-found", path=arguments.state, wanted=wanted)
     policy = None if arguments.policy is None else read_policy(arguments.policy)
     delta = arguments.delta if policy is None else policy.delta
     book = BudgetBook(file)

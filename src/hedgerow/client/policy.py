@@ -236,12 +236,13 @@ class Policy:
             raise PolicyRefusal("policy-loss", rows=found.rows.text(), most=f"{self.refuse_loss:.0%}")
         for column in found.columns:
             if column.clamped > self.max_clamped:
-                raise PolicyRefusal(
-                    "policy-clamped", column=column.name, share=f"{column.clamped:.2%}", most=f"{self.max_clamped:.2%}"
-                )
+                share, most = f"{column.clamped:.2%}", f"{self.max_clamped:.2%} (max_clamped)"
+                code, are = "policy-clamped", "lie beyond the plan's bounds"
+                raise PolicyRefusal("policy-clamped", code=code, column=column.name, share=share, are=are, most=most)
             if column.not_listed > self.max_unlisted:
-                share, most = f"{column.not_listed:.2%}", f"{self.max_unlisted:.2%}"
-                raise PolicyRefusal("policy-unlisted", column=column.name, share=share, most=most)
+                share, most = f"{column.not_listed:.2%}", f"{self.max_unlisted:.2%} (max_unlisted)"
+                code, are = "policy-unlisted", "are not in the plan's list"
+                raise PolicyRefusal("policy-clamped", code=code, column=column.name, share=share, are=are, most=most)
 
     def check_query(self, query: Query) -> None:
         """Raise PolicyRefusal: policy-query-kind or policy-unnoised."""
@@ -264,22 +265,25 @@ def parse_policy(toml_text: str) -> Policy:
     try:
         table = read_toml(toml_text)
         if "version" not in table:
-            raise PlanError("plan-missing-version", newest=POLICY_VERSION)
+            raise PlanError("plan-missing-field", path="policy", name="version", also=f" It is {POLICY_VERSION}.")
         return read_section(Policy, table, "policy")
     except PlanError as error:
-        raise UsageError("policy-file", what=error.what, cause=error.cause, remedy=error.remedy) from None
+        what, cause, remedy = error.what, error.cause, error.remedy
+        raise UsageError("policy-file", code="policy-file", what=what, cause=cause, remedy=remedy) from None
     except ValueError as error:
         raise UsageError("not-toml", code="policy-file", name="The policy", fault=error) from None
 
 
 def noise_refusal(what: str, noise: str, line: str) -> PolicyRefusal:
     """The refusal of noise that a policy does not name; `line` is the policy's line that would allow it."""
-    return PolicyRefusal(
-        "policy-noise-server" if noise == "server" else "policy-noise-local" if noise == "local" else "policy-noise",
-        what=what,
-        noise=noise,
-        line=line,
-    )
+    causes = {
+        "server": "The coordinator would see exact sums over all sites, which can be one patient's values, and is "
+        "trusted to add the noise.",
+        "local": "How many rows this site has is taken to be known.",
+    }
+    if noise in causes:
+        return PolicyRefusal("policy-noise-weaker", what=what, noise=noise, line=line, cause=causes[noise])
+    return PolicyRefusal("policy-noise", what=what, noise=noise, line=line)
 
 
 def _beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:

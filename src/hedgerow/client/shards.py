@@ -5,14 +5,11 @@ The node keeps the keys, the policy and the budget, and draws the site's noise; 
 answers a query with the sums over its part. These are integers, so the node's vector is that of all rows in one place,
 to the last bit, however they are divided. A worker that is lost is started again: it reads its part, which has to be
 what it was, and takes in what the run has released.
-
-Here the workers are actors of Ray, on this machine or on the cluster that the node's process is told to join.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -24,7 +21,7 @@ from hedgerow.client.node import Held, add_site_noise, make_node
 from hedgerow.data.parts import Part
 from hedgerow.data.raw_cells import digest_held, list_contents
 from hedgerow.data.units import hash_rows
-from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, missing_extra
+from hedgerow.errors import DataError, EnvironmentFault
 from hedgerow.methods.tasks import Task
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.queries import IntVector, Query
@@ -223,52 +220,3 @@ class ShardedNode:
     def finish(self, query: Query) -> None:
         """See `Node.finish`."""
         self.n_worse = min(self._shards.finish(query))
-
-
-# Ray ------------------------------------------------------------------------------------------------------------------
-
-
-class _Actor:
-    """A `Worker` that is an actor of Ray."""
-
-    def __init__(self, ray: Any, handle: Any) -> None:
-        self._ray, self._handle = ray, handle
-
-    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """See `Worker.ask`."""
-        asked = getattr(self._handle, method).remote(*arguments)
-
-        def wait() -> Any:
-            try:
-                return self._ray.get(asked)
-            except self._ray.exceptions.RayActorError:
-                raise WorkerLost from None
-            except self._ray.exceptions.RayTaskError as fault:
-                if isinstance(fault.cause, HedgerowError):
-                    raise fault.cause from None
-                raise
-
-        return wait
-
-
-def start_actors() -> StartWorker:
-    """What starts a worker in Ray: in the cluster that RAY_ADDRESS names, or on this machine alone.
-
-    Raises:
-        EnvironmentFault: code "missing-extra".
-    """
-    # Ray reports how it is used unless it is told not to.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-        import ray.exceptions
-    except ModuleNotFoundError:
-        raise missing_extra("ray", "Holding a table in parts") from None
-    if not ray.is_initialized():
-        # Without an address it would join a cluster that it finds on this machine, whosever that is.
-        address = os.environ.get("RAY_ADDRESS") or "local"
-        alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-        ray.init(address=address, log_to_driver=False, configure_logging=False, **alone)
-    # One that asks for a processor waits for ever where there are more parts than processors.
-    actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Shard)
-    return lambda: _Actor(ray, actor.remote())

@@ -200,7 +200,8 @@ def read_adapter(path: str) -> Adapter:
     except OSError as fault:
         raise UsageError("adapter-not-read", path=path, fault=fault.strerror or fault) from None
     except PlanError as fault:
-        raise UsageError("adapter-file", path=path, what=fault.what, cause=fault.cause, remedy=fault.remedy) from None
+        what, cause, remedy = f"{path}: {fault.what}", fault.cause, fault.remedy
+        raise UsageError("policy-file", code="adapter-file", what=what, cause=cause, remedy=remedy) from None
     except ValueError as fault:
         raise (
             fault

@@ -177,12 +177,6 @@ def draft_plan(
     label, event = (label, None) if isinstance(label, str) else label
     if event == label:
         raise UsageError("usage-beside", option=f"--label {label}", other="--event of the same column")
-    for option, needed in (("--label", label), ("--event", event)):
-        if needed is not None and needed not in names:
-            missing, present = repr(needed), quote_names(names)
-            raise DataError(
-                "data-no-label-column", source=os.fspath(path), missing=missing, present=present, option=option
-            )
     require_columns(os.fspath(path), [label, *([event] if event else [])], names)
     usable, book = usable_columns(names), codebook or {}
     known = {name: book.get(name, Entry()) for name in usable}

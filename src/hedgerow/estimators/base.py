@@ -135,7 +135,7 @@ _BOUNDS = '(min, max) for each feature, None for a categorical one, or "private"
 def _read_bounds(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     """By name, of the wanted features: (min, max), or "private"; raises UsageError."""
     if bounds is None:
-        raise UsageError("bounds-missing")
+        raise UsageError("argument", code="bounds", name="bounds", value=None, expected=_BOUNDS)
     if _is_word(bounds, PRIVATE):
         return dict.fromkeys(wanted, PRIVATE)
     if is_one_pair(bounds):

@@ -146,7 +146,8 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             start = self._begin(table, len(cells), sites, units, "classes", labels)
             # Their type follows from what was found as well, never from that of y.
             if start.findings.label_kind == DATE:
-                raise UsageError("classes-missing", kind="date")
+                expected = "the dates: noisy counts find classes of whole numbers and texts only"
+                raise UsageError("argument", code="classes", name="classes", value=None, expected=expected)
             is_truth = start.findings.label_kind == TRUTH
             self.classes_ = np.array([False, True]) if is_truth else np.array(start.findings.classes)
             own = labels.chunks[0]
@@ -196,7 +197,8 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         else:
             classes, declared = _read_classes(self.classes)
             if kind and declared != kind:
-                raise UsageError("classes-type", declared=declared, kind=kind)
+                expected = f"classes of the same type as y, which holds {kind}s: nothing is converted"
+                raise UsageError("argument", code="classes", name="classes", value=self.classes, expected=expected)
         if len(classes) < 2:
             raise DataError("data-one-class", n_classes=len(classes))
         return classes
@@ -287,7 +289,7 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         y = _read_numbers(_one_column(y, X))
         table, values = self._table(X, y), _finite(column_or_1d(y, warn=True))
         if getattr(self, "loss", "") == "poisson" and (values < 0).any():
-            raise DataError("data-label-negative", place="y", value=f"{values.min():g}")
+            raise DataError("data-label-outside", place="y", value=f"{values.min():g}")
         is_known = self.label_bounds is not None or self._reads_data
         asked = "" if is_known else "counts" if getattr(self, "loss", "") == "poisson" else "bounds"
         start = self._begin(table, len(values), sites, units, asked, values)

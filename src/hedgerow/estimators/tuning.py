@@ -148,7 +148,8 @@ def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:
         raise UsageError("argument", code="tune-settings", name="settings", value=settings, expected=expected)
     fixed = [name for setting in settings for name in setting if name in _FIXED]
     if fixed:
-        raise UsageError("tune-fixed", name=fixed[0])
+        expected = "what may differ; what is promised, is public, or says how labels are read is the estimator's"
+        raise UsageError("argument", code="tune-settings", name="A setting's name", value=fixed[0], expected=expected)
     if not 0 < held_out < 1:
         expected = "a share of the rows, above 0 and below 1"
         raise UsageError("argument", code="tune-settings", name="held_out", value=held_out, expected=expected)

@@ -15,20 +15,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 
 from hedgerow.client.node import EvaluationNode, Node, SamplingSource, check_data
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import UsageError
-from hedgerow.evaluation.estimates import CalibrationCurve, Evaluation
+from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import evaluate_ensemble, schedule_of_evaluation
 from hedgerow.methods.recalibration import Recalibration, recalibrate_ensemble
 from hedgerow.methods.registry import find_method, program_for
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
-from hedgerow.models.plots import CLASS_COLOURS, MUTED, add_titles, pyplot_module, save_figure, style
+from hedgerow.models.plots import draw_calibration
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import check_delta, check_epsilon
 from hedgerow.privacy.calibration import QueryNoise
@@ -56,7 +55,6 @@ from hedgerow.server.release import (
     run_evaluation,
     run_program,
 )
-from hedgerow.survey.statistics import BAND
 from hedgerow.training.steps import play
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import ScoredSite, SiteRecords
@@ -381,11 +379,6 @@ def recalibrate_model(
     return changed, found, cost
 
 
-MAX_CURVES = 8
-HEIGHT = 6.6
-"""Inches of the picture of a calibration."""
-
-
 def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
     """Draw what was predicted against what happened, with the noise's 95 % bars, and where the records are.
 
@@ -394,55 +387,6 @@ def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
     """
     subtitle = f"{_subtitle(found)} · bars: 95 % of the privacy noise"
     draw_calibration(found.evaluation.curves, found.model.plan.label.name, subtitle, path)
-
-
-def draw_calibration(
-    curves: Sequence[CalibrationCurve], label: str, subtitle: str, path: str | Path | BinaryIO
-) -> None:
-    """The picture of `plot_calibration`.
-
-    Args:
-        label: its name.
-        path: a file by its ending, or an open one, which gets a PNG.
-    """
-    pyplot = pyplot_module()
-    curves = curves[:MAX_CURVES]
-    with pyplot.rc_context(style()):
-        figure, (axis, lower) = pyplot.subplots(
-            2, 1, figsize=(5.6, HEIGHT), height_ratios=(4.2, 1), sharex=True, layout="constrained"
-        )
-        axis.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        if len(curves) == 1:
-            axis.annotate("perfectly calibrated", (0.03, 0.055), rotation=45, rotation_mode="anchor", color=MUTED,
-                          transform_rotates_text=True, fontsize=7.5)  # fmt: skip
-        for number, curve in enumerate(curves):
-            _draw(axis, lower, curve, CLASS_COLOURS[number % len(CLASS_COLOURS)], alone=len(curves) == 1)
-        axis.set_xlim(-0.01, 1.01)
-        axis.set_ylim(-0.02, 1.02)
-        said = curves[0].label_class if len(curves) == 1 else "the class"
-        axis.set_ylabel(f"share of records with {label} = {said}", color=MUTED)
-        lower.set_ylabel("of all records", color=MUTED)
-        lower.set_ylim(bottom=0)
-        lower.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        lower.locator_params(axis="y", nbins=3)
-        lower.set_xlabel("predicted probability", color=MUTED)
-        if len(curves) > 1:
-            axis.legend(frameon=False, loc="upper left")
-        add_titles(figure, "Calibration on held-out rows", subtitle, HEIGHT)
-        save_figure(pyplot, figure, path)
-
-
-def _draw(axis: Any, lower: Any, curve: CalibrationCurve, colour: str, *, alone: bool) -> None:
-    shown = np.isfinite(curve.noise_error)
-    errors = BAND * curve.noise_error[shown]
-    low = np.minimum(errors, curve.observed[shown])
-    high = np.minimum(errors, 1 - curve.observed[shown])
-    axis.errorbar(
-        curve.predicted[shown], curve.observed[shown], yerr=(low, high), color=colour, ecolor=colour, elinewidth=1,
-        marker="o", markersize=4, linewidth=1.5, zorder=3, label=None if alone else curve.label_class,
-    )  # fmt: skip
-    # One thin bar per bin: bins differ in width, and areas would mislead.
-    lower.vlines(curve.predicted, 0, curve.share, color=colour, linewidth=4 if alone else 2, alpha=0.6)
 
 
 def _subtitle(found: FederatedEvaluation) -> str:

@@ -75,7 +75,7 @@ class Classes(LabelKind):
 
 def negative(place: str, value: str) -> DataError:
     """The error for a number that begins at 0, see `LabelColumn.outside`."""
-    return DataError("data-label-negative", place=place, value=value)
+    return DataError("data-label-outside", place=place, value=value)
 
 
 class Numbers(LabelKind):

@@ -249,7 +249,9 @@ def check_units(*units: float) -> None:
     """Raise PlanError unless units of 1.0 of a gradient, of a Hessian, and of what else must have one are possible."""
     if min(units) >= 1 and max(units) <= MAX_UNIT:
         return
-    raise PlanError("plan-joint-clip", low=min(units), high=max(units), most=MAX_UNIT)
+    found = f"with model.hessian_scale, {min(units):.3g} to {max(units):.3g} integer units for 1.0 of a statistic"
+    expected = f'1 to {MAX_UNIT}: both "auto", or a clip of 0.01 to 2 and a scale of 0.1 to 10'
+    raise PlanError("plan-field", path="model.joint_clip", found=found, expected=expected)
 
 
 @lru_cache(maxsize=8)

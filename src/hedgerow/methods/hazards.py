@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run about a time to an event releases besides its trees: the baseline before them, and a line after them.
+"""What a run about a time to an event releases besides its trees: the baseline before them, and a slope after them.
 
 Before the first tree, `FateCounts`: how many records have each code. An actuary reads the life table off them: e_j
 events among the n_j at risk in interval j, and p_j = e_j / n_j, whose log-odds are the baseline of a model without

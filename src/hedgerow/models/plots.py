@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a model: what each feature does to the score. Needs the extra "plots" (matplotlib).
+"""Pictures of a model: what each feature does to the score, and how chances fit. Needs the extra "plots" (matplotlib).
 
 A picture shows the model file's content only, so it may be published wherever the model may.
 """
@@ -7,6 +7,7 @@ A picture shows the model file's content only, so it may be published wherever t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -17,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import missing_extra
+from hedgerow.evaluation.estimates import CalibrationCurve
 from hedgerow.models.bands import shape_bands, why_unknown
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, format_day
 from hedgerow.plan.plan import Feature
+from hedgerow.survey.statistics import BAND
 from hedgerow.trees.importances import Importances, Shape, importances, shape_function
 
 if TYPE_CHECKING:
@@ -315,3 +318,60 @@ def save_figure(pyplot: ModuleType, figure: Any, path: str | Path | BinaryIO) ->
     finally:
         pyplot.close(figure)
     write_atomically(file, drawn.getvalue())
+
+
+MAX_CURVES = 8
+CALIBRATION_HEIGHT = 6.6
+"""Inches of the picture of a calibration."""
+
+
+def draw_calibration(
+    curves: Sequence[CalibrationCurve], label: str, subtitle: str, path: str | Path | BinaryIO
+) -> None:
+    """Draw what was predicted against what happened, with the noise's 95 % bars, and where the records are.
+
+    Args:
+        label: its name.
+        path: a file by its ending, or an open one, which gets a PNG.
+
+    Raises:
+        EnvironmentFault: matplotlib is missing, or the file cannot be written.
+    """
+    pyplot = pyplot_module()
+    curves = curves[:MAX_CURVES]
+    with pyplot.rc_context(style()):
+        figure, (axis, lower) = pyplot.subplots(
+            2, 1, figsize=(5.6, CALIBRATION_HEIGHT), height_ratios=(4.2, 1), sharex=True, layout="constrained"
+        )
+        axis.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        if len(curves) == 1:
+            axis.annotate("perfectly calibrated", (0.03, 0.055), rotation=45, rotation_mode="anchor", color=MUTED,
+                          transform_rotates_text=True, fontsize=7.5)  # fmt: skip
+        for number, curve in enumerate(curves):
+            _draw_curve(axis, lower, curve, CLASS_COLOURS[number % len(CLASS_COLOURS)], alone=len(curves) == 1)
+        axis.set_xlim(-0.01, 1.01)
+        axis.set_ylim(-0.02, 1.02)
+        said = curves[0].label_class if len(curves) == 1 else "the class"
+        axis.set_ylabel(f"share of records with {label} = {said}", color=MUTED)
+        lower.set_ylabel("of all records", color=MUTED)
+        lower.set_ylim(bottom=0)
+        lower.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        lower.locator_params(axis="y", nbins=3)
+        lower.set_xlabel("predicted probability", color=MUTED)
+        if len(curves) > 1:
+            axis.legend(frameon=False, loc="upper left")
+        add_titles(figure, "Calibration on held-out rows", subtitle, CALIBRATION_HEIGHT)
+        save_figure(pyplot, figure, path)
+
+
+def _draw_curve(axis: Any, lower: Any, curve: CalibrationCurve, colour: str, *, alone: bool) -> None:
+    shown = np.isfinite(curve.noise_error)
+    errors = BAND * curve.noise_error[shown]
+    low = np.minimum(errors, curve.observed[shown])
+    high = np.minimum(errors, 1 - curve.observed[shown])
+    axis.errorbar(
+        curve.predicted[shown], curve.observed[shown], yerr=(low, high), color=colour, ecolor=colour, elinewidth=1,
+        marker="o", markersize=4, linewidth=1.5, zorder=3, label=None if alone else curve.label_class,
+    )  # fmt: skip
+    # One thin bar per bin: bins differ in width, and areas would mislead.
+    lower.vlines(curve.predicted, 0, curve.share, color=colour, linewidth=4 if alone else 2, alpha=0.6)

@@ -516,7 +516,8 @@ def build_lazy_report(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
     """`build_report`, but each number is computed when it is first asked for: one of them takes seconds."""
     for release in ledger:
         if not _may_have_mode(release, context.noise_mode):
-            raise PrivacyError("noise-reported", noise=context.noise_mode)
+            subject, others = "A ledger with releases of another kind", "what its releases have"
+            raise PrivacyError("noise-mode-unsupported", subject=subject, noise=context.noise_mode, others=others)
     values = {part.name: getattr(context, part.name) for part in fields(PrivacyContext)}
     # A run that was stopped and taken up again may have had another source of noise before: the ledger knows.
     values["seeded"] |= any(release.seeded for release in ledger)

@@ -253,7 +253,7 @@ def open_journal(
     before_new()
     if Path(f"{path}-wal").exists():
         # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
-        raise EnvironmentFault("journal-not-closed", path=path)
+        raise EnvironmentFault("disk-full", path=path, fault="it could not be closed, so that it cannot be set aside")
     beside = (path.with_name(f"{path.name}.{number}") for number in count(1))
     aside = next(place for place in beside if not place.exists())
     path.rename(aside)

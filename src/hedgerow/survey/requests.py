@@ -200,7 +200,7 @@ def parse_open_plan(toml_text: str) -> OpenPlan:
     try:
         table = parse_toml(toml_text)
     except ValueError as error:
-        raise PlanError("plan-syntax", error=error) from None
+        raise PlanError("plan-syntax", code="plan-syntax", error=error) from None
     return OpenPlan(table)
 
 

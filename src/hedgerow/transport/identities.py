@@ -264,13 +264,15 @@ def read_private(path: Path) -> PrivateIdentity:
     with os.fdopen(descriptor, "rb") as file:
         # The open file is asked, not its name, so that it is not exchanged in between.
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
+        # The public file is open to all, which is no fault of its permissions.
+        if not stat.S_ISREG(status.st_mode) or path.name.endswith(PUBLIC_SUFFIX):
             raise UsageError("identity-other-file", path=path)
-        if path.name.endswith(PUBLIC_SUFFIX):
-            private = path.with_name(path.name.removesuffix(PUBLIC_SUFFIX) + PRIVATE_SUFFIX)
-            raise UsageError("identity-file", path=path, private=private)
         if status.st_mode & _TOO_OPEN:
-            raise EnvironmentFault("identity-permissions", path=path, mode=stat.S_IMODE(status.st_mode))
+            found, otherwise = stat.S_IMODE(status.st_mode), "Otherwise make a new identity and a new roster."
+            raise EnvironmentFault(
+                "state-permissions", code="identity-permissions", path=path, used="read", found=found, mode="600",
+                otherwise=otherwise,
+            )  # fmt: skip
         raw = file.read()
     try:
         content = json.loads(raw)
@@ -589,7 +591,11 @@ def require_own(path: Path) -> None:
     policy they would say whom a node trusts, and what it permits.
     """
     if path.is_file() and (mode := path.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
-        raise EnvironmentFault("file-of-others", path=path, mode=stat.S_IMODE(mode))
+        found, otherwise = stat.S_IMODE(mode), "Look first whether it still says what you agreed to."
+        raise EnvironmentFault(
+            "state-permissions", code="file-of-others", path=path, used="written", found=found, mode="go-w",
+            otherwise=otherwise,
+        )  # fmt: skip
 
 
 def require_pinned(identity: PrivateIdentity, roster: PinnedRoster) -> None:

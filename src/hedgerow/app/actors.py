@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that hold parts of a site's rows as actors of Ray, on this machine or on the cluster that it is told to join.
+
+Needs the extra "shards".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hedgerow.client.shards import Shard, StartWorker, WorkerLost
+from hedgerow.errors import HedgerowError, missing_extra
+
+
+class _Actor:
+    """A `Worker` that is an actor of Ray."""
+
+    def __init__(self, ray: Any, handle: Any) -> None:
+        self._ray, self._handle = ray, handle
+
+    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """See `Worker.ask`."""
+        asked = getattr(self._handle, method).remote(*arguments)
+
+        def wait() -> Any:
+            try:
+                return self._ray.get(asked)
+            except self._ray.exceptions.RayActorError:
+                raise WorkerLost from None
+            except self._ray.exceptions.RayTaskError as fault:
+                if isinstance(fault.cause, HedgerowError):
+                    raise fault.cause from None
+                raise
+
+        return wait
+
+
+def start_actors() -> StartWorker:
+    """What starts a worker in Ray: in the cluster that RAY_ADDRESS names, or on this machine alone.
+
+    Raises:
+        EnvironmentFault: code "missing-extra".
+    """
+    # Ray reports how it is used unless it is told not to.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.exceptions
+    except ModuleNotFoundError:
+        raise missing_extra("ray", "Holding a table in parts") from None
+    if not ray.is_initialized():
+        # Without an address it would join a cluster that it finds on this machine, whosever that is.
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **alone)
+    # One that asks for a processor waits for ever where there are more parts than processors.
+    actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Shard)
+    return lambda: _Actor(ray, actor.remote())
