@@ -112,7 +112,7 @@ class _Memory(threading.Thread):
 def _hedgerow(n_rows: int, n_trees: int, interaction: str, folder: Path | None) -> tuple[float, float, str]:
     """Seconds of processor time until the codes are there, and until the model is; and the digest of its file."""
     plan, tables, start = _plan(n_rows, n_trees, interaction), {"site": f"made://{n_rows}"}, time.process_time()
-    memory = None if folder is None else ExternalMemory.of(folder, plan, tables)
+    memory = None if folder is None else ExternalMemory.open(folder, plan, tables)
     rows = {name: data for name, (data, _) in read_bounded(tables, plan, memory=memory).items()}
     read = time.process_time()
     model = train(plan, rows, noise=SeededNoise(1))

@@ -6,6 +6,7 @@ import mmap
 import os
 import resource
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_a_wide_table_needs_no_file_for_each_column(tmp_path: Path) -> None:
 
 def read(folder: Path, table: Path, plan: Plan, more: str = "") -> tuple[SiteData, bool]:
     """The rows, and whether they were kept from before."""
-    memory = ExternalMemory.of(folder, plan, {"rows": table}, more)
+    memory = ExternalMemory.open(folder, plan, {"rows": table}, more)
     found = find_kept(memory)
     return (found or read_bounded({"rows": table}, plan, memory=memory))["rows"][0], found is not None
 
@@ -95,7 +96,7 @@ def test_mapped_codes_are_those_in_memory(
     whole = write_table(folder / "whole.parquet", n, 0, n_unfit)
     expected, report = read_site_data(whole, plan)
     for _ in range(2):
-        memory = ExternalMemory.of(folder / "codes", plan, {"rows": table})
+        memory = ExternalMemory.open(folder / "codes", plan, {"rows": table})
         data, told = (find_kept(memory) or read_bounded({"rows": table}, plan, memory=memory))["rows"]
         assert told == report
         assert digest_rows(data) == digest_rows(expected)
@@ -152,7 +153,7 @@ def test_what_is_not_whole_is_made_again(tmp_path: Path, damage: Callable[[Path]
 def test_a_table_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
     """Its codes are of no table that there ever was, and no name says so."""
     table, plan = write_table(tmp_path / "table.parquet"), number_plan()
-    memory = ExternalMemory.of(tmp_path / "codes", plan, {"rows": table})
+    memory = ExternalMemory.open(tmp_path / "codes", plan, {"rows": table})
     touch(table)
     assert read_bounded({"rows": table}, plan, memory=memory)["rows"][0].n_records == ALL_ROWS
     assert not list((tmp_path / "codes").iterdir())
@@ -200,7 +201,7 @@ def test_kept_codes_are_used_in_silence(tmp_path: Path) -> None:
     def tell(text: str, level: str = "") -> None:
         heard.append(text)
 
-    kept = tmp_path / "codes", "rows"
-    load = make_loader(str(table), None, tell=tell, kept=kept, before=lambda: heard.append("read"))
+    before, memory = partial(heard.append, "read"), tmp_path / "codes"
+    load = make_loader(str(table), None, tell=tell, memory=memory, name="rows", before=before)
     assert [load(plan).n_records for _ in range(2)] == [ALL_ROWS - 3] * 2
     assert ["read", "data-label-missing" in heard[1]] == [heard[0], True] and len(heard) == 2

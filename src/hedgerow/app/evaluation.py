@@ -231,8 +231,9 @@ def read_sites(
         DataError: a table cannot be read or lacks a column; if strict, also for a row.
         LostRowsError: of a table more rows are left out; no row is left of all tables, or those of one class only.
     """
-    folder = None if external_memory is None else Path(external_memory)
-    memory = None if folder is None else ExternalMemory.of(folder, plan, tables, f"strict {strict}")
+    memory = None
+    if external_memory is not None:
+        memory = ExternalMemory.open(Path(external_memory), plan, tables, f"strict {strict}")
     bounded = None if memory is None else find_kept(memory)
     if bounded is None:
         # A URL may have a password in it.

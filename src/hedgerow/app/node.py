@@ -363,12 +363,12 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
         return lambda offered: Shards(start_actors(), options.shards or 1, read_own, offered, options.threads or 1)
 
     def read(data: str, query: str | None, role: str) -> LoadRows:
-        kept = (options.state_folder(name).resolve(), role) if options.external_memory else None
-        load = make_loader(data, query, strict=policy.is_strict, tell=note, own=policy.data, kept=kept)
+        memory = options.state_folder(name).resolve() if options.external_memory else None
+        load = make_loader(data, query, strict=policy.is_strict, tell=note, own=policy.data, memory=memory, name=role)
         check_table(data, policy.data)
         if options.shards:
             place = adapt(data if query is None else f"{data}#{query}", policy.data)
-            return share(partial(read_part, place, strict=policy.is_strict, kept=kept))
+            return share(partial(read_part, place, strict=policy.is_strict, memory=memory, name=role))
         return load
 
     def show_fit(table: str, found: TableFit) -> None:

@@ -39,7 +39,8 @@ def make_loader(
     strict: bool = False,
     tell: Tell | None = None,
     own: Adapter = PLAIN,
-    kept: tuple[Path, str] | None = None,
+    memory: Path | None = None,
+    name: str = "",
     more: str = "",
     before: Callable[[], None] | None = None,
 ) -> Callable[[Plan], SiteData]:
@@ -49,7 +50,7 @@ def make_loader(
         strict: refuse a row that does not fit, and a table without rows; else such rows are left out.
         tell: is given a sentence when rows are left out.
         own: how the site writes its table.
-        kept: the folder of their codes and their name there, see `hedgerow.data.mapped`; None for memory.
+        memory, name: the folder of external memory (`hedgerow.data.mapped`) and their name there; None without.
         more: what else decides on whether codes that were kept are used.
         before: is called before the table is read, and no codes that were kept are used instead.
 
@@ -65,16 +66,15 @@ def make_loader(
         source = "The query's result" if find_dialect(place) else open_table(place).source
 
     def load(plan: Plan) -> SiteData:
-        folder, name = kept or (None, "")
-        tables, memory = {name: adapt(place, own)}, None
-        if folder is not None:
+        tables, arrays = {name: adapt(place, own)}, None
+        if memory is not None:
             # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
-            memory = ExternalMemory.of(folder, plan.with_joint_structure(), tables, f"strict {strict} {more}")
-            if found := find_kept(memory):
+            arrays = ExternalMemory.open(memory, plan.with_joint_structure(), tables, f"strict {strict} {more}")
+            if found := find_kept(arrays):
                 return found[name][0]
         if before is not None:
             before()
-        return _report_reading(read_bounded(tables, plan, strict=strict, memory=memory)[name], source, tell)
+        return _report_reading(read_bounded(tables, plan, strict=strict, memory=arrays)[name], source, tell)
 
     return load
 

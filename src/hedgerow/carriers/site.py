@@ -296,7 +296,7 @@ def build_setup(
                 raise PolicyRefusal("rows-unchecked", why=why, what=what)
 
         return make_loader(
-            data, query, strict=policy.is_strict, tell=_teller(folder), own=policy.data, kept=(folder, name),
+            data, query, strict=policy.is_strict, tell=_teller(folder), own=policy.data, memory=folder, name=name,
             more=limits, before=require_checked,
         )  # fmt: skip
 

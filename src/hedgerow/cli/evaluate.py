@@ -67,7 +67,10 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.federated or arguments.epsilon is not None:
         _run_federated(arguments)
         return
-    _check_plain(arguments)
+    _refuse_without(arguments, "--federated", "sites", "roster", "identity", "journal")
+    _refuse_without(arguments, "--epsilon", "delta", "out", "plot", "seed", "by")
+    if arguments.data is None:
+        raise UsageError("usage-missing", missing="DATA")
     (table,) = adapt_sites({arguments.data: arguments.data}, arguments.adapters).values()
     model = Model.load(arguments.model)
     with status(f"Predicting {Path(arguments.data).name}", quiet=arguments.json):
@@ -88,13 +91,6 @@ def run(arguments: argparse.Namespace) -> None:
         remark = "one class only" if math.isnan(scores["auc"]) else remark
         facts = [(name, f"{value} ({remark})" if name == title else value) for name, value in facts]
     print_facts([("records", f"{scores['n_records']:,}"), *facts])
-
-
-def _check_plain(arguments: argparse.Namespace) -> None:
-    _refuse_without(arguments, "--federated", "sites", "roster", "identity", "journal")
-    _refuse_without(arguments, "--epsilon", "delta", "out", "plot", "seed", "by")
-    if arguments.data is None:
-        raise UsageError("usage-missing", missing="DATA")
 
 
 def _refuse_without(arguments: argparse.Namespace, other: str, *names: str) -> None:

@@ -312,7 +312,7 @@ def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
     """Rows under the model of no trees."""
     # Rows that were chosen from others lie column by column: the kernels would be compiled for those once more, 9 s.
     codes, labels = np.ascontiguousarray(data.codes), np.ascontiguousarray(data.labels)
-    return SiteRecords(codes, labels, make_zeros(data.scratch, (n_outputs, data.n_records), np.int32))
+    return SiteRecords(codes, labels, make_zeros(data.memory, (n_outputs, data.n_records), np.int32))
 
 
 def _cut_again(held: ScoredSite, data: SiteData, query: Query) -> None:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
@@ -424,7 +424,12 @@ class NodeStore:
         attempts: dict[int, list[Event]] = {}
         for number, text in rows:
             attempts.setdefault(number, []).append(event_from_dict(json.loads(text)))
-        return [_most_expensive(events) for events in attempts.values()]
+        # Of a round that was repeated, the event that costs most by itself.
+        gdp = get_accountant("gdp")
+        return [
+            max(events, key=lambda event: gdp.epsilon([event], _DELTA)) if len(events) > 1 else events[0]
+            for events in attempts.values()
+        ]
 
     def keep_model(self, digest: bytes) -> None:
         """Note that this node helped to make the model of this digest."""
@@ -520,13 +525,6 @@ class NodeStore:
     def _write_counter(self, counter: Counter) -> None:
         self._counter_file.write(counter)
         self._counter = counter
-
-
-def _most_expensive(events: Sequence[Event]) -> Event:
-    """The event that costs most by itself."""
-    if len(events) == 1:
-        return events[0]
-    return max(events, key=lambda event: get_accountant("gdp").epsilon([event], _DELTA))
 
 
 def _spending_lost(run_id: bytes) -> Statement:

@@ -135,7 +135,7 @@ def _map(path: Path) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class ExternalMemory:
-    """The folder in which the codes of tables that are read together are kept.
+    """The folder `memory` in which the codes of tables that are read together are kept.
 
     Attributes:
         folder: the owner's own.
@@ -151,7 +151,7 @@ class ExternalMemory:
     tables: Mapping[str, Location]
 
     @classmethod
-    def of(cls, folder: Path, plan: Plan, tables: Mapping[str, Location], more: str = "") -> ExternalMemory:
+    def open(cls, folder: Path, plan: Plan, tables: Mapping[str, Location], more: str = "") -> ExternalMemory:
         """That of some tables, by their names.
 
         Args:

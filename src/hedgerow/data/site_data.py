@@ -80,13 +80,13 @@ class SiteData:
         labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
         places: uint8 [n_divisible, n], where values stand within their cells (`Grid.places`), or the values that they
             are made of; None where the grid has no such features. Without them a run that cuts a feature again fails.
-        scratch: where arrays as long as the rows go, see `make_zeros`; None for memory.
+        memory: the folder of external memory, where arrays as long as the rows go; None without.
     """
 
     codes: CodeArray
     labels: NDArray[np.int32]
     places: PlaceArray | HeldValues | None = None
-    scratch: Path | None = None
+    memory: Path | None = None
 
     @property
     def n_records(self) -> int:
@@ -97,14 +97,14 @@ class SiteData:
         numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
 
         def take(columns: NDArray[Any]) -> NDArray[Any]:
-            found = make_zeros(self.scratch, (len(columns), len(numbers)), columns.dtype)
+            found = make_zeros(self.memory, (len(columns), len(numbers)), columns.dtype)
             for out, column in zip(found, columns, strict=True):
                 np.take(column, numbers, out=out)
             return found
 
         places = self.places.only(numbers) if isinstance(self.places, HeldValues) else self.places
         within = take(places) if isinstance(places, np.ndarray) else places
-        return SiteData(take(self.codes), take(self.labels[None])[0], within, self.scratch)
+        return SiteData(take(self.codes), take(self.labels[None])[0], within, self.memory)
 
     def all_places(self) -> PlaceArray | None:
         """The places of all features that have any, also of those that were not asked for: uint8 [n_divisible, n]."""
@@ -137,7 +137,7 @@ class SiteData:
         if not new_edges:
             return self.codes
         if before is None or np.may_share_memory(before.codes, self.codes):
-            before = Recoded({}, make_zeros(self.scratch, self.codes.shape, self.codes.dtype))
+            before = Recoded({}, make_zeros(self.memory, self.codes.shape, self.codes.dtype))
             before.codes[:] = self.codes
         # Another array of the same memory: what was made of the earlier codes is known by them.
         codes = before.codes.view()
@@ -207,7 +207,7 @@ def site_rows_from_records(
     """All rows of a site's table; arguments and errors as in `site_data_from_records`.
 
     Args:
-        folder: that `ExternalMemory.begin` gave for their arrays; None for memory.
+        folder: that `ExternalMemory.begin` gave for their arrays; None without.
         part: to which rows have to belong by what they are; None where all are used.
     """
     grid = build_grid(plan)
@@ -237,8 +237,8 @@ def site_rows_from_records(
             if records.unit is not None:
                 units.append(records.unit)
         joined = places.join("places.npy") if grid.divisible else None
-        scratch = None if folder is None else folder.parent
-        data = SiteData(codes.join("codes.npy"), labels.join("labels.npy")[0], joined, scratch)
+        memory = None if folder is None else folder.parent
+        data = SiteData(codes.join("codes.npy"), labels.join("labels.npy")[0], joined, memory)
     if left_out is None and not data.n_records:
         raise DataError("data-empty", source="The site")
     unfit = dict(left_out or {})
@@ -312,7 +312,7 @@ def read_bounded(
 
     Args:
         tables: each site's, by the site's name.
-        memory: where their codes go; None for memory.
+        memory: where their codes go; None without.
         part: of each table; None for the whole.
     """
     rows = {}
@@ -330,19 +330,17 @@ def read_bounded(
 
 
 def read_part(
-    location: Location, plan: Plan, part: Part, *, strict: bool = False, kept: tuple[Path, str] | None = None
+    location: Location, plan: Plan, part: Part, *, strict: bool = False, memory: Path | None = None, name: str = ""
 ) -> SiteData:
     """A part of a site's table, bounded by itself: all rows of a unit are in one. Errors as `read_site_data`.
 
     Args:
-        kept: the folder of its codes and the table's name there, see `ExternalMemory`; None for memory.
+        memory, name: the folder of external memory and the table's name there, see `ExternalMemory`; None without.
     """
-    folder, name = kept or (None, "")
     tables = {f"{name}-{part.number + 1}-of-{part.n_parts}": location}
-    memory = None if folder is None else ExternalMemory.of(folder, plan.with_joint_structure(), tables, f"{strict}")
-    found = None if memory is None else find_kept(memory)
-    found = found or read_bounded(tables, plan, strict=strict, memory=memory, part=part)
-    return found[next(iter(tables))][0]
+    arrays = None if memory is None else ExternalMemory.open(memory, plan.with_joint_structure(), tables, f"{strict}")
+    kept = None if arrays is None else find_kept(arrays)
+    return (kept or read_bounded(tables, plan, strict=strict, memory=arrays, part=part))[next(iter(tables))][0]
 
 
 def read_site_data(
@@ -373,7 +371,7 @@ def read_site_rows(
     """All rows of a table, or of a part, for `bound_sites`; `strict` and errors as of `read_site_data`.
 
     Args:
-        folder: that `ExternalMemory.begin` gave for their arrays; None for memory.
+        folder: that `ExternalMemory.begin` gave for their arrays; None without.
         part: of the table; None for the whole.
     """
     left_out: RowsLeftOut | None = None if strict else {}

@@ -33,16 +33,13 @@ def plan_toml(plan: Plan) -> str:
     # The algorithm's own section, if the plan has one, is a table like the others.
     for name, values in table.items():
         if isinstance(values, Mapping):
-            nested = {key: each for key, each in values.items() if isinstance(each, list) and _are_tables(each)}
+            lists = {key: each for key, each in values.items() if isinstance(each, list) and each}
+            nested = {key: each for key, each in lists.items() if all(isinstance(item, Mapping) for item in each)}
             parts.append(toml_section(name, {key: each for key, each in values.items() if key not in nested}))
             parts += [toml_section(f"[{name}.{key}]", each) for key, listed in nested.items() for each in listed]
     parts += [toml_section("[features]", feature) for feature in table["features"]]
     parts += [toml_section("[prepared]", release) for release in table.get("prepared", ())]
     return "\n".join(parts)
-
-
-def _are_tables(values: list[Any]) -> bool:
-    return bool(values) and all(isinstance(item, Mapping) for item in values)
 
 
 def toml_without_label(plan: Plan) -> str:

@@ -594,11 +594,6 @@ def _rdp(events: Sequence[Event], delta: float) -> float:
     return epsilon_renyi(events, delta) if has_samples(events) else epsilon_rdp(events, delta)
 
 
-def _pure(events: Sequence[Event], delta: float) -> float:
-    """Sums of epsilons of releases of pure differential privacy, amplified by sampling; holds at delta = 0."""
-    return epsilon_pure(events)
-
-
 def _pld(events: Sequence[Event], delta: float) -> float:
     """Privacy loss distributions by dp_accounting, an extra: the tightest for pure releases and for samples."""
     # Both are bounds; on a coarse grid of noise, or at a large epsilon, the other one is smaller.
@@ -609,7 +604,7 @@ _ACCOUNTANTS: Registry[Accountant] = Registry("accountant")
 for _each in (
     Accountant("gdp", KNOWN_EVENTS, _gdp),
     Accountant("rdp", KNOWN_EVENTS, _rdp),
-    Accountant("pure", (*PURE_EVENTS, UnnoisedEvent), _pure),
+    Accountant("pure", (*PURE_EVENTS, UnnoisedEvent), lambda events, _: epsilon_pure(events)),
     Accountant("pld", KNOWN_EVENTS, _pld),
 ):
     _ACCOUNTANTS[_each.name] = _each

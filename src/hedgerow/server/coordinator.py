@@ -25,7 +25,7 @@ run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
@@ -997,7 +997,11 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
     line, noisy, summed = (_release_groups if run.replica.n_groups else _release_one)(run, slot, query, opened)
     try:
-        line = _judge(run, query, line, noisy, summed)
+        released, faults = run.checks.check(query, run.plan, noisy, summed)
+        for name in (site for group in faults for site in summed[group].sites or ()):
+            run.tell(RunEventKind.COMPLAINT, name, "group-out-of-line")
+        # Without the groups that no records add up to.
+        line = replace(line, release=released)
     except SumAbandoned as fault:
         # That the run ends is told to all, so what it follows from is a release like any other: it is written down
         # with its cost, and the run given up, in one write.
@@ -1041,21 +1045,6 @@ def _release_groups(run: CoordinatorRun, slot: Aggregator, query: Query, opened:
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
     whole = pack(noisy, weigh_groups(summed), query.length, n_groups)
     return JournalledRelease(whole, entry, survivors), noisy, summed
-
-
-def _judge(
-    run: CoordinatorRun,
-    query: Query,
-    line: JournalledRelease,
-    noisy: Mapping[int, IntVector],
-    summed: Mapping[int, Summed],
-) -> JournalledRelease:
-    """The release without the groups that no records add up to; raises as `RunChecks.check` where all are such."""
-    released, faults = run.checks.check(query, run.plan, noisy, summed)
-    for group in faults:
-        for name in summed[group].sites or ():
-            run.tell(RunEventKind.COMPLAINT, name, "group-out-of-line")
-    return replace(line, release=released)
 
 
 def _sum_slot(run: CoordinatorRun, slot: Aggregator, nodes: Sequence[int]) -> Summed:
