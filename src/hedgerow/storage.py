@@ -152,11 +152,10 @@ def require_private(path: Path, status: os.stat_result) -> None:
         raise EnvironmentFault("state-owner", path=path, owner=status.st_uid, user=user)
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
-        found, otherwise = stat.S_IMODE(status.st_mode), "Otherwise its keys and counts are to be trusted no more."
+        found, used, first = stat.S_IMODE(status.st_mode), "used", ""
         raise EnvironmentFault(
-            "state-permissions", code="state-permissions", path=path, used="used", found=found, mode=mode,
-            otherwise=otherwise,
-        )  # fmt: skip
+            "state-permissions", code="state-permissions", path=path, used=used, found=found, mode=mode, first=first
+        )
 
 
 def _require_own_file(path: Path) -> None:

@@ -621,7 +621,9 @@ class StudyBook(Notebook):
         with self._database.transaction() as execute:
             guest = self.guest(invitation.party)
             if guest is not None and guest.is_confirmed:
-                raise UsageError("invited-already", code="invited-already", name=invitation.party)
+                name, cause = invitation.party, "It is confirmed or in the study's roster already."
+                also = f" A party that needs new keys is taken out first: `hedgerow study withdraw {name}`."
+                raise UsageError("invited-already", code="invited-already", name=name, cause=cause, also=also)
             values = (invitation.party, invitation.role.value, invitation.secret, invitation.digest())
             execute("insert or replace into guests (name, role, secret, invitation) values (?, ?, ?, ?)", values)
             kept = (f"policy of {invitation.party}", invitation.policy.encode())

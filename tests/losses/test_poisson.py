@@ -257,7 +257,7 @@ def test_what_is_below_zero_is_no_count() -> None:
     x, y = made(300, 0)
     y[7] = -1
     for label_bounds in (None, (0, 20)):
-        with pytest.raises(DataError, match="-1 is below 0") as caught:
+        with pytest.raises(DataError, match="The value is -1") as caught:
             DPGBDTRegressor(loss="poisson", bounds=[(0, 1)] * 6, label_bounds=label_bounds).fit(x, y)
         assert caught.value.code == "data-label-outside"
     DPGBDTRegressor(bounds=[(0, 1)] * 6, label_bounds=(-1, 20), n_records=300, n_trees=2, epsilon=100).fit(x, y)

@@ -212,7 +212,8 @@ def invite(
             raise UsageError("nobody-invited")
         for name, _ in parties:
             if identities.check_name(name) == study.COORDINATOR:
-                raise UsageError("invited-already", code="invited-coordinator", name=name)
+                cause = "That is the coordinator's own name in every study."
+                raise UsageError("invited-already", code="invited-coordinator", name=name, cause=cause, also="")
         # All of them before the first is written: what is refused has invited nobody.
         policies = {
             (name, role): _propose_policy(policy, max_epsilon, plan, book.find_proposal(name) if again else None)

@@ -189,7 +189,7 @@ def from_omop(arguments: argparse.Namespace) -> None:
     table = parse_toml(read_text(arguments.definition))
     plan = Plan.from_dict(table if "features" in table else fill_plan(table))
     if plan.omop is None:
-        raise PlanError("plan-missing-field", path="plan", name="omop", also=" It says what rows are made of.")
+        raise PlanError("plan-missing-field", path="plan", name="omop", value="", also="")
     if arguments.sql is None:
         _write(plan_toml(plan), None if arguments.out is None else new_file(arguments.out))
         return

@@ -265,7 +265,7 @@ def parse_policy(toml_text: str) -> Policy:
     try:
         table = read_toml(toml_text)
         if "version" not in table:
-            raise PlanError("plan-missing-field", path="policy", name="version", also=f" It is {POLICY_VERSION}.")
+            raise PlanError("plan-missing-field", path="policy", name="version", value=f" = {POLICY_VERSION}", also="")
         return read_section(Policy, table, "policy")
     except PlanError as error:
         what, cause, remedy = error.what, error.cause, error.remedy

@@ -383,4 +383,4 @@ def _missing(section: type, table: Mapping[str, object], path: str, first: str) 
     needed = [field.name for field in dataclasses.fields(section) if field.default is dataclasses.MISSING]
     others = [name for name in needed if name != first and table.get(name) is None]
     also = f" So {'are' if len(others) > 1 else 'is'} {', '.join(others)}." if others else ""
-    return PlanError("plan-missing-field", path=path, name=first, also=also)
+    return PlanError("plan-missing-field", path=path, name=first, value="", also=also)

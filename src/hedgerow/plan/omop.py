@@ -233,7 +233,8 @@ def fill_plan(definition: Mapping[str, Any]) -> dict[str, Any]:
     table = {"version": 1, "name": "omop", **definition}
     omop = table.get("omop")
     if not isinstance(omop, Mapping) or not isinstance(omop.get("columns"), list):
-        raise PlanError("plan-missing-field", path="plan", name="omop", also=" It says what rows are made of.")
+        also = " It says what rows are made of."
+        raise PlanError("plan-missing-field", path="plan", name="omop", value="", also=also)
     features, columns = [], []
     for column in omop["columns"]:
         if not isinstance(column, Mapping):

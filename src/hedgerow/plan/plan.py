@@ -754,7 +754,7 @@ def _read_loss(table: Any) -> NamedLoss | None:
 def _check_top_level(table: Mapping[str, Any]) -> None:
     version = table.get("version", None)
     if version is None:
-        raise PlanError("plan-missing-field", path="plan", name="version", also=f" This Hedgerow reads {PLAN_VERSION}.")
+        raise PlanError("plan-missing-field", path="plan", name="version", value=f" = {PLAN_VERSION}", also="")
     if isinstance(version, int) and version > PLAN_VERSION:
         raise PlanError("plan-newer-version", version=version, newest=PLAN_VERSION)
     if version != PLAN_VERSION or isinstance(version, bool):
@@ -943,7 +943,7 @@ def _check_feature(feature: Feature, path: str) -> None:
         raise refuse(f"{path}.buckets", feature.buckets, 'no buckets but with type = "hashed"')
     if feature.is_categorical:
         if not feature.categories:
-            raise PlanError("plan-missing-field", path=path, name="categories", also=_NEVER_READ_OFF)
+            raise PlanError("plan-missing-field", path=path, name="categories", value="", also=_NEVER_READ_OFF)
         if len(feature.categories) > MAX_CATEGORIES:
             raise refuse(f"{path}.categories", len(feature.categories), f"at most {MAX_CATEGORIES} categories")
         if feature.min is not None or feature.max is not None:
@@ -961,7 +961,7 @@ def check_bounds(low: float | None, high: float | None, path: str, said: Callabl
     """Raise PlanError unless there are two bounds, the lower one first; `said` puts one into words."""
     for name, value in (("min", low), ("max", high)):
         if value is None:
-            raise PlanError("plan-missing-field", path=path, name=name, also=_NEVER_READ_OFF)
+            raise PlanError("plan-missing-field", path=path, name=name, value="", also=_NEVER_READ_OFF)
     if low is not None and high is not None and not low < high:
         raise refuse(f"{path}.max", said(high), f"a value above min = {said(low)}")
 

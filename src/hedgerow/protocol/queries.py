@@ -313,6 +313,9 @@ class Choice(PureQuery):
     is_choice: ClassVar[bool] = True
 
     def candidates(self, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """For each choice its candidates (int64 [n]) and their scores (int64 [n]), from the sum, int64 [length]."""
-        # A schedule plans with choices that nobody makes: the class is not abstract.
-        raise NotImplementedError
+        """For each choice its candidates (int64 [n]) and their scores (int64 [n]), from the sum, int64 [length].
+
+        Raises:
+            RemoteProtocolError: as `answer`, for a kind that says no more than this.
+        """
+        raise RemoteProtocolError("unknown-query-kind", kind=type(self).__name__)

@@ -268,10 +268,10 @@ def read_private(path: Path) -> PrivateIdentity:
         if not stat.S_ISREG(status.st_mode) or path.name.endswith(PUBLIC_SUFFIX):
             raise UsageError("identity-other-file", path=path)
         if status.st_mode & _TOO_OPEN:
-            found, otherwise = stat.S_IMODE(status.st_mode), "Otherwise make a new identity and a new roster."
+            found, first = stat.S_IMODE(status.st_mode), "Where somebody has, make a new identity and a new roster. "
             raise EnvironmentFault(
                 "state-permissions", code="identity-permissions", path=path, used="read", found=found, mode="600",
-                otherwise=otherwise,
+                first=first,
             )  # fmt: skip
         raw = file.read()
     try:
@@ -591,11 +591,10 @@ def require_own(path: Path) -> None:
     policy they would say whom a node trusts, and what it permits.
     """
     if path.is_file() and (mode := path.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
-        found, otherwise = stat.S_IMODE(mode), "Look first whether it still says what you agreed to."
+        found, first = stat.S_IMODE(mode), "Look whether it still says what you agreed to. "
         raise EnvironmentFault(
-            "state-permissions", code="file-of-others", path=path, used="written", found=found, mode="go-w",
-            otherwise=otherwise,
-        )  # fmt: skip
+            "state-permissions", code="file-of-others", path=path, used="written", found=found, mode="go-w", first=first
+        )
 
 
 def require_pinned(identity: PrivateIdentity, roster: PinnedRoster) -> None:
