@@ -79,7 +79,7 @@ def weigh_draws(
     gains = weight * (own * of_values).sum(axis=1) / (1 - weight * (own * of_own).sum(axis=1))
     rest = released - share * (crowd.sum(axis=0) - own)
     ratios = ((of_values + gains[:, None] * of_own) * (rest - values / 2)).sum(axis=1)
-    return ratios if rate == 1 else np.logaddexp(np.log1p(-rate), np.log(rate) + ratios)
+    return np.asarray(ratios if rate == 1 else np.logaddexp(np.log1p(-rate), np.log(rate) + ratios))
 
 
 def infer_from_sums(products: Products) -> tuple[Floats, Floats]:

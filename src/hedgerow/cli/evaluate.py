@@ -138,8 +138,8 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     # Extras: only a party that dials or listens needs grpc.
     from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, evaluate_over_nodes, hand_out
 
-    options, noise = read_options(CoordinatorOptions, arguments), arguments.noise or ""
-    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, noise, arguments.by, options.roster)
+    options, mode = read_options(CoordinatorOptions, arguments), arguments.noise or ""
+    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, mode, arguments.by, options.roster)
     journal = Path(arguments.journal or journal_file(out, model))
     file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
     found, sites = evaluate_over_nodes(options, asked, model, file)
