@@ -48,8 +48,8 @@ MIN_EARNED, MIN_EARNED_MADE = 0.002, 0.01
 MAX_ROWS, FEW_ROWS = 20_000, 2_000
 KINDS = {
     "binary": ("AUC", "share of the deviance explained"),
-    "regression": ("R2", ""),
-    "count": ("share of the Poisson deviance explained", ""),
+    "regression": ("R2", "less the share by which the mean is missed"),
+    "count": ("share of the Poisson deviance explained", "less the share by which the mean is missed"),
     "multiclass": ("mean AUC of a class against the rest", "share of the deviance explained"),
     "survival": ("concordance", "less the integrated Brier score"),
 }
@@ -133,32 +133,31 @@ PARTS: Mapping[str, Part] = {
     "candidates by releases": Part(patches=((CandidateSource, "take_leaves", lambda *_: None),)),
     "cells cut again": Part(CLASSES, patches=((CandidateSource, "find_crowded", lambda _: []),)),
     "little signal": Part(
-        ("binary",), patches=((settings, "RULE_FADES_FROM", 0.0), (settings, "RULE_ENDS_AT", 1e-9))
+        ("binary",), patches=((settings, "_with_little_signal", lambda _plan, _signal, rule: rule),)
     ),
-    "filter of classes": Part(("multiclass",), patches=((program, "filters_classes", lambda *_: False),)),
-    "filter by feature": Part(("multiclass",), change=_fixed(filters_by_features=False)),
+    "filter of classes": Part(("multiclass",), patches=((program, "ClassCovariance", lambda *_: None),)),
+    "filter by feature": Part(
+        ("multiclass",),
+        patches=((program, "ClassCovariance", lambda n_classes, _: leaves.ClassCovariance(n_classes, False)),),
+    ),
     "long exploring": Part(("regression",), change=_fixed(interaction_share=0.5)),
     "deeper trees": Part(("regression",), change=_fixed(max_depth=4)),
     "own clip": Part(("regression", "count", "multiclass"), change=_USUAL_CLIP),
     "own trees": Part(
-        ("regression", "survival"), patches=tuple(
-            (settings, name, replaced)
-            for name, replaced in {
-                "_trees_of_numbers": lambda signal, m: max(2 * m, settings.count_usual_trees(signal)),
-                "MIN_TREES_OF_TIMES": 100,
-            }.items()
+        ("regression", "survival"),
+        patches=(
+            (settings, "COLUMNS", {label: {name: value for name, value in own.items() if name != "n_trees"}
+                                   for label, own in settings.COLUMNS.items()}),
         ),
     ),
     "own James-Stein": Part(("regression", "survival"), change=_fixed(shrinkage=0.4)),
-    "own rate": Part(
-        ("multiclass", "count"), patches=((settings, "CLASS_RATE", 0.25), (settings, "RATE_OF_COUNTS", 0.25))
-    ),
+    "own rate": Part(("multiclass", "count"), change=_fixed(learning_rate=0.25)),
     "own ridge": Part(
-        ("count", "survival"), patches=((settings, "RIDGE_OF_COUNTS", 8.0), (settings, "RIDGE_OF_TIMES", 1.5))
+        ("count", "survival"), change=lambda own: {"noise_ridge": 8.0 if own.start == "level" else 1.5}
     ),
     "own ridge and James-Stein": Part(("survival",), change=_fixed(noise_ridge=1.5, shrinkage=0.4)),
     "own rate of expected values": Part(
-        ("binary", "regression"), patches=((settings, "SHAPE_RATES", dict.fromkeys(("binary", *NUMBERS), (0.5, 0.5))),)
+        ("binary", "regression"), change=lambda own: {"shape_rate": 0.5 if own.shape_rate else 0.0}
     ),
 }  # fmt: skip
 """A part of which only one kind of labels has its own value is replaced by what is usual."""
@@ -335,7 +334,7 @@ def _scores(task: Prepared | survival.Cohort, outcome: Outcome, test: NDArray[np
     if table.kind in ("regression", "count"):
         numbers = ensemble.link.values(found[0], outcome.plan.label)
         fit = r2_score if table.kind == "regression" else partial(d2_tweedie_score, power=1)
-        return float(fit(label, numbers)), 0.0
+        return float(fit(label, numbers)), -abs(float(numbers.mean() / label.mean()) - 1)
     chances = ensemble.link.probabilities(found)
     every = np.arange(chances.shape[1])
     rates = np.bincount(label, minlength=len(every)) / len(label)
@@ -400,6 +399,7 @@ def main(argv: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS), metavar="KIND")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=[*PARTS, *CONSTANTS], metavar="PART")
+    parser.add_argument("--sets", nargs="+", metavar="SET", help="only these")
     parser.add_argument("--constants", action="store_true", help="change constants in place of turning parts off")
     parser.add_argument("--print", action="store_true", help="only print what the CSV holds already")
     options = parser.parse_args(argv)
@@ -419,6 +419,8 @@ def main(argv: list[str]) -> int:
     if not options.print:
         for splits in (range(min(2, options.splits)), range(2, options.splits)):
             for kind, task in _queue(options.kinds):
+                if options.sets and task not in options.sets:
+                    continue
                 fill(kind, task, [name for name, part in parts.items() if kind in part.kinds], splits)
         for kind in options.kinds if options.most_splits > options.splits else ():
             found = _read(book, code)

@@ -12,7 +12,6 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.boosting.schedule import BoostingSettings
-from hedgerow.methods.boosting.settings import RATE_OF_COUNTS, RIDGE_OF_COUNTS
 from hedgerow.methods.linear_start import read_level
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
@@ -35,7 +34,7 @@ def own_settings(plan: Plan) -> BoostingSettings:
 def test_a_plan_that_leaves_it_out_trains_as_before() -> None:
     """`calibration = "none"` or `start = "none"`: residuals are not doubled, and the settings are the old ones."""
     own = own_settings(counts_plan())
-    assert (own.calibration, own.learning_rate, own.noise_ridge) == ("means", RATE_OF_COUNTS, RIDGE_OF_COUNTS)
+    assert (own.calibration, own.learning_rate, own.noise_ridge) == ("means", 0.5, 16.0)
     for left_out in ({"calibration": "none"}, {"start": "none"}, {"weight_update": "gradient"}):
         own = own_settings(counts_plan(**left_out))
         assert (own.calibration, own.learning_rate, own.noise_ridge) == ("none", 0.25, 8.0)

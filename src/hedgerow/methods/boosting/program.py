@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import Loss, double_residuals
 from hedgerow.methods.boosting.schedule import BoostingSettings, make_smoothing_rule
-from hedgerow.methods.boosting.settings import filters_classes
 from hedgerow.methods.boosting.start import StartResult, Weighed
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import Schedule
@@ -157,8 +156,9 @@ def _boost(
     kind, size, share = settings.interaction, settings.interaction_size, settings.interaction_share
     order = FeatureOrder(run.structure_seed, run.grid.n_features, settings.n_trees, kind, size, share, run.groups)
     at = _Position(run, settings, candidates, order, run.make_ordered_sum())
-    if filters_classes(run.plan, settings):
-        at.classes = ClassCovariance(run.loss.n_outputs, settings.filters_by_features)
+    if run.loss.n_outputs > 1 and kind == "adaptive" and settings.shrinkage > 0:
+        # Plans that name their shrinkage were written down before features had filters of their own.
+        at.classes = ClassCovariance(run.loss.n_outputs, run.plan.model.shrinkage == "auto")
     if settings.shape_rate or settings.subset_rate:
         at.spread = ValueSpread()
     start = settings.start_of(run.plan)

@@ -53,7 +53,6 @@ class BoostingSettings(Settings):
             that divide them.
         subset_levels: levels that trees on several features have more than `max_depth`.
         shape_rate, subset_rate: see `hedgerow.trees.leaves.LeafRule`.
-        filters_by_features: whether several classes are filtered by what each feature has shown of them.
         start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it;
             of counts "level", their mean; of times to an event "hazards", the baseline, or "linear hazards", a linear
             model of all features after it.
@@ -76,7 +75,6 @@ class BoostingSettings(Settings):
     subset_levels: int = 0
     shape_rate: float = 0.0
     subset_rate: float = 0.0
-    filters_by_features: bool = False
     start: str = "none"
     calibration: str = "none"
     start_share: float = 0.0
