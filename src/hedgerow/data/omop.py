@@ -48,7 +48,8 @@ class Dialect:
 
 DIALECTS = {
     "duckdb": Dialect(days="({a} - {b})"),
-    "postgresql": Dialect(days="({a} - {b})"),
+    # Its dates have no difference where one is infinite, which would end the query of everybody's rows.
+    "postgresql": Dialect("CAST(EXTRACT(JULIAN FROM {a}) - EXTRACT(JULIAN FROM {b}) AS DOUBLE PRECISION)"),
     "sqlserver": Dialect(year="YEAR({a})", number="FLOAT"),
     "snowflake": Dialect(number="FLOAT"),
     "redshift": Dialect(),
