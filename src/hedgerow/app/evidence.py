@@ -36,7 +36,6 @@ from hedgerow.app.output import json_text, number
 from hedgerow.app.recount import recount_ledger
 from hedgerow.app.report import (
     Content,
-    list_importances,
     pick_facts,
     read_evaluation,
     read_printed,
@@ -89,7 +88,6 @@ def gather_evidence(
         "written_on": date,
         "model": {"file": model_file.name, **model.filing(date)},
         "report": report.to_dict(),
-        "report_text": model.report_text(date),
         "facts": report.facts(sites=model.sites),
         "ledger": _group_releases(ledger),
         "recount": [
@@ -107,7 +105,6 @@ def gather_evidence(
         if attack is None
         else read_printed(attack, "--attack", "hedgerow attack", lambda found: render_attack(found, "")),
         "evaluation": None if evaluation is None else read_evaluation(evaluation),
-        "importances": list_importances(model),
         "software": _describe_software(),
     }
     said = _describe(model, content)

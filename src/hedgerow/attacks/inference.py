@@ -30,13 +30,11 @@ class Products:
     Attributes:
         gram: [n, n], <v_i, v_j>.
         matches: [n], <v_i, released>.
-        ratios: [n], by `weigh_draws` of every release; None where no sum is over a secret sample.
     """
 
-    def __init__(self, n_candidates: int, *, has_samples: bool = False) -> None:
+    def __init__(self, n_candidates: int) -> None:
         self.gram: Floats = np.zeros((n_candidates, n_candidates))
         self.matches: Floats = np.zeros(n_candidates)
-        self.ratios: Floats | None = np.zeros(n_candidates) if has_samples else None
 
     def add(self, vectors: Floats, released: Floats, sigma: float, rate: float = 1.0) -> None:
         """Take a release in.
@@ -47,39 +45,11 @@ class Products:
             sigma: standard deviation of the noise, > 0.
             rate: a candidate's chance to be in the sum, if it is in the data.
         """
-        if self.ratios is not None:
-            self.ratios += weigh_draws(vectors, vectors, vectors, released, sigma, rate, 0.5)
         # Where half of all candidates are drawn with a chance, who was drawn is noise as well.
         spread = np.sqrt(sigma**2 + rate * (1 - rate) / 2 * (vectors**2).sum(axis=0))
         own = vectors * rate / spread
         self.gram += own @ own.T
         self.matches += own @ (released / spread)
-
-
-def weigh_draws(
-    values: Floats, own: Floats, crowd: Floats, released: Floats, sigma: float, rate: float, chance: float
-) -> Floats:
-    """Whether each candidate is in the data, by one sum over a secret sample: log-likelihood ratios, [m].
-
-    The sum of the others is taken for a Gaussian of their mean and covariance S, as in `infer_from_sums`. Whether the
-    candidate itself was drawn is weighed: the ratio is log(1 - rate + rate exp <S^-1 v, released - mean - v / 2>).
-
-    Args:
-        values: [m, length], what the candidates would add if they were drawn.
-        own: [m, length], what the same units add as members of the crowd; none is among its own others.
-        crowd: [n, length], what all add.
-        released, sigma, rate: as for `Products.add`.
-        chance: of a member of the crowd to be in the data.
-    """
-    share = rate * chance
-    weight = share * (1 - share)
-    factor = cho_factor(sigma**2 * np.eye(crowd.shape[1]) + weight * crowd.T @ crowd, lower=True)
-    of_values, of_own = (cho_solve(factor, each.T).T for each in (values, own))
-    # Without the candidate, by the formula of Sherman and Morrison.
-    gains = weight * (own * of_values).sum(axis=1) / (1 - weight * (own * of_own).sum(axis=1))
-    rest = released - share * (crowd.sum(axis=0) - own)
-    ratios = ((of_values + gains[:, None] * of_own) * (rest - values / 2)).sum(axis=1)
-    return np.asarray(ratios if rate == 1 else np.logaddexp(np.log1p(-rate), np.log(rate) + ratios))
 
 
 def infer_from_sums(products: Products) -> tuple[Floats, Floats]:
@@ -89,7 +59,7 @@ def infer_from_sums(products: Products) -> tuple[Floats, Floats]:
     <S^-1 v_i, released - mean - v_i / 2>, with S the covariance of the noise and the others; by the formulas of
     Woodbury and of Sherman and Morrison it is (H t)_i / H_ii with H = (G + 4)^-1 and t = <v, released> - G 1 / 2. It
     is most powerful among linear statistics. The attack of Homer et al. 2008, as Dwork et al. 2015 (FOCS) analyse it,
-    in these sums. Where sums are over secret samples, the ratios are those of the releases one by one.
+    in these sums.
 
     Returns: the ratios [n], and mu² of the test [n]: H_ii^-1 - 4, at most |v_i|².
     """
@@ -97,8 +67,7 @@ def infer_from_sums(products: Products) -> tuple[Floats, Floats]:
     factor = cho_factor(products.gram + SPREAD * np.eye(n), lower=True)
     centred = products.matches - products.gram.sum(axis=1) / 2
     diagonal = np.diag(cho_solve(factor, np.eye(n)))
-    ratios = cho_solve(factor, centred) / diagonal if products.ratios is None else products.ratios
-    return ratios, np.maximum(1 / diagonal - SPREAD, 0.0)
+    return cho_solve(factor, centred) / diagonal, np.maximum(1 / diagonal - SPREAD, 0.0)
 
 
 def infer_from_scores(shadows: Floats, members: Bools, targets: Floats) -> Floats:

@@ -25,7 +25,6 @@ from hedgerow.attacks.inference import (
     infer_from_sums,
     measure_found,
     reconstruct,
-    weigh_draws,
 )
 from hedgerow.attacks.measures import Bound, Figure, Separation, separate
 from hedgerow.client.node import Node
@@ -420,7 +419,7 @@ def collect_products(
     target: Target, steps: Sequence[ObservedRelease], candidates: Sequence[SiteData], *, has_weights: bool
 ) -> dict[str, Products]:
     """The products of what candidates add to all releases, and to the weights of leaves that a model file has."""
-    sources = {"releases": Products(len(candidates), has_samples=any(step.rate < 1 for step in steps))}
+    sources = {"releases": Products(len(candidates))}
     if has_weights:
         sources["model file"] = Products(len(candidates))
     for step, vectors in target.replay(steps, candidates):
@@ -467,7 +466,7 @@ def _measure_signal(
     is_local = target.plan.privacy.noise == "local"
     by_kind = defaultdict(list)
     excess, is_additive = 0.0, True
-    gaps, ratios = np.zeros(len(altered)), np.zeros(len(altered))
+    gaps, leans = np.zeros(len(altered)), np.zeros(len(altered))
     for at, (step, vectors) in enumerate(target.replay(steps, candidates)):
         progress(f"Signal of single units: release {at + 1} of {len(steps)}")
         spent, added = step.measure_spending(vectors[:end]), vectors[:n].sum(axis=0)
@@ -477,16 +476,10 @@ def _measure_signal(
         noise = step.released - added * step.rate
         seen = noise / step.sigma if step.is_sum and step.sigma else np.zeros(0)
         by_kind[step.query.purpose.kind].append((step.claimed, spent, float((seen**2).sum()), len(seen)))
-        # The log-likelihood ratio of the true value against the other, and the squared distance that decides it.
-        sigma, crowd, released = step.sigma or EXACT * step.unit, vectors[:n], step.released.astype(np.float64)
-        spread = np.sqrt(sigma**2 + step.rate * (1 - step.rate) * (crowd**2).sum(axis=0))
-        apart = (vectors[first] - vectors[end:]) * step.rate / spread
+        sigma = step.sigma or EXACT * step.unit
+        apart = (vectors[first] - vectors[end:]) * step.rate / sigma
         gaps += (apart**2).sum(axis=1)
-        if step.rate == 1:
-            ratios += apart @ (noise / sigma) + (apart**2).sum(axis=1) / 2
-        else:
-            for values, sign in ((vectors[first], 1), (vectors[end:], -1)):
-                ratios += sign * weigh_draws(values, vectors[first], crowd, released, sigma, step.rate, 1.0)
+        leans += apart @ (noise / sigma)
     totals = {name: [sum(each) for each in zip(*releases, strict=True)] for name, releases in by_kind.items()}
     claimed = sum(charged for charged, *_ in totals.values())
 
@@ -502,12 +495,14 @@ def _measure_signal(
     known = None if is_local or not all(step.is_sum for step in steps) else is_additive
     every = tell(sum(spent for _, spent, *_ in totals.values()) / claimed)
     signal = Signal(n, *every, excess, known, tuple(kinds))
-    return signal, _judge_columns(altered, gaps, ratios), outcome
+    return signal, _judge_columns(altered, gaps, leans), outcome
 
 
-def _judge_columns(altered: Sequence[tuple[str, int, SiteData]], gaps: Floats, ratios: Floats) -> tuple[Attribute, ...]:
+def _judge_columns(altered: Sequence[tuple[str, int, SiteData]], gaps: Floats, leans: Floats) -> tuple[Attribute, ...]:
     """How often a likelihood ratio names the true one of two values, by column, and how often it should on average."""
     columns = np.array([column for column, _, _ in altered])
+    # The log-likelihood ratio of the true value against the other: <v - v', noise> + |v - v'|² / 2.
+    ratios = leans + gaps / 2
     right, chances = np.where(ratios == 0, 0.5, ratios > 0), ndtr(np.sqrt(gaps) / 2)
     found = []
     for column in dict.fromkeys(columns.tolist()):
