@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from hedgerow.data.fit import table_fit
 from hedgerow.data.omop import DIALECTS, compile_query
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import open_table
-from hedgerow.errors import PlanError, UsageError
+from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.plan.omop import fill_plan
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.toml import plan_toml
@@ -79,6 +80,7 @@ def fill(connection: Any, persons: Sequence[tuple[int, dict[str, Any]]]) -> None
     """Records of persons, each with its own, in place of those that are there."""
     for number, own in persons:
         rows: dict[str, list[tuple[Any, ...]]] = {"person": [(number, own["sex"], own["written"], own["born"])]}
+        rows["person"] += [(number, *entry) for entry in own.get("again", [])]
         rows["observation_period"] = [(number, day(first), day(first + length)) for first, length in own["periods"]]
         rows["condition_occurrence"] = [(number, concept, day(at)) for concept, at in own["conditions"]]
         rows["drug_exposure"] = [(number, concept, day(at)) for concept, at in own["drugs"]]
@@ -122,15 +124,19 @@ person = st.fixed_dictionaries(
     {
         "sex": st.sampled_from([8507, 8532, 0]),
         "written": st.sampled_from(["M", "F", None]),
-        "born": st.integers(1930, 2000),
+        "born": st.integers(1930, 2000) | st.sampled_from([None, -(2**31), 2**31 - 1]),
+        "again": st.lists(st.tuples(st.sampled_from([8507, 0]), st.just("M"), st.just(1990)), max_size=2),
         "periods": st.lists(st.tuples(st.integers(0, 200), st.integers(0, 600)), max_size=2),
         "conditions": st.lists(st.tuples(st.sampled_from([1, 2, 3]), days_of), max_size=3),
         "drugs": st.lists(st.tuples(st.sampled_from([10, 11, 12]), days_of), max_size=3),
         "visits": st.lists(st.tuples(st.sampled_from([30, 31]), days_of), max_size=4),
         "values": st.lists(
-            st.tuples(days_of, st.floats(1, 500), st.sampled_from([8840, 8753, 1, 0, None])), max_size=3
+            st.tuples(
+                days_of, st.floats(1, 500) | st.sampled_from([1e308, "inf"]), st.sampled_from([8840, 8753, 1, 0, None])
+            ),
+            max_size=3,
         ),
-        "deaths": st.lists(days_of, max_size=1),
+        "deaths": st.lists(days_of, max_size=2),
         "entries": st.lists(days_of, max_size=2),
     }
 )
@@ -142,7 +148,9 @@ person = st.fixed_dictionaries(
 def test_a_person_more_or_less_changes_no_other_row(
     definition: dict[str, Any], connection: Any, persons: list[dict[str, Any]], data: Any
 ) -> None:
-    """What differential privacy of a person rests on: each row of the query follows from its person's records alone."""
+    """What differential privacy of a person rests on: one row for each, that follows from their own records alone,
+    however often they stand in a table and whatever stands there.
+    """
     plan = Plan.from_dict(fill_plan(definition))
     assert plan.omop is not None
     query = compile_query(plan.omop, plan.label, "duckdb")
@@ -164,7 +172,10 @@ def test_a_query_reads_persons_and_nothing_else(dialect: str, definition: dict[s
     assert plan.omop is not None
     text = compile_query(plan.omop, plan.label, dialect)
     calls = set(re.findall(r"([A-Z_]+)\(", text))
-    assert calls <= {"MIN", "MAX", "COUNT", "CAST", "EXTRACT", "YEAR", "COALESCE", "DATEDIFF", "DATE_DIFF", "VARCHAR"}
+    assert calls <= {
+        "MIN", "MAX", "COUNT", "CAST", "TRY_CAST", "NULLIF", "EXTRACT", "YEAR", "COALESCE", "DATEDIFF", "DATE_DIFF",
+        "VARCHAR",
+    }  # fmt: skip
     words = set(re.findall(r"[A-Z]+", re.sub(r"'[^']*'|[\"`]\w+[\"`]", "", text)))
     assert not words & {"LIMIT", "TOP", "OVER", "SAMPLE", "INSERT", "UPDATE", "DELETE", "CREATE", "COPY", "ATTACH"}
     assert ";" not in text and "--" not in text and text.startswith("WITH ")
@@ -217,6 +228,8 @@ def test_a_plan_holds_its_definition() -> None:
         {"columns": [{"name": "x", "value": "age", "domain": "drugs"}]},
         {"columns": [{"name": "x", "value": "latest", "domain": "measurements", "units": [[1, 1.0], [1, 18.0]]}]},
         {"columns": [{"name": "outcome", "value": "age"}]},
+        {"columns": [{"name": "Outcome", "value": "age"}]},
+        {"columns": [{"name": "age", "value": "age"}, {"name": "AGE", "value": "sex"}]},
         {"columns": [{"name": "x", "value": "count", "domain": "person"}]},
         {"outcome": {"domain": "visits"}},
         {"outcome": {"domain": "death", "concepts": [201826], "days": 365}},
@@ -239,7 +252,8 @@ def test_what_is_no_definition_is_refused(omop: dict[str, Any]) -> None:
 def test_no_name_of_a_label_writes_sql(place: str, name: str) -> None:
     """The label's columns stand in the query that each site sends to its database: they are words, or it is no plan."""
     table = fill_plan({**SURVIVAL, "label": {**SURVIVAL["label"], place: name}})
-    if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name) and name not in ("person_id", *(own["name"] for own in COLUMNS)):
+    taken = {"person_id", "days", "died", *(own["name"] for own in COLUMNS)} - {SURVIVAL["label"][place]}
+    if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name) and name.lower() not in taken:
         plan = Plan.from_dict(table)
         assert plan.omop is not None and f'AS "{name}"' in compile_query(plan.omop, plan.label, "duckdb")
     else:
@@ -254,14 +268,73 @@ def test_one_row_for_a_person_is_asked_for() -> None:
         Plan.from_dict({**table, "privacy": {**table["privacy"], "unit": "record"}})
 
 
+TEN: list[dict[str, Any]] = [
+    {"sex": 8507, "written": "M", "born": 1950, "periods": [(0, 900)], "conditions": [(2, 400)], "drugs": [],
+     "visits": [(30, 401)] * (number % 2), "values": [(399, 100.0, 8840)], "deaths": [], "entries": []}
+    for number in range(10)
+]  # fmt: skip
+
+
+def test_no_record_makes_the_query_fail(tmp_path: Path) -> None:
+    """A person whose dates and numbers are none has a row or not; everybody else's stays, and there is no error."""
+    plan, place = Plan.from_dict(fill_plan(make_definition())), tmp_path / "omop.duckdb"
+    url = make_file(place, TEN)
+    with duckdb.connect(str(place)) as connection:
+        for table, column in (
+            ("person", "year_of_birth"), ("observation_period", "observation_period_end_date"),
+            ("measurement", "value_as_number"), ("measurement", "measurement_date"),
+            ("condition_occurrence", "condition_start_date"),
+        ):  # fmt: skip
+            connection.execute(f"ALTER TABLE {table} ALTER {column} TYPE VARCHAR")
+    before, _ = read_site_data(url, plan)
+    with duckdb.connect(str(place)) as connection:
+        connection.execute("INSERT INTO person VALUES (99, 0, NULL, 'unknown'), (0, 8507, 'M', '1950')")
+        connection.execute("INSERT INTO observation_period VALUES (99, '2020-01-01', 'today'), (1, '2020-01-01', '')")
+        connection.execute("INSERT INTO measurement VALUES (99, 20, 'x', '>5', 8753), (2, 20, '2021-02-03', '-', 8840)")
+        connection.execute("INSERT INTO condition_occurrence VALUES (99, 1, '2021-02-30')")
+    after, report = read_site_data(url, plan)
+    assert np.array_equal(before.codes, after.codes) and np.array_equal(before.labels, after.labels)
+    assert (report.n_rows, report.n_dropped, table_fit(url, plan).rows.n_used) == (10, 0, 10)
+
+
+def test_an_owner_learns_why_there_are_no_rows(tmp_path: Path) -> None:
+    """A table that is not there is named; without a vocabulary the rows are checked all the same; and who is left out
+    for want of observation, of a cohort or of a known outcome is counted.
+    """
+    plan, place = Plan.from_dict(fill_plan(make_definition())), tmp_path / "omop.duckdb"
+    url = make_file(place, TEN)
+
+    def change(statement: str) -> list[str]:
+        with duckdb.connect(str(place)) as connection:
+            connection.execute(statement)
+        return [f"{title}: {said}" for title, said in table_fit(url, plan).about if title != "drugged"]
+
+    assert change("SELECT 1") == []
+    assert [said.partition(":")[0] for said in change("DROP TABLE concept")] == ["the table concept"]
+    ends = "UPDATE observation_period SET observation_period_end_date = DATE '2021-02-05'"
+    assert "of 10 persons" in change(f"{ends}; DELETE FROM visit_occurrence WHERE person_id < 6")[1]
+    assert "10 persons have one, 0 of them" in change("DELETE FROM observation_period")[1]
+    cohort = Plan.from_dict(fill_plan(make_definition(index=None, cohort=8)))
+    assert [said[:9] for title, said in table_fit(url, cohort).about if title == "the index date"] == ["0 persons"]
+    with pytest.raises(DataError, match="drug_exposure", check=coded("data-sql")):
+        change("DROP TABLE drug_exposure")
+
+
+def test_rows_beyond_the_bound_are_told_of(tmp_path: Path) -> None:
+    """Who looks at a table with a query of their own is told how many rows of a person no training will use."""
+    plan = Plan.from_dict(fill_plan(make_definition()))
+    url = make_file(tmp_path / "omop.duckdb", TEN)
+    assert plan.omop is not None
+    whole = compile_query(plan.omop, plan.label, "duckdb")
+    query = f"{url}#SELECT rows.* FROM ({whole}) AS rows JOIN person USING (person_id), range(3) ORDER BY person_id"
+    found, used = table_fit(query, plan).rows, read_site_data(query, plan)
+    assert (found.n_used, found.n_rows, found.left_out) == (10, 30, {"privacy.max_rows_per_unit": 20})
+    assert (used[0].n_records, used[1].rows.left_out) == (10, found.left_out)
+
+
 def test_a_site_reads_its_rows_and_sees_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A database's URL is enough; what it codes otherwise is told to its owner; a URL that no plan fills is refused."""
-    persons = [
-        {"sex": 8507, "written": "M", "born": 1950, "periods": [(0, 900)], "conditions": [(2, 400)], "drugs": [],
-         "visits": [(30, 401)] * (number % 2), "values": [(399, 100.0, 8840)], "deaths": [], "entries": []}
-        for number in range(10)
-    ]  # fmt: skip
-    plan, url = Plan.from_dict(fill_plan(make_definition())), make_file(tmp_path / "omop.duckdb", persons)
+    plan, url = Plan.from_dict(fill_plan(make_definition())), make_file(tmp_path / "omop.duckdb", TEN)
     assert read_site_data(url, plan)[0].n_records == 10
     assert [title for title, _ in table_fit(url, plan).about] == ["drugged"]
     with pytest.raises(UsageError, check=coded("query-without-url")):

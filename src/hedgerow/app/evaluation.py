@@ -258,6 +258,6 @@ def read_sites(
     if doubt := kind.doubt(counts, plan.label):
         warn(f"Private, for the owners of the tables only: {doubt}.")
     for name, report in reports.items():
-        if not quiet or report.rows.has_gaps or report.n_dropped or report.warning:
-            note(" ".join(filter(None, (f"Private, for the site {name} only: {report.text()}", report.warning))))
+        if not quiet or report.rows.has_gaps or report.warning:
+            note(" ".join(filter(None, (f"Private, for the site {name} only: {report.rows.text()}", report.warning))))
     return {name: rows for name, (rows, _) in bounded.items()}

@@ -95,8 +95,8 @@ def make_raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -
 
 def _report_reading(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
     rows, report = read
-    if tell is not None and (report.unfit or report.warning or not rows.n_records):
-        text = " ".join(filter(None, (report.text(), report.warning)))
+    if tell is not None and (report.rows.left_out or report.warning or not rows.n_records):
+        text = " ".join(filter(None, (report.rows.text(), report.warning)))
         said = mark_private(f"{source}: {text}")
         tell(said, level="WARNING") if report.rows.share_left_out > MAX_LEFT_OUT else tell(said)
     return rows

@@ -30,7 +30,7 @@ from hedgerow.cli.options import (
     whole,
 )
 from hedgerow.data.omop import DIALECTS
-from hedgerow.errors import DataError, HedgerowError, PlanError, UsageError
+from hedgerow.errors import DataError, HedgerowError, UsageError
 from hedgerow.plan.plan import PLAN_VERSION, Plan
 from hedgerow.plan.toml import plan_toml, toml_section
 
@@ -186,18 +186,16 @@ def from_omop(arguments: argparse.Namespace) -> None:
     from hedgerow.plan.fields import parse_toml
     from hedgerow.plan.omop import fill_plan
 
-    table = parse_toml(read_text(arguments.definition))
-    plan = Plan.from_dict(table if "features" in table else fill_plan(table))
-    if plan.omop is None:
-        raise PlanError("plan-missing-field", path="plan", name="omop", value="", also="")
-    if arguments.sql is None:
-        _write(plan_toml(plan), None if arguments.out is None else new_file(arguments.out))
+    plan = Plan.from_dict(fill_plan(parse_toml(read_text(arguments.definition))))
+    out = None if arguments.out is None else new_file(arguments.out)
+    if arguments.sql is None or plan.omop is None:
+        _write(plan_toml(plan), out)
         return
     text = f"{compile_query(plan.omop, plan.label, arguments.sql)}\n"
-    if arguments.out is None:
+    if out is None:
         print(text, end="")
     else:
-        write_atomically(new_file(arguments.out), text.encode())
+        write_atomically(out, text.encode())
 
 
 def preset(arguments: argparse.Namespace) -> None:

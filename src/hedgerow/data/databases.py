@@ -8,7 +8,7 @@ a column's type from its first rows, as that of ADBC for SQLite does, nor a CSV 
 itself names. So a query may read its database, and nothing beside it; name such a file to Hedgerow instead.
 
 The others give rows of cells; SQLite has a type for each. What a database says of a failure may quote rows, or the
-password in the URL, so only the kind of the failure is passed on.
+password in the URL, so only the kind of the failure is passed on, and which table or column is not there.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pyarrow as pa
 from hedgerow.data.tables import existing_file, rechunk, require_columns
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import DataError, EnvironmentFault, UsageError, missing_extra
+from hedgerow.plan.fields import escape_for_terminal
 
 _ROWS_PER_FETCH = 256
 """Rows that there are at once: with more than 700, Python looks through all its objects for garbage again and again."""
@@ -217,8 +218,7 @@ class DuckDbTable(TypedQuery):
                 is_new = hasattr(result, "to_arrow_reader")
                 yield result.to_arrow_reader(block_rows) if is_new else result.fetch_arrow_reader(block_rows)
         except (duckdb.Error, pa.ArrowException, OSError) as fault:
-            # What a database says of a failure may quote rows; in the middle of them, Arrow says it.
-            raise DataError("data-sql", fault=type(fault).__name__) from None
+            raise refuse_query(fault) from None
 
 
 class AdbcTable(TypedQuery):
@@ -260,7 +260,18 @@ class AdbcTable(TypedQuery):
                 with cursor.fetch_record_batch() as reader:
                     yield reader
         except (driver.Error, pa.ArrowException, OSError) as fault:
-            raise DataError("data-sql", fault=type(fault).__name__) from None
+            raise refuse_query(fault) from None
+
+
+def refuse_query(fault: Exception) -> DataError:
+    """The error "data-sql" of a database's own: its kind, and of a table or column that is not there which.
+
+    Others may quote rows; in the middle of them, Arrow says it.
+    """
+    kind = type(fault).__name__
+    if kind in ("CatalogException", "BinderException") or getattr(fault, "sqlstate", "") in ("42P01", "42703", "42501"):
+        kind += escape_for_terminal(": " + re.sub(r".*(?:Error|ERROR): *", "", str(fault).partition("\n")[0]))
+    return DataError("data-sql", fault=kind)
 
 
 def _own_type(field: Any) -> str:

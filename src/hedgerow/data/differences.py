@@ -107,8 +107,7 @@ def list_differences(
     """
     found = list[Difference]()
     for column in survey["columns"]:
-        item = find_item(column["name"], plan)
-        if column["name"] in (*plan.label.columns, *(feature.name for feature in plan.features)) and item is not None:
+        if (item := find_item(column["name"], plan)) is not None:
             found += _Comparison(location, plan, item, column, survey["n_records"], excess).differences()
     return found
 

@@ -14,6 +14,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -27,8 +28,8 @@ from hedgerow.data import units
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import SEPARATORS
-from hedgerow.data.omop import compile_counts, describe_lacks
-from hedgerow.data.sources import AdaptedLocation, Location, adapt, column_names, find_place, is_url, open_table
+from hedgerow.data.omop import compile_counts, compile_known, describe_lacks, find_dialect
+from hedgerow.data.sources import AdaptedLocation, Location, adapt, column_names, find_place, open_table
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_CODES
 from hedgerow.plan.names import looks_like_identifier, split_words
@@ -149,47 +150,53 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     Raises:
         DataError: the table cannot be read, or lacks a column.
     """
-    names, left_out, n_used = units.list_needed_columns(plan), units.RowsLeftOut(), 0
+    names, left_out, n_fit = units.list_needed_columns(plan), units.RowsLeftOut(), 0
+    of_units = [np.empty(0, dtype=np.uint64)]
     counts_of_codes = np.zeros(plan.label.n_codes, dtype=np.intp)
     table = open_table(location, plan)
     counts, place = [_Counted(name, plan) for name in names], find_place(table)
     for batch in table.batches(names, chunk_rows, left_out):
         for count, column in zip(counts, batch, strict=True):
             count.add(column, place)
-        used = _select_labels(dict(zip(names, batch, strict=True)), plan, place, left_out)
-        n_used += len(used)
-        if len(counts_of_codes):
-            counts_of_codes += np.bincount(used, minlength=plan.label.n_codes)
+        own = units.RowsLeftOut()
+        try:
+            fitting = units.records_from_columns(dict(zip(names, batch, strict=True)), plan, table=place, left_out=own)
+            n_fit += fitting.n_records
+            if fitting.unit is not None:
+                of_units.append(units.hash_texts(fitting.unit, np.uint64(0)))
+            if fitting.label is not None and len(counts_of_codes):
+                counts_of_codes += np.bincount(fitting.label.astype(np.intp), minlength=plan.label.n_codes)
+        except DataError as fault:  # a type that no cell of it fits
+            own = {fault.code: len(batch[0])}
+        for code, n_rows in own.items():
+            units.count_left_out(left_out, code, n_rows)
     about, lines = _try_adapters(location, plan, counts)
     if doubt := plan.label.kind.doubt(counts_of_codes, plan.label):
         about = [(plan.label.name, doubt), *about]
     columns = [count.finish() for count in counts]
     ignored = [name for name in table.names() if name not in names]
-    rows = units.RowCount(n_used, left_out, getattr(table, "lines", None))
-    about = [*explain_lines(len(table.names()), rows), *_list_lacks(location, plan), *about]
+    _, n_of_unit = np.unique(np.concatenate(of_units), return_counts=True)
+    n_beyond = int(np.maximum(n_of_unit - plan.privacy.max_rows_per_unit, 0).sum())
+    rows = units.RowCount(n_fit, left_out, getattr(table, "lines", None)).bound(n_fit - n_beyond)
+    about = [*explain_lines(len(table.names()), rows), *_list_lacks(location, plan, rows.n_rows), *about]
     return TableFit(rows, columns, ignored, about, lines)
 
 
-def _list_lacks(location: Location, plan: Plan) -> list[tuple[str, str]]:
+def _list_lacks(location: Location, plan: Plan, n_rows: int) -> Iterator[tuple[str, str]]:
     """What the database lacks of the records and concepts that its plan's [omop] asks for."""
-    if plan.omop is None or not is_url(location):
-        return []
     url = os.fspath(location).partition("#")[0]
-    counts = open_table(f"{url}#{compile_counts(plan.omop)}").batches(["records", "known"], _CHUNK_ROWS, None)
-    found = np.concatenate([np.array(batch, dtype=np.int64).T for batch in counts])
-    return describe_lacks(plan.omop, [(records, known) for records, known in found.tolist()])
+    if plan.omop is None or not find_dialect(url):
+        return
 
+    def ask(query: str, column: str) -> list[int]:
+        batches = open_table(f"{url}#{query}").batches([column], _CHUNK_ROWS, {})
+        return [int(cell) for (cells,) in batches for cell in np.asarray(cells)]
 
-def _select_labels(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: units.RowsLeftOut) -> NDArray[Any]:
-    """The labels of a chunk's rows that are used; the others are counted by the code that says why."""
-    own: units.RowsLeftOut = {}
-    try:
-        used = units.records_from_columns(columns, plan, table=place, left_out=own).label
-    except DataError as fault:  # a type that no cell of it fits
-        used, own = None, {fault.code: len(next(iter(columns.values())))}
-    for code, n_rows in own.items():
-        units.count_left_out(left_out, code, n_rows)
-    return np.empty(0, dtype=np.int32) if used is None else used
+    known: list[int] | None = None
+    with suppress(DataError):  # Some databases have the persons without the vocabulary.
+        known = ask(compile_known(plan.omop), "concept_id")
+    counts = ask(compile_counts(plan.omop, find_dialect(url)), "records")
+    yield from describe_lacks(plan.omop, counts, n_rows, known)
 
 
 def find_item(name: str, plan: Plan) -> Feature | None:

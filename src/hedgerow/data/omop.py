@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The query of a plan's section [omop], compiled for a database, and what the database lacks for it.
 
-It only reads. A person's row is made of that person's own records: all joins are on `person_id`, all sums and extremes
-are of one person, and there is no limit, no window and no sample. Of other persons nothing is in it, and the tables of
-the vocabulary are no persons'. What stands in the text are numbers, words from lists and checked names of columns.
+It only reads. A person's row is made of that person's own records: all that is joined has one row for a `person_id`, so
+that a person has one row however often they stand in a table. All sums and extremes are of one person, and there is no
+limit, no window and no sample. No record makes the query fail, for then there would be no row of anybody: a number or a
+date that is none counts as missing. The tables of the vocabulary are no persons'. What stands in the text are numbers,
+words from lists and checked names of columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hedgerow.errors import UsageError
@@ -35,27 +37,33 @@ class Dialect:
     Attributes:
         days: days from date {b} to date {a}.
         year: of the date {a}.
-        number, text: types.
+        date, number: {a} as a date, and as a number in double precision.
+        text: a type.
         quote: the mark around a name.
     """
 
     days: str = "DATEDIFF(day, {b}, {a})"
     year: str = "EXTRACT(YEAR FROM {a})"
-    number: str = "DOUBLE PRECISION"
+    date: str = "CAST({a} AS DATE)"
+    number: str = "CAST({a} AS DOUBLE PRECISION)"
     text: str = "VARCHAR(50)"
     quote: str = '"'
 
 
 DIALECTS = {
-    "duckdb": Dialect(days="({a} - {b})"),
-    # Its dates have no difference where one is infinite, which would end the query of everybody's rows.
-    "postgresql": Dialect("CAST(EXTRACT(JULIAN FROM {a}) - EXTRACT(JULIAN FROM {b}) AS DOUBLE PRECISION)"),
-    "sqlserver": Dialect(year="YEAR({a})", number="FLOAT"),
-    "snowflake": Dialect(number="FLOAT"),
+    # A database that was filled from text may have text where the model has dates and numbers.
+    "duckdb": Dialect("({a} - {b})", date="TRY_CAST({a} AS DATE)", number="TRY_CAST({a} AS DOUBLE)"),
+    # Its dates have no difference where one is infinite, which would end the query; nor is each number a double.
+    "postgresql": Dialect(
+        "CAST(EXTRACT(JULIAN FROM {a}) - EXTRACT(JULIAN FROM {b}) AS DOUBLE PRECISION)",
+        number="CASE WHEN {a} BETWEEN -1e30 AND 1e30 THEN CAST({a} AS DOUBLE PRECISION) END",
+    ),
+    "sqlserver": Dialect(year="YEAR({a})"),
+    "snowflake": Dialect(),
     "redshift": Dialect(),
     "oracle": Dialect(days="({a} - {b})"),
-    "bigquery": Dialect("DATE_DIFF({a}, {b}, DAY)", number="FLOAT64", text="STRING", quote="`"),
-    "databricks": Dialect("DATEDIFF({a}, {b})", number="DOUBLE", text="STRING", quote="`"),
+    "bigquery": Dialect("DATE_DIFF({a}, {b}, DAY)", number="CAST({a} AS FLOAT64)", text="STRING", quote="`"),
+    "databricks": Dialect("DATEDIFF({a}, {b})", number="CAST({a} AS DOUBLE)", text="STRING", quote="`"),
 }
 """By name. The first two are run in tests; of the others only the text is known."""
 _OF_SCHEME = {"duckdb": "duckdb", "postgres": "postgresql", "postgresql": "postgresql"}
@@ -84,158 +92,164 @@ def compile_query(omop: Omop, label: Label, dialect: str) -> str:
         label: of its plan.
         dialect: one of `DIALECTS`.
     """
-    return _Compiler(omop, label, DIALECTS[dialect]).compile()
+    return _Compiler(omop, DIALECTS[dialect]).compile(label)
 
 
 class _Compiler:
-    """One definition in one dialect."""
+    def __init__(self, omop: Omop, dialect: Dialect) -> None:
+        self._omop, self._dialect = omop, dialect
 
-    def __init__(self, omop: Omop, label: Label, dialect: Dialect) -> None:
-        self._omop, self._label, self._dialect = omop, label, dialect
-
-    def compile(self) -> str:
-        """See `compile_query`."""
-        parts = [("index_dates", self._select_index_dates()), ("followed", self._select_followed())]
-        chosen = [f"i.{PERSON}"]
-        joins = ["JOIN followed f ON f.person_id = i.person_id"]
+    def compile(self, label: Label) -> str:
+        parts, days = [*self.list_followed(), ("persons", self._select_persons())], self._omop.outcome.days
+        chosen, joins = [f"i.{PERSON}"], ["JOIN followed f", "JOIN persons p"]
         for number, column in enumerate(self._omop.columns):
-            if column.events is None:
-                chosen.append(f"{self._compile_person(column)} AS {self._quote(column.name)}")
-                continue
-            parts += self._compile_events(column, column.events, number)
-            joins.append(f"LEFT JOIN v{number} ON v{number}.person_id = i.person_id")
-            value = f"v{number}.amount" if column.value == "latest" else f"COALESCE(v{number}.amount, 0)"
-            value = f"CASE WHEN v{number}.amount > 0 THEN 1 ELSE 0 END" if column.value == "presence" else value
+            value = f"{self._dialect.year.format(a='i.index_date')} - p.born" if column.value == "age" else "p.sex"
+            if column.domain:
+                parts += self._compile_events(column, number)
+                joins.append(f"LEFT JOIN v{number}")
+                value = f"v{number}.amount" if column.value == "latest" else f"COALESCE(v{number}.amount, 0)"
+                value = f"CASE WHEN v{number}.amount > 0 THEN 1 ELSE 0 END" if column.value == "presence" else value
             chosen.append(f"{value} AS {self._quote(column.name)}")
         parts.append(("outcomes", self._select_outcomes(self._omop.outcome)))
-        joins.append("LEFT JOIN outcomes o ON o.person_id = i.person_id")
+        joins.append("LEFT JOIN outcomes o")
         until, followed = (self._count_days(to, "i.index_date") for to in ("o.event_day", "f.end_day"))
-        if self._label.type == "survival":
-            is_first = "o.event_day IS NOT NULL AND o.event_day <= f.end_day"
-            time = f"CASE WHEN {is_first} THEN {until} ELSE {followed} END"
-            chosen.append(f"{time} AS {self._quote(self._label.name)}")
-            chosen.append(f"CASE WHEN {is_first} THEN 1 ELSE 0 END AS {self._quote(self._label.event or '')}")
-            known = ""
+        if label.type == "survival":
+            has, known = "o.event_day IS NOT NULL AND o.event_day <= f.end_day", ""
+            chosen.append(f"CASE WHEN {has} THEN {until} ELSE {followed} END AS {self._quote(label.name)}")
         else:
-            has = f"o.event_day IS NOT NULL AND {until} <= {self._omop.outcome.days}"
-            chosen.append(f"CASE WHEN {has} THEN 1 ELSE 0 END AS {self._quote(self._label.name)}")
-            known = f"\nWHERE ({has}) OR {followed} >= {self._omop.outcome.days}"
-        with_parts = ",\n".join(f"{name} AS (\n  {text}\n)" for name, text in parts)
-        listed, joined = ",\n  ".join(chosen), "\n".join(joins)
-        persons = "FROM index_dates i\nJOIN person p ON p.person_id = i.person_id"
-        return f"WITH {with_parts}\nSELECT\n  {listed}\n{persons}\n{joined}{known}\nORDER BY i.person_id"
+            has = f"o.event_day IS NOT NULL AND {until} <= {days}"
+            known = f"\nWHERE ({has}) OR {followed} >= {days}"
+        chosen.append(f"CASE WHEN {has} THEN 1 ELSE 0 END AS {self._quote(label.event or label.name)}")
+        listed = ",\n  ".join(chosen)
+        joined = "\n".join(f"{table} ON {table.split()[-1]}.{PERSON} = i.{PERSON}" for table in joins)
+        return f"{_name_parts(parts)}\nSELECT\n  {listed}\nFROM index_dates i\n{joined}{known}\nORDER BY i.{PERSON}"
 
     def _quote(self, name: str) -> str:
         return f"{self._dialect.quote}{name}{self._dialect.quote}"
 
     def _count_days(self, to: str, since: str) -> str:
-        """The days from one date to another."""
         return self._dialect.days.format(a=to, b=since)
 
-    def _select_index_dates(self) -> str:
-        """The first date of each person."""
+    def _as_date(self, column: str) -> str:
+        return self._dialect.date.format(a=column)
+
+    def _select_persons(self) -> str:
+        """When each person was born, and their sex: of two entries, what comes first."""
+        written = f"CAST(gender_source_value AS {self._dialect.text})"
+        sex = f"CASE gender_concept_id WHEN {_FEMALE} THEN 'female' WHEN {_MALE} THEN 'male' ELSE {written} END"
+        born = self._dialect.number.format(a="year_of_birth")
+        return f"SELECT {PERSON}, MIN({born}) AS born, MIN({sex}) AS sex FROM person GROUP BY {PERSON}"
+
+    def list_followed(self) -> list[tuple[str, str]]:
+        """Named parts: the first date of each person; and until when those are observed who were on it, and before."""
         if self._omop.index is None:
-            dated = "subject_id AS person_id, MIN(CAST(cohort_start_date AS DATE)) AS index_date"
+            person, date, table = "subject_id", "cohort_start_date", "cohort"
             where = f"cohort_definition_id = {self._omop.cohort}"
-            return f"SELECT {dated} FROM cohort WHERE {where} GROUP BY subject_id"
-        table, _, date = _TABLES[self._omop.index.domain]
-        where = _compile_where(self._omop.index)
-        first = f"MIN(CAST(e.{date} AS DATE)) AS index_date"
-        return f"SELECT e.person_id, {first} FROM {table} e WHERE {where} GROUP BY e.person_id"
+        else:
+            person, (table, _, date), where = PERSON, _TABLES[self._omop.index.domain], _compile_where(self._omop.index)
+        first = f"SELECT {person} AS {PERSON}, MIN({self._as_date(date)}) AS index_date FROM {table}"
+        start, end = (self._as_date(f"observation_period_{word}_date") for word in ("start", "end"))
+        followed = f"SELECT i.{PERSON}, MAX({end}) AS end_day {_join('observation_period')} AND {end} >= i.index_date"
+        before = f"{self._count_days('i.index_date', start)} >= {self._omop.observed}"
+        return [
+            ("index_dates", f"{first} WHERE {where} GROUP BY {person}"),
+            ("followed", f"{followed} AND {before} GROUP BY i.{PERSON}"),
+        ]
 
-    def _select_followed(self) -> str:
-        """Until when each person is observed who was on the index date, and for long enough before."""
-        start, end = (f"CAST(s.observation_period_{word}_date AS DATE)" for word in ("start", "end"))
-        return (
-            f"SELECT i.person_id, MAX({end}) AS end_day FROM index_dates i JOIN observation_period s "
-            f"ON s.person_id = i.person_id AND {end} >= i.index_date "
-            f"AND {self._count_days('i.index_date', start)} >= {self._omop.observed} GROUP BY i.person_id"
-        )
-
-    def _compile_person(self, column: OmopColumn) -> str:
-        if column.value == "age":
-            # Of a type that holds any: a year that is none would end the query, and so leave out everybody's rows.
-            born = f"CAST(p.year_of_birth AS {self._dialect.number})"
-            return f"{self._dialect.year.format(a='i.index_date')} - {born}"
-        source = f"CAST(p.gender_source_value AS {self._dialect.text})"
-        return f"CASE p.gender_concept_id WHEN {_FEMALE} THEN 'female' WHEN {_MALE} THEN 'male' ELSE {source} END"
-
-    def _compile_events(self, column: OmopColumn, events: Events, number: int) -> Iterator[tuple[str, str]]:
+    def _compile_events(self, column: OmopColumn, number: int) -> Iterator[tuple[str, str]]:
         """Its named parts: the last one has person and amount."""
-        table, _, date = _TABLES[events.domain]
-        before = self._count_days("i.index_date", f"CAST(e.{date} AS DATE)")
+        table, _, date = _TABLES[column.domain]
         days = self._omop.days if column.days is None else column.days
-        join = f"FROM index_dates i JOIN {table} e ON e.person_id = i.person_id AND {before} BETWEEN 0 AND {days}"
-        where = f"{join} AND {_compile_where(events)}"
+        before = self._count_days("i.index_date", self._as_date(date))
+        where = f"{_join(table)} AND {before} BETWEEN 0 AND {days} AND {_compile_where(column)}"
         if column.value != "latest":
-            yield f"v{number}", f"SELECT i.person_id, COUNT(*) AS amount {where} GROUP BY i.person_id"
+            yield f"v{number}", f"SELECT i.{PERSON}, COUNT(*) AS amount {where} GROUP BY i.{PERSON}"
             return
-        value, unit = f"CAST(e.value_as_number AS {self._dialect.number})", "e.unit_concept_id"
+        value, unit = self._dialect.number.format(a="value_as_number"), "unit_concept_id"
         if column.units:
             times = " ".join(f"WHEN {unit} = {concept} THEN {value} * {factor!r}" for concept, factor in column.units)
             value = f"CASE {times} WHEN {unit} IS NULL OR {unit} = 0 THEN {value} END"
-        at = f"CAST(e.{date} AS DATE) AS event_day"
-        yield f"e{number}", f"SELECT i.person_id, {at}, {value} AS amount {where} AND e.value_as_number IS NOT NULL"
-        last = "SELECT person_id, MAX(event_day) AS event_day"
-        yield f"l{number}", f"{last} FROM e{number} WHERE amount IS NOT NULL GROUP BY person_id"
-        yield (
-            f"v{number}",
-            (
-                f"SELECT e.person_id, MAX(e.amount) AS amount FROM e{number} e JOIN l{number} m "
-                "ON m.person_id = e.person_id AND m.event_day = e.event_day GROUP BY e.person_id"
-            ),
-        )
+        yield f"e{number}", f"SELECT i.{PERSON}, {self._as_date(date)} AS event_day, {value} AS amount {where}"
+        last = f"SELECT {PERSON}, MAX(event_day) AS event_day FROM e{number}"
+        yield f"l{number}", f"{last} WHERE amount IS NOT NULL GROUP BY {PERSON}"
+        same = f"m.{PERSON} = e.{PERSON} AND m.event_day = e.event_day"
+        latest = f"SELECT e.{PERSON}, MAX(e.amount) AS amount FROM e{number} e JOIN l{number} m ON {same}"
+        yield f"v{number}", f"{latest} GROUP BY e.{PERSON}"
 
     def _select_outcomes(self, outcome: OmopOutcome) -> str:
         table, _, date = _TABLES[outcome.domain]
-        first = f"MIN(CAST(e.{date} AS DATE)) AS event_day"
-        after = f"CAST(e.{date} AS DATE) > i.index_date AND {_compile_where(outcome)}"
-        join = f"FROM index_dates i JOIN {table} e ON e.person_id = i.person_id AND {after}"
-        return f"SELECT i.person_id, {first} {join} GROUP BY i.person_id"
+        day = self._as_date(date)
+        after = f"{day} > i.index_date AND {_compile_where(outcome)}"
+        return f"SELECT i.{PERSON}, MIN({day}) AS event_day {_join(table)} AND {after} GROUP BY i.{PERSON}"
 
 
-def _compile_where(events: Events) -> str:
-    """What records have to fulfil, in an alias `e`."""
+def _join(table: str) -> str:
+    return f"FROM index_dates i JOIN {table} ON {table}.{PERSON} = i.{PERSON}"
+
+
+def _name_parts(parts: Iterable[tuple[str, str]]) -> str:
+    return "WITH " + ",\n".join(f"{name} AS (\n  {text}\n)" for name, text in parts)
+
+
+def _compile_where(events: Events | OmopColumn) -> str:
+    """What records have to fulfil."""
     column = _TABLES[events.domain][1]
     if not events.concepts or not column:
         return "1 = 1"
     listed = ", ".join(map(str, events.concepts))
     if not events.descendants:
-        return f"e.{column} IN ({listed})"
+        return f"{column} IN ({listed})"
     below = f"SELECT descendant_concept_id FROM concept_ancestor WHERE ancestor_concept_id IN ({listed})"
-    return f"(e.{column} IN ({listed}) OR e.{column} IN ({below}))"
+    return f"({column} IN ({listed}) OR {column} IN ({below}))"
 
 
-def list_events(omop: Omop) -> dict[str, Events]:
+def list_events(omop: Omop) -> dict[str, Events | OmopColumn]:
     """The records that a definition asks for, by what they are for."""
-    found = {"the index date": omop.index} if omop.index is not None else dict[str, Events]()
-    found["the outcome"] = omop.outcome
-    return found | {column.name: column.events for column in omop.columns if column.events is not None}
+    found: dict[str, Events | OmopColumn] = {} if omop.index is None else {"the index date": omop.index}
+    return found | {"the outcome": omop.outcome} | {column.name: column for column in omop.columns if column.domain}
 
 
-def compile_counts(omop: Omop) -> str:
-    """One SELECT that counts, for what a definition asks for, records that are there, and listed concepts that are not.
+def compile_counts(omop: Omop, dialect: str) -> str:
+    """One SELECT of how many `records` there are of each of `list_events`, of persons with an index date, and followed.
 
-    Its columns are `place`, `records` and `known`, one row for each of `list_events` in its order. Exact counts of
-    private rows: for the owner of the database alone.
+    Exact counts of private rows: for the owner of the database alone.
     """
-    parts = []
-    for number, events in enumerate(list_events(omop).values()):
-        table, column, _ = _TABLES[events.domain]
-        records = f"(SELECT COUNT(*) FROM {table} e WHERE {_compile_where(events)})"
-        listed = ", ".join(map(str, events.concepts)) if column else ""
-        known = f"(SELECT COUNT(*) FROM concept WHERE concept_id IN ({listed}))" if listed else "0"
-        parts.append(f"SELECT {number} AS place, {records} AS records, {known} AS known")
-    return " UNION ALL ".join(parts) + " ORDER BY place"
+    counted = [f"{_TABLES[events.domain][0]} WHERE {_compile_where(events)}" for events in list_events(omop).values()]
+    rows = " UNION ALL ".join(
+        f"SELECT {place} AS place, (SELECT COUNT(*) FROM {table}) AS records"
+        for place, table in enumerate((*counted, "index_dates", "followed"))
+    )
+    return f"{_name_parts(_Compiler(omop, DIALECTS[dialect]).list_followed())}\n{rows} ORDER BY place"
 
 
-def describe_lacks(omop: Omop, counts: Sequence[tuple[int, int]]) -> list[tuple[str, str]]:
-    """By what is asked for, what a database lacks of it, by the rows of `compile_counts`."""
-    found = []
-    for (name, events), (records, known) in zip(list_events(omop).items(), counts, strict=True):
-        table, unknown = _TABLES[events.domain][0], len(set(events.concepts)) - known
-        if not records:
-            found.append((name, f"no record of {table} has one of its concepts: are they coded otherwise here?"))
-        elif unknown > 0:
-            found.append((name, f"{unknown} of {len(set(events.concepts))} concepts are not in the table concept here"))
-    return found
+def compile_known(omop: Omop) -> str:
+    """One SELECT of the `concept_id` of those of a definition that the table `concept` has."""
+    listed = {0}.union(*(events.concepts for events in list_events(omop).values()))
+    return f"SELECT DISTINCT concept_id FROM concept WHERE concept_id IN ({', '.join(map(str, sorted(listed)))})"
+
+
+def describe_lacks(
+    omop: Omop, counts: Sequence[int], n_rows: int, known: Collection[int] | None
+) -> Iterator[tuple[str, str]]:
+    """By what is asked for, what a database lacks of it.
+
+    Args:
+        counts: of `compile_counts`.
+        n_rows: of the definition's query.
+        known: the concepts of `compile_known`; None where that table cannot be read.
+    """
+    *records, n_indexed, n_followed = counts
+    for (name, events), n_records in zip(list_events(omop).items(), records, strict=True):
+        table, unknown = _TABLES[events.domain][0], 0 if known is None else len({*events.concepts} - {*known})
+        if not n_records:
+            yield name, f"no record of {table} has one of its concepts: are they coded otherwise here?"
+        elif unknown:
+            yield name, f"{unknown} of {len({*events.concepts})} concepts are not in the table concept here"
+    if known is None:
+        yield "the table concept", "it cannot be read, so nobody has looked whether it has the definition's concepts"
+    if 2 * n_followed <= n_indexed:
+        period = f"with {omop.observed} days in observation_period before it"
+        yield "the index date", f"{n_indexed:,} persons have one, {n_followed:,} of them {period}: no others count"
+    elif 2 * n_rows < n_followed:
+        known_of = f"{n_rows:,} of them are in the table person, and followed until it is known: no others count"
+        yield "the outcome", f"of {n_followed:,} persons who are observed at the index date {known_of}"

@@ -248,8 +248,9 @@ def read_raw_site(
         names = asked.columns or ("" if label else asked.trial.feature_names[:1])
         columns = (*(declare_column(features[name]) for name in names), *label)
     table = read_raw(location, columns, privacy.unit, privacy.line_breaks, part)
-    tell(table.rows)
-    return bound_tables({"": table}, asked)[""]
+    site = bound_tables({"": table}, asked)[""]
+    tell(table.rows if site.rows is None else table.rows.bound(len(site.rows)))
+    return site
 
 
 def list_contents(rows: SiteData | RawSite) -> list[NDArray[Any]]:

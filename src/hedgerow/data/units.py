@@ -54,6 +54,8 @@ def count_left_out(left_out: RowsLeftOut, code: str, n_rows: int = 1) -> None:
         left_out[code] = left_out.get(code, 0) + n_rows
 
 
+BEYOND_BOUND = "privacy.max_rows_per_unit"
+"""Why a row that fits is left out all the same."""
 MAX_LEFT_OUT = 0.1
 """A larger share of a table's rows that is left out is an error for who uses the table, unless they allow it."""
 _CAUSES = {
@@ -63,7 +65,7 @@ _CAUSES = {
     "data-label-missing": "no label",
     "data-label-outside": "a label that the plan does not have",
     "data-unit-missing": "no identifier",
-    "privacy.max_rows_per_unit": "more rows of a unit than the plan uses",
+    BEYOND_BOUND: "more rows of a unit than the plan uses",
 }
 
 
@@ -76,7 +78,7 @@ class RowCount:
     """How many rows of a table are used: exact and private, for its owner's screen and log only.
 
     Attributes:
-        n_used: rows that fit the plan.
+        n_used: rows that fit the plan, within the bound of their unit where that was counted.
         left_out: the others, by the code that says why.
         lines: of the file, if the rows are lines.
     """
@@ -92,13 +94,20 @@ class RowCount:
 
     @property
     def share_left_out(self) -> float:
-        """Of all rows; 1 where no row is used, also of none."""
-        return sum(self.left_out.values()) / self.n_rows if self.n_used else 1.0
+        """What does not fit, of all rows; 1 where no row is used, also of none."""
+        n_unfit = sum(self.left_out.values()) - self.left_out.get(BEYOND_BOUND, 0)
+        return n_unfit / self.n_rows if self.n_used else 1.0
 
     @property
     def has_gaps(self) -> bool:
         """Whether a row is left out, or a line is no row."""
         return bool(self.left_out) or (self.lines is not None and self.lines.n_lines != self.n_rows)
+
+    def bound(self, n_used: int) -> RowCount:
+        """The same, with so many rows used: the others that fit are more of their unit than the plan uses."""
+        left_out = dict(self.left_out)
+        count_left_out(left_out, BEYOND_BOUND, self.n_used - n_used)
+        return replace(self, n_used=n_used, left_out=left_out)
 
     def text(self) -> str:
         """How many of how many, and why not the others."""
@@ -350,13 +359,8 @@ class ContributionReport:
 
     @property
     def rows(self) -> RowCount:
-        """How many of how many rows fit; those beyond the bound do."""
-        return RowCount(self.n_rows, self.unfit, self.lines)
-
-    def text(self) -> str:
-        """How many rows are used, and why not the others, for the site's owner only."""
-        dropped = {"privacy.max_rows_per_unit": self.n_dropped} if self.n_dropped else {}
-        return RowCount(self.n_rows - self.n_dropped, {**self.unfit, **dropped}, self.lines).text()
+        """How many of how many rows are used."""
+        return RowCount(self.n_rows, self.unfit, self.lines).bound(self.n_rows - self.n_dropped)
 
 
 def rows_within_bound(

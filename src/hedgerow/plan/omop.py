@@ -116,21 +116,11 @@ class OmopColumn:
 
     name: str = define_field(read_column_name)
     value: str = define_field(one_of(*VALUES))
-    domain: str | None = define_field(one_of(*DOMAINS), None)
+    domain: str = define_field(one_of(*DOMAINS), "")
     concepts: tuple[int, ...] = define_field(list_of(_CONCEPT), ())
     descendants: bool = define_field(boolean, False)
     days: int | None = define_field(_DAYS, None)
     units: tuple[tuple[int, float], ...] = define_field(_units, ())
-
-    @property
-    def events(self) -> Events | None:
-        """The records that it is made of; None for what stands in the table of persons."""
-        if self.domain is None:
-            return None
-        return Events(domain=self.domain, concepts=self.concepts, descendants=self.descendants)
-
-
-_EVENTS, _OUTCOME, _COLUMNS = _section(Events), _section(OmopOutcome), list_of(_section(OmopColumn))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +138,11 @@ class Omop:
     """
 
     cohort: int | None = define_field(integer(0, 2**31 - 1), None)
-    index: Events | None = dataclasses.field(default=None, metadata={"check": _EVENTS})
+    index: Events | None = dataclasses.field(default=None, metadata={"check": _section(Events)})
     observed: int = define_field(_DAYS, 0)
     days: int = define_field(_DAYS, 365)
-    outcome: OmopOutcome = dataclasses.field(metadata={"check": _OUTCOME})
-    columns: tuple[OmopColumn, ...] = define_field(_COLUMNS)
+    outcome: OmopOutcome = dataclasses.field(metadata={"check": _section(OmopOutcome)})
+    columns: tuple[OmopColumn, ...] = dataclasses.field(metadata={"check": list_of(_section(OmopColumn))})
 
 
 def read_omop(table: Any) -> Omop | None:
@@ -165,11 +155,10 @@ def read_omop(table: Any) -> Omop | None:
     if not found.columns:
         raise refuse("omop.columns", [], "at least one [[omop.columns]] table")
     for place, column in enumerate(found.columns):
-        of_person, path = column.value in ("age", "sex"), f"omop.columns[{place}]"
-        if of_person == (column.domain is not None):
-            wanted = f'{"none" if of_person else "a domain"} with "{column.value}"'
-            raise refuse(f"{path}.domain", column.domain, wanted)
-        if of_person and (column.concepts or column.days is not None):
+        path = f"omop.columns[{place}]"
+        if (column.value in ("age", "sex")) == bool(column.domain):
+            raise refuse(f"{path}.domain", column.domain, 'a domain, but none with "age" and "sex"')
+        if not column.domain and (column.concepts or column.days is not None):
             raise refuse(f"{path}.concepts", list(column.concepts), f'no concepts and no days with "{column.value}"')
         if column.value == "latest" and column.domain != "measurements":
             raise refuse(f"{path}.domain", column.domain, '"measurements" with "latest"')
@@ -183,24 +172,17 @@ def read_omop(table: Any) -> Omop | None:
             raise refuse(f"{path}.concepts", list(events.concepts), 'none with "death"')
         if events and events.descendants and not events.concepts:
             raise refuse(f"{path}.descendants", True, "concepts, or false")
-    names = [column.name for column in found.columns]
-    if len(set(names)) < len(names):
-        raise refuse("omop.columns", names, "columns of different names")
     return found
 
 
-def write_omop(section: Any) -> dict[str, Any]:
-    """Plain values that `read_omop` reads back."""
-    found = dict[str, Any]()
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        if value is None or value == field.default:
-            continue
-        if isinstance(value, tuple):
-            value = [write_omop(item) if isinstance(item, OmopColumn) else item for item in value]
-            value = [list(item) if isinstance(item, tuple) else item for item in value]
-        found[field.name] = write_omop(value) if isinstance(value, Events) else value
-    return found
+def write_omop(value: Any) -> Any:
+    """Plain values that `read_omop` reads back, of a section or a value in one."""
+    if isinstance(value, tuple):
+        return [write_omop(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    found = {field.name: (getattr(value, field.name), field.default) for field in dataclasses.fields(value)}
+    return {name: write_omop(own) for name, (own, default) in found.items() if own is not None and own != default}
 
 
 def check_omop(omop: Omop, features: tuple[str, ...], label: Any, unit: str) -> None:
@@ -214,9 +196,10 @@ def check_omop(omop: Omop, features: tuple[str, ...], label: Any, unit: str) -> 
     # They stand in the query as well, and the others are columns of the definition.
     for path, name in zip(("label.name", "label.event"), label.columns, strict=False):
         read_column_name(name, path)
-    taken = columns & {*label.columns, PERSON}
-    if taken:
-        raise refuse("omop.columns", sorted(taken), "other names than those of the label and the person")
+    every = [name.lower() for name in (*(column.name for column in omop.columns), *label.columns, PERSON)]
+    if len(set(every)) < len(every):
+        twice = sorted({name for name in every if every.count(name) > 1})
+        raise refuse("omop.columns", twice, "names that differ, by more than capitals, also from label and person")
     is_time = label.type == "survival"
     if not is_time and (label.type != "binary" or label.classes != ("0", "1")):
         raise refuse("label.type", label.type, '"survival", or "binary" of the classes "0" and "1", with [omop]')
@@ -228,13 +211,16 @@ def fill_plan(definition: Mapping[str, Any]) -> dict[str, Any]:
     """The table of a plan from a definition: its columns as features, the person as the unit, and the label.
 
     Args:
-        definition: a plan's table without features, and maybe without a label; columns may have min and max.
+        definition: a plan's table without features, and maybe without a label; columns may have min and max. With
+            features it is a plan's already, and as it is.
     """
     table = {"version": 1, "name": "omop", **definition}
     omop = table.get("omop")
     if not isinstance(omop, Mapping) or not isinstance(omop.get("columns"), list):
         also = " It says what rows are made of."
         raise PlanError("plan-missing-field", path="plan", name="omop", value="", also=also)
+    if "features" in definition:
+        return dict(definition)
     features, columns = [], []
     for column in omop["columns"]:
         if not isinstance(column, Mapping):
