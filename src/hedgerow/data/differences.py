@@ -8,7 +8,6 @@ Nothing is said but what lies beyond the noise of the releases and the chance of
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import tomllib
@@ -112,17 +111,10 @@ def list_differences(
     return found
 
 
-@functools.cache
-def _clinical_units() -> Sequence[Mapping[str, Any]]:
-    text = resources.files("hedgerow.data").joinpath("clinical_units.toml").read_text(encoding="utf-8")
-    units: Sequence[Mapping[str, Any]] = tomllib.loads(text)["unit"]
-    return units
-
-
 def _units_of(name: str) -> Iterator[tuple[str, float | str, float, float]]:
     """Units that a column of this name may be in elsewhere: words, the line's value, factor, and what is added."""
-    words = set(split_words(name))
-    for unit in _clinical_units():
+    words, table = set(split_words(name)), resources.files("hedgerow.data").joinpath("clinical_units.toml")
+    for unit in tomllib.loads(table.read_text(encoding="utf-8"))["unit"]:
         if words & set(unit["words"].split()):
             yield f"in {unit['own']} where they have {unit['other']}?", unit["factor"], unit["factor"], 0.0
             inverse = float(f"{1 / unit['factor']:.6g}")

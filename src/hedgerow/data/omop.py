@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hedgerow.errors import UsageError
-from hedgerow.plan.omop import PERSON, Events, Omop, OmopColumn, OmopOutcome
+from hedgerow.plan.omop import PERSON, Events, Omop, OmopColumn
 from hedgerow.plan.plan import Label, Plan
 
 _TABLES = {
@@ -110,7 +110,10 @@ class _Compiler:
                 value = f"v{number}.amount" if column.value == "latest" else f"COALESCE(v{number}.amount, 0)"
                 value = f"CASE WHEN v{number}.amount > 0 THEN 1 ELSE 0 END" if column.value == "presence" else value
             chosen.append(f"{value} AS {self._quote(column.name)}")
-        parts.append(("outcomes", self._select_outcomes(self._omop.outcome)))
+        table, _, date = _TABLES[self._omop.outcome.domain]
+        day, where = self._as_date(date), _compile_where(self._omop.outcome)
+        first = f"SELECT i.{PERSON}, MIN({day}) AS event_day {_join(table)} AND {day} > i.index_date AND {where}"
+        parts.append(("outcomes", f"{first} GROUP BY i.{PERSON}"))
         joins.append("LEFT JOIN outcomes o")
         until, followed = (self._count_days(to, "i.index_date") for to in ("o.event_day", "f.end_day"))
         if label.type == "survival":
@@ -175,12 +178,6 @@ class _Compiler:
         same = f"m.{PERSON} = e.{PERSON} AND m.event_day = e.event_day"
         latest = f"SELECT e.{PERSON}, MAX(e.amount) AS amount FROM e{number} e JOIN l{number} m ON {same}"
         yield f"v{number}", f"{latest} GROUP BY e.{PERSON}"
-
-    def _select_outcomes(self, outcome: OmopOutcome) -> str:
-        table, _, date = _TABLES[outcome.domain]
-        day = self._as_date(date)
-        after = f"{day} > i.index_date AND {_compile_where(outcome)}"
-        return f"SELECT i.{PERSON}, MIN({day}) AS event_day {_join(table)} AND {after} GROUP BY i.{PERSON}"
 
 
 def _join(table: str) -> str:
