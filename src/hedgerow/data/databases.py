@@ -264,10 +264,7 @@ class AdbcTable(TypedQuery):
 
 
 def refuse_query(fault: Exception) -> DataError:
-    """The error "data-sql" of a database's own: its kind, and of a table or column that is not there which.
-
-    Others may quote rows; in the middle of them, Arrow says it.
-    """
+    """The error "data-sql": its kind, and which table or column is not there; other words of it may quote rows."""
     kind = type(fault).__name__
     if kind in ("CatalogException", "BinderException") or getattr(fault, "sqlstate", "") in ("42P01", "42703", "42501"):
         kind += escape_for_terminal(": " + re.sub(r".*(?:Error|ERROR): *", "", str(fault).partition("\n")[0]))

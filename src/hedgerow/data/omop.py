@@ -100,7 +100,12 @@ class _Compiler:
         self._omop, self._dialect = omop, dialect
 
     def compile(self, label: Label) -> str:
-        parts, days = [*self.list_followed(), ("persons", self._select_persons())], self._omop.outcome.days
+        days, quote = self._omop.outcome.days, self._dialect.quote
+        written = f"CAST(gender_source_value AS {self._dialect.text})"
+        # Of two entries of a person, what comes first.
+        sex = f"CASE gender_concept_id WHEN {_FEMALE} THEN 'female' WHEN {_MALE} THEN 'male' ELSE {written} END"
+        entry = f"MIN({self._dialect.number.format(a='year_of_birth')}) AS born, MIN({sex}) AS sex"
+        parts = [*self.list_followed(), ("persons", f"SELECT {PERSON}, {entry} FROM person GROUP BY {PERSON}")]
         chosen, joins = [f"i.{PERSON}"], ["JOIN followed f", "JOIN persons p"]
         for number, column in enumerate(self._omop.columns):
             value = f"{self._dialect.year.format(a='i.index_date')} - p.born" if column.value == "age" else "p.sex"
@@ -109,7 +114,7 @@ class _Compiler:
                 joins.append(f"LEFT JOIN v{number}")
                 value = f"v{number}.amount" if column.value == "latest" else f"COALESCE(v{number}.amount, 0)"
                 value = f"CASE WHEN v{number}.amount > 0 THEN 1 ELSE 0 END" if column.value == "presence" else value
-            chosen.append(f"{value} AS {self._quote(column.name)}")
+            chosen.append(f"{value} AS {quote}{column.name}{quote}")
         table, _, date = _TABLES[self._omop.outcome.domain]
         day, where = self._as_date(date), _compile_where(self._omop.outcome)
         first = f"SELECT i.{PERSON}, MIN({day}) AS event_day {_join(table)} AND {day} > i.index_date AND {where}"
@@ -118,30 +123,20 @@ class _Compiler:
         until, followed = (self._count_days(to, "i.index_date") for to in ("o.event_day", "f.end_day"))
         if label.type == "survival":
             has, known = "o.event_day IS NOT NULL AND o.event_day <= f.end_day", ""
-            chosen.append(f"CASE WHEN {has} THEN {until} ELSE {followed} END AS {self._quote(label.name)}")
+            chosen.append(f"CASE WHEN {has} THEN {until} ELSE {followed} END AS {quote}{label.name}{quote}")
         else:
             has = f"o.event_day IS NOT NULL AND {until} <= {days}"
             known = f"\nWHERE ({has}) OR {followed} >= {days}"
-        chosen.append(f"CASE WHEN {has} THEN 1 ELSE 0 END AS {self._quote(label.event or label.name)}")
+        chosen.append(f"CASE WHEN {has} THEN 1 ELSE 0 END AS {quote}{label.event or label.name}{quote}")
         listed = ",\n  ".join(chosen)
         joined = "\n".join(f"{table} ON {table.split()[-1]}.{PERSON} = i.{PERSON}" for table in joins)
         return f"{_name_parts(parts)}\nSELECT\n  {listed}\nFROM index_dates i\n{joined}{known}\nORDER BY i.{PERSON}"
-
-    def _quote(self, name: str) -> str:
-        return f"{self._dialect.quote}{name}{self._dialect.quote}"
 
     def _count_days(self, to: str, since: str) -> str:
         return self._dialect.days.format(a=to, b=since)
 
     def _as_date(self, column: str) -> str:
         return self._dialect.date.format(a=column)
-
-    def _select_persons(self) -> str:
-        """When each person was born, and their sex: of two entries, what comes first."""
-        written = f"CAST(gender_source_value AS {self._dialect.text})"
-        sex = f"CASE gender_concept_id WHEN {_FEMALE} THEN 'female' WHEN {_MALE} THEN 'male' ELSE {written} END"
-        born = self._dialect.number.format(a="year_of_birth")
-        return f"SELECT {PERSON}, MIN({born}) AS born, MIN({sex}) AS sex FROM person GROUP BY {PERSON}"
 
     def list_followed(self) -> list[tuple[str, str]]:
         """Named parts: the first date of each person; and until when those are observed who were on it, and before."""

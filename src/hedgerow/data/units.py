@@ -55,7 +55,6 @@ def count_left_out(left_out: RowsLeftOut, code: str, n_rows: int = 1) -> None:
 
 
 BEYOND_BOUND = "privacy.max_rows_per_unit"
-"""Why a row that fits is left out all the same."""
 MAX_LEFT_OUT = 0.1
 """A larger share of a table's rows that is left out is an error for who uses the table, unless they allow it."""
 _CAUSES = {

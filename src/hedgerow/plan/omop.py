@@ -211,8 +211,7 @@ def fill_plan(definition: Mapping[str, Any]) -> dict[str, Any]:
     """The table of a plan from a definition: its columns as features, the person as the unit, and the label.
 
     Args:
-        definition: a plan's table without features, and maybe without a label; columns may have min and max. With
-            features it is a plan's already, and as it is.
+        definition: a plan's table, maybe without a label; columns may have min and max. One with features stays so.
     """
     table = {"version": 1, "name": "omop", **definition}
     omop = table.get("omop")
