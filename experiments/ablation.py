@@ -31,7 +31,7 @@ from hedgerow.client.node import Node
 from hedgerow.losses.censored import concordance, integrated_brier_score
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.losses.survival import survival_codes
-from hedgerow.methods.boosting import program, settings, start
+from hedgerow.methods.boosting import calibration, program, settings, start
 from hedgerow.methods.boosting.schedule import BoostingSettings, weigh_trees
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
@@ -120,6 +120,7 @@ PARTS: Mapping[str, Part] = {
     "calibration": Part(
         ("binary", "regression", "count", "survival"), change=_fixed(calibration="none", calibration_share=0.0)
     ),
+    "calibration cut less": Part(("regression",), patches=((calibration, "reduce_for_line", lambda own: own),)),
     "pooling": Part(patches=_smooth(pools=False, shrinks=True)),
     "James-Stein": Part(patches=_smooth(pools=True, shrinks=False)),
     "pooling and James-Stein": Part(patches=_smooth(pools=False, shrinks=False)),

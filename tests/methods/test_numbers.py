@@ -85,9 +85,10 @@ def test_a_doubled_residual_is_clipped_as_any_other(label: int, score: int, doub
     assert double_residuals(loss, doublings).norm_squared == loss.norm_squared
 
 
-def queries_of(plan: Plan, seed: int = 0) -> list[Query]:
+def queries_of(plan: Plan, seed: int = 0, data: SiteData | None = None) -> list[Query]:
     """Every query of a run over some rows, with no noise added."""
-    node, program, queries = Node("site", make_data(plan, 50, seed), plan, resolve(plan)), program_for(plan), []
+    data = data or make_data(plan, 50, seed)
+    node, program, queries = Node("site", data, plan, resolve(plan)), program_for(plan), []
     query = next(program)
     while True:
         queries.append(query)
@@ -256,3 +257,13 @@ def test_predictions_from_many_useless_features_stay_near_the_mean() -> None:
     data = dataclasses.replace(rows, labels=np.rint(labels * 2**16).astype(np.int32))
     ensemble = train(plan, {"one": data}, noise=SeededNoise(0)).ensemble
     assert np.mean((ensemble.scores(rows.codes)[0] - labels) ** 2) < 1.15 * np.var(labels)
+
+
+def test_the_last_release_cuts_off_less_than_trees_do() -> None:
+    """What is cut off of a long tail is off the mean, which this release is there to mend."""
+    plan = make_plan("regression", privacy={"epsilon": 20.0, "n_records": 50})
+    alike = dataclasses.replace(make_data(plan, 50, 0), labels=np.zeros(50, dtype=np.int32))
+    queries = queries_of(plan, 0, alike)
+    (last,) = (query for query in queries if isinstance(query, ScoreBins))
+    of_trees = {query.doublings for query in queries if isinstance(query, LeafSums)}
+    assert of_trees == {last.doublings + 1}

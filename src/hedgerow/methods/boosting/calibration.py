@@ -41,7 +41,7 @@ Steps = Generator[Query, IntVector, None]
 ODDS_PRIOR = score_bins.LinePrior(2.0, 0.0, 0.35)
 """Of a rare class the shift may be large."""
 NUMBERS_PRIOR, BINS_PER_UNIT, MAX_VARIANCE = score_bins.LinePrior(0.02, 0.0, 0.1), 8, 0.25
-"""Of numbers the shift's doubt and the bins are of residuals as they are doubled, the variance of their labels."""
+"""Of numbers: the shift's doubt is of distances as doubled here, bins are of residuals as doubled in trees."""
 WHOLE_RESIDUALS, CUT_RESIDUALS = score_bins.LinePrior(0.05, 0.0, 0.1), score_bins.LinePrior(0.25, 0.3, 0.35)
 """Of counts whose residuals are hardly ever clipped, and of those that are doubled."""
 
@@ -127,8 +127,9 @@ class MeansCalibration(BinnedCalibration):
             # What is cut off of counts is above the mean: it is less where residuals are twice and twice as wide.
             doublings = max(0, doublings - 2)
         else:
-            prior = replace(NUMBERS_PRIOR, shift_doubt=NUMBERS_PRIOR.shift_doubt / 2**doublings)
             step = SCORE_UNIT // BINS_PER_UNIT >> doublings
+            doublings = reduce_for_line(doublings)
+            prior = replace(NUMBERS_PRIOR, shift_doubt=NUMBERS_PRIOR.shift_doubt / 2**doublings)
         query = self.question(**asked, step=step, centre=centre, doublings=doublings, is_number=True)
         known = score_bins.KnownBins.of(query, (yield query), grown.run.sigma(query))
         unit = 2**doublings / (2 * SCORE_UNIT)
