@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods, losses and labels of other packages: loaded on the word of whoever runs this process, and of nobody else.
+"""What other packages add, loaded on the word of whoever runs this process, and of nobody else.
 
 A plug-in is a module that calls one of the functions `add_...` when it is imported. It is named by an entry point of
-the group `hedgerow.plugins`, as a module, or as a file. What a plan, a model or a peer names is never
-imported. On one's own machine `--plugin` names it; a node loads what its own policy names, with the version and the
+the group `hedgerow.plugins`, as a module, or as a file. What a plan, a model or a peer names is never imported. On
+one's own machine `--plugin` names it; a node or a coordinator loads what its own file names, with the version and the
 digest that its owner has read.
 """
 
@@ -127,9 +127,9 @@ def load_agreed(plugins: Iterable[str]) -> None:
         # The package that it is in: to find a module within would import that, unread.
         spec = importlib.util.find_spec(name.partition(".")[0])
         if spec is None or spec.origin is None or not spec.has_location:
-            raise UsageError("plugin", name=name, why="The policy names it, and it is not installed here.")
+            raise UsageError("plugin", name=name, why="The policy or coordinator's file names it, and it is not installed here.")
         if _digest_sources(Path(spec.origin)) != line.rpartition("sha256:")[2]:
-            raise UsageError("plugin", name=name, why="Its sources are not those that the policy names.")
+            raise UsageError("plugin", name=name, why="Its sources are not those that the policy or coordinator's file names.")
         # Not `load_plugin`: an entry point of this name may lead to another module.
         if (found := describe_plugin(_load(name))) != line:
-            raise UsageError("plugin", name=name, why=f"The policy names another one; here is {found}.")
+            raise UsageError("plugin", name=name, why=f"The policy or coordinator's file names another one; here is {found}.")

@@ -16,6 +16,7 @@ from hedgerow.errors import UsageError
 
 if TYPE_CHECKING:
     from hedgerow.local.training import FederatedEvaluation
+    from hedgerow.methods.recalibration import find_obstacle
     from hedgerow.models.model import Model
     from hedgerow.privacy.noise import NoiseSource
 
@@ -62,6 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the scores."""
     from hedgerow.app.evaluation import evaluate, format_title, read_own
     from hedgerow.app.progress import status
+    from hedgerow.methods.recalibration import find_obstacle
     from hedgerow.models.model import Model
 
     if arguments.federated or arguments.epsilon is not None:
@@ -83,7 +85,9 @@ def run(arguments: argparse.Namespace) -> None:
     facts = [(format_title(name), number(value)) for name, value in scores.items() if name != "n_records"]
     if means:
         said = f"{number(means[0], 3)} predicted, {number(means[1], 3)} seen"
-        is_off = not 0.9 <= means[0] / means[1] <= 1.1 if means[1] else False
+        # Of numbers about zero a ratio says nothing.
+        is_ratio = model.plan.label.type != "regression" and means[1] > 0
+        is_off = is_ratio and not 0.9 <= means[0] / means[1] <= 1.1 and not find_obstacle(model.plan, model.ensemble)
         facts.append(("mean", said + (": `hedgerow recalibrate` brings them together" if is_off else "")))
     if "auc" in scores:
         is_binary, title = len(model.plan.label.classes) == 2, format_title("auc")

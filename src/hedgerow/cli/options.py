@@ -29,7 +29,7 @@ def add_command(
     command: argparse.ArgumentParser = commands.add_parser(name, help=help_line, description=description, epilog=epilog)
     command.set_defaults(function=function, parser=command)
     if name not in _BY_POLICY:
-        text = "load a method or a loss of another package: an entry point, a module or a .py file; repeat"
+        text = "load what another package adds: an entry point, a module or a .py file; repeat"
         command.add_argument("--plugin", action="append", dest="plugins", default=[], metavar="MODULE", help=text)
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return command.add_argument

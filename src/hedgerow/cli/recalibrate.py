@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``hedgerow recalibrate``: a model for a site that it was not made at, by one private release of that site's rows."""
+"""``hedgerow recalibrate``: a model for a site that it was not made at, by a noisy answer or two of that site's rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ example:
   hedgerow recalibrate model.json north.csv --epsilon 0.5 --out north-model.json
 
 The trees stay; level and slope of what they say are fitted to this site's rows, with noise. The new model's account
-holds the old one's and this release.
+holds the old one's and this.
 """
 
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
     if noise.seeded:
         warn_seeded()
     print_facts([*_list_facts(model, found), ("model", f"written to {out}")])
-    print(f"\n  This release alone cost epsilon {number(cost.epsilon, 6)} at delta {cost.delta:.3g}.")
+    print(f"\n  This alone cost epsilon {number(cost.epsilon, 6)} at delta {cost.delta:.3g}.")
     print("  The model with all that was released about it:\n")
     print(wrap_text(changed.report_text(today())))
 

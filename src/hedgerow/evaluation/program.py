@@ -173,7 +173,7 @@ def evaluate_ensemble(
         names, grouped = queries.by(stage, query, column, tuple(sites))
         sums = dict(zip(names, ((yield grouped) / UNIT).reshape(len(names), -1), strict=True))
         if grouped.is_by_site:
-            # Noise is never 0 in all entries: such a block was left empty.
+            # Noise is as good as never 0 in all entries: such a block was left empty.
             left_out = tuple(name for name, block in sums.items() if not block.any())
             sums = {name: block for name, block in sums.items() if name not in left_out}
         noise = queries.noise(stage, grouped)

@@ -82,16 +82,20 @@ class Recalibration:
 _Program = Generator[Query, IntVector, Recalibration]
 
 
-def require_line(plan: Plan, ensemble: Ensemble) -> None:
-    """Raise ModelError, code "no-recalibration", where scores have no level and slope to be fitted."""
-    reason = "" if ensemble.fitted is not None else "it has no trees"
+def find_obstacle(plan: Plan, ensemble: Ensemble) -> str:
+    """Why scores have no level and slope to be fitted; "" where they have."""
     if plan.label.kind.position == "probability":
-        reason = "it has three classes or more"
-    elif plan.loss is not None:
-        reason = f"its predictions are no means, by the loss {plan.loss.name}"
-    elif plan.model.weight_update == "averaging":
-        reason = "its trees are averaged"
-    if reason:
+        return "it has three classes or more"
+    if plan.loss is not None:
+        return f"its predictions are no means, by the loss {plan.loss.name}"
+    if plan.model.weight_update == "averaging":
+        return "its trees are averaged"
+    return "" if ensemble.fitted is not None else "it has no trees"
+
+
+def require_line(plan: Plan, ensemble: Ensemble) -> None:
+    """Raise ModelError, code "no-recalibration", where `find_obstacle` finds one."""
+    if reason := find_obstacle(plan, ensemble):
         raise ModelError("no-recalibration", reason=reason)
 
 
