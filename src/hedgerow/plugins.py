@@ -127,9 +127,9 @@ def load_agreed(plugins: Iterable[str]) -> None:
         # The package that it is in: to find a module within would import that, unread.
         spec = importlib.util.find_spec(name.partition(".")[0])
         if spec is None or spec.origin is None or not spec.has_location:
-            raise UsageError("plugin", name=name, why="The policy or coordinator's file names it, and it is not installed here.")
+            raise UsageError("plugin", name=name, why="It is named in this party's own file, and not installed here.")
         if _digest_sources(Path(spec.origin)) != line.rpartition("sha256:")[2]:
-            raise UsageError("plugin", name=name, why="Its sources are not those that the policy or coordinator's file names.")
+            raise UsageError("plugin", name=name, why="Its sources are not those that this party's own file names.")
         # Not `load_plugin`: an entry point of this name may lead to another module.
         if (found := describe_plugin(_load(name))) != line:
-            raise UsageError("plugin", name=name, why=f"The policy or coordinator's file names another one; here is {found}.")
+            raise UsageError("plugin", name=name, why=f"This party's own file names another one; here is {found}.")

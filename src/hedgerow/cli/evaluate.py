@@ -16,7 +16,6 @@ from hedgerow.errors import UsageError
 
 if TYPE_CHECKING:
     from hedgerow.local.training import FederatedEvaluation
-    from hedgerow.methods.recalibration import find_obstacle
     from hedgerow.models.model import Model
     from hedgerow.privacy.noise import NoiseSource
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``hedgerow recalibrate``: a model for a site that it was not made at, by a noisy answer or two of that site's rows."""
+"""``hedgerow recalibrate``: a model for a site that it was not made at, by a noisy answer or two of its rows."""
 
 from __future__ import annotations
 
