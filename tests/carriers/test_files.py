@@ -18,6 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow import __version__
+from hedgerow.app.inputs import read_plan
 from hedgerow.carriers import read_coordinator_file
 from hedgerow.carriers.files import CarriedRun, FolderCarrier, Replay
 from hedgerow.carriers.site import LinkStore
@@ -91,7 +93,10 @@ def test_a_run_by_files_makes_the_local_engines_model(airlock: Airlock) -> None:
     assert [len(requests), len(replies)] == [9, 8]
     for path in requests + replies:
         page = path.with_name(f"{path.name}.txt").read_text(encoding="utf-8")
-        assert sha256(path.read_bytes()).hexdigest() in page
+        assert sha256(path.read_bytes()).hexdigest() in page and __version__ in page
+    plan = read_plan(federation.path("plan.toml"))
+    last = replies[-1].with_name(f"{replies[-1].name}.txt").read_text(encoding="utf-8")
+    assert plan.digest in last and f"epsilon {plan.privacy.epsilon:g}" in last
     for path in requests[1:] + replies:
         assert not any(head(kind) in path.read_bytes() for kind in MessageKind)
     assert federation.model() == federation.local_model()

@@ -34,6 +34,7 @@ from hedgerow.data.site_data import read_site_data
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.local.training import train
 from hedgerow.models.model import Model
+from hedgerow.plugins import describe_plugin, load_plugin
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.stream import WireRefusal
@@ -51,6 +52,7 @@ from hedgerow.transport.envelope import (
 )
 from hedgerow.transport.identities import PrivateIdentity, Role, build_roster, new_identity, read_private, read_roster
 from hedgerow.transport.interface import Joined, Left
+from tests.plugins.test_plugin_loading import OBLIVIOUS, forget
 
 QUICK = Patience(poll=0.001, longest_poll=0.005, roll_call=0.01, repeat=0.05, longest_repeat=0.2, closing=2.0)
 FIRST_NODE = 7000
@@ -155,6 +157,32 @@ def test_every_algorithm_is_rebuilt_for_every_message(
     federation = in_files(**model)
     run(federation, office_of(federation))
     assert federation.model() == federation.local_model()
+
+
+@pytest.mark.slow
+def test_a_site_loads_the_plug_in_that_its_policy_names(
+    in_files: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever carries the messages: with it the local engine's model, without it or with other sources no answer."""
+    monkeypatch.syspath_prepend(str(OBLIVIOUS.parent))
+    forget()
+    try:
+        line = describe_plugin(load_plugin("oblivious"))
+        federation = in_files(algorithm="oblivious", n_trees=2)
+        policy, file = federation.folder / "policy.toml", federation.folder / "coordinator.toml"
+        plain = policy.read_text()
+        for said, code in (("", "plan-field"), (f'plugins = ["{line[:-1]}x"]\n', "plugin")):
+            forget()
+            policy.write_text(plain + said)
+            with pytest.raises(HedgerowError) as refused:
+                site.answer_request(federation.folder / "site-0.toml", b"")
+            assert refused.value.code == code
+        policy.write_text(plain + f'plugins = ["{line}"]\n')
+        file.write_text(file.read_text() + f'plugins = ["{line}"]\n')
+        run(federation, office_of(federation))
+        assert federation.model() == federation.local_model()
+    finally:
+        forget()
 
 
 def test_rows_that_come_while_a_run_goes_on_join_it(in_files: Callable[..., ModuleType]) -> None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
+from hedgerow import __version__
 from hedgerow.app.output import wrap_text
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import kind_in
@@ -67,6 +68,7 @@ def describe_reply(name: str, data: bytes, envelope: Envelope, messages: Sequenc
             ("run", run.run_id.hex()[:12]),
             ("plan", plan.name),
             ("plan's digest", plan.digest),
+            ("promise", "epsilon {:g} at delta {:g}, for all that the run publishes".format(*run.task.promise)),
             ("who sees totals", who_sees(plan.privacy.noise)),
         ]
     return _page(f"File {name}, which leaves {envelope.site}", name, data, about, holds or ["Nothing."], _CANNOT)
@@ -87,14 +89,17 @@ def _page(title: str, name: str, data: bytes, about: Sequence[tuple[str, str]], 
         ("file", name),
         ("size", f"{len(data):,} bytes"),
         ("SHA-256", sha256(data).hexdigest()),
-        ("written", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
+        ("written", f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, by Hedgerow {__version__}"),
     ]
     lines = [title, "=" * len(title), ""]
     lines += [wrap_text(f"{fact + ':':<17} {value}", 18, _COLUMNS) for fact, value in facts]
     lines += ["", "What it holds", "-------------", *(wrap_text(f"- {text}", 2, _COLUMNS) for text in holds)]
     lines += ["", "What it cannot hold", "-------------------", wrap_text(cannot, 0, _COLUMNS)]
-    checks = ["- The digest above is that of the file: sha256sum shows it.", "- The name and the site are those of the "
-              "exchange that was agreed.", "- docs/airlock.md says what else can be checked."]  # fmt: skip
+    checks = [
+        "- The SHA-256 above is that of the file: sha256sum shows it.",
+        "- Site, plan and the plan's digest, where it stands above, are those that were approved.",
+        "- `hedgerow --version` at the site says the version that was approved; its docs/airlock.md says more.",
+    ]
     lines += ["", "To check", "--------", *(wrap_text(each, 2, _COLUMNS) for each in checks)]
     lines += ["", "Checked by: ______________________   Date: ____________   passed / held back", ""]
     return "\n".join(lines)
