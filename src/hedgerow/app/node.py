@@ -93,6 +93,8 @@ class NodeOptions:
         plan: the file of the only plan to take part in; None where the policy lists digests of plans.
         engine: what carries the messages.
         state: the node's own folder (NAME-state beside the identity).
+        external_memory: keep codes of rows in mapped files there.
+        shards: processes that hold parts of the rows, >= 1; None for this one alone.
         budget: the budget book's file (NAME-budget.db beside the policy).
         out: where models and their reports go (NAME-models beside the identity).
         leave: leave the run that the state holds.
@@ -141,9 +143,10 @@ class NodeOptions:
 class NodeResult:
     """What a node's part in a run came to.
 
-    Args:
+    Attributes:
         result: what the run was for.
         surveyed: columns of a survey.
+        policy: by which it took part.
         spent: epsilon of the data, this run included.
     """
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from hedgerow.transport import ENGINES
 
-_BY_POLICY = ("node", "join", "resident-node", "in", "out")
+_BY_POLICY = ("node", "join", "resident-node", "carry in", "carry out")
 """Commands that load what the site's own files name, and nothing else."""
 Add = Callable[..., Any]
 """Adds one argument to a command: see `argparse.ArgumentParser.add_argument`."""
@@ -28,7 +28,7 @@ def add_command(
     description = f"{help_line[:1].upper()}{help_line[1:]}."
     command: argparse.ArgumentParser = commands.add_parser(name, help=help_line, description=description, epilog=epilog)
     command.set_defaults(function=function, parser=command)
-    if name not in _BY_POLICY:
+    if command.prog.partition(" ")[2] not in _BY_POLICY:
         text = "load what another package adds: an entry point, a module or a .py file; repeat"
         command.add_argument("--plugin", action="append", dest="plugins", default=[], metavar="MODULE", help=text)
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")

@@ -206,9 +206,7 @@ def bound_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, RawS
 def read_types(location: Location) -> dict[str, str]:
     """By column, "number", "text", "date" or "moment" (a time of day) as the table declares it, "" where its cells say.
 
-    In the header's order.
-
-    A column of a type that Hedgerow does not read is left out, and so are columns of one name.
+    In the header's order, without columns of one name and of types that Hedgerow does not read.
 
     Raises:
         DataError: the table cannot be opened.
