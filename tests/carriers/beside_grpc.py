@@ -19,7 +19,7 @@ from experiments.federation import SEED, Timeline, coordinate, local_model
 from experiments.harness import arguments
 from hedgerow.app.environments import start_node
 from hedgerow.app.inputs import read_plan
-from hedgerow.carriers.coordinator import make_federation, partition_file
+from hedgerow.carriers.simulation import make_federation, partition_file
 from hedgerow.client.node import warm_up
 from hedgerow.errors import EnvironmentFault
 from hedgerow.privacy.noise import SeededNoise

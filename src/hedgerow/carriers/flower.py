@@ -89,11 +89,13 @@ SIMULATION_KEY = "simulation"
 def serve(grid: Grid, context: Context, app_version: str) -> None:
     """Run the coordinator whose file the run's configuration names; raises HedgerowError."""
     # A node's process has no use for what a coordinator imports.
-    from hedgerow.carriers.coordinator import coordinate, simulate
+    from hedgerow.carriers.coordinator import coordinate
 
     require_version(app_version, "The app")
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
     if folder:
+        from hedgerow.carriers.simulation import simulate
+
         simulate(grid, GridCarrier(grid), Path(folder), context.run_config)
         return
     file = read_coordinator_file(Path(str(context.run_config.get(COORDINATOR_KEY, ""))))
@@ -121,7 +123,7 @@ def site_path(context: Context) -> Path:
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
     # NVFlare's Flower jobs give their nodes a partition too, and a client's name: none may choose a folder for it.
     if folder and "partition-id" in node and "num-partitions" in node and "client-name" not in node:
-        from hedgerow.carriers.coordinator import partition_file
+        from hedgerow.carriers.simulation import partition_file
 
         return partition_file(Path(folder), int(str(node["partition-id"])))
     raise UsageError("flower-no-site", site_key=SITE_KEY)
