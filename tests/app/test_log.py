@@ -36,13 +36,6 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (INFO|WARNING|ERROR) run=([0
 OPTIONS = node.NodeOptions(identity="north.private.json", roster="roster.toml", policy="policy.toml")
 
 
-@pytest.fixture(autouse=True)
-def no_log() -> Iterator[None]:
-    """A log ends with its command."""
-    yield
-    end_log()
-
-
 def said(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, ...]]:
     """Level, run, site and text of each line; fails for a line that has not all of them."""
     found = [LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines()]

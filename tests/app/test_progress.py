@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import sys
@@ -85,6 +86,7 @@ def test_lines_without_a_terminal(
     plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outside a terminal there is a line now and then, ending at the whole budget; none under a second."""
+    monkeypatch.setattr(bar, "_SECONDS_BETWEEN_LINES", math.inf)
     run(plan, quiet=False)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(bar, "_SECONDS_BETWEEN_LINES", 0.0)

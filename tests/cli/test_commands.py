@@ -382,7 +382,8 @@ def test_a_misspelled_label_is_corrected_on_the_command_line(study: Path, capsys
     """Who drafts a plan has none to ask for again: the columns are listed."""
     assert main(["plan", "init", str(study / "north.csv"), "--label", "Outcome"]) == 4
     said = " ".join(capsys.readouterr().err.split())
-    assert "--label" in said and "(data-missing-column, exit code 4)" in said
+    header = (study / "north.csv").read_text(encoding="utf-8").splitlines()[0].split(",")
+    assert all(repr(name) in said for name in header) and "(data-missing-column, exit code 4)" in said
 
 
 def test_training_on_nothing_is_refused(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

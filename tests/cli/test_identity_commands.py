@@ -114,4 +114,4 @@ def test_a_file_in_the_wrong_place_is_named(desk: Desk, capsys: pytest.CaptureFi
         assert named in said and f"({code},exitcode2)" in said
     with pytest.raises(UsageError, match="public file") as refused:
         read_private(Path(north))
-    assert "north.private.json" in refused.value.remedy
+    assert "NAME.private.json" in refused.value.remedy

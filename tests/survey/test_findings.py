@@ -270,7 +270,7 @@ def test_classes_that_cannot_be_found_are_refused_by_name() -> None:
     dates = np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]")[(X[:, 0] > 0).astype(int)]
     with pytest.raises(UsageError, match="classes") as asked:
         DPGBDTClassifier(bounds=[(-3, 3)], n_records=3000).fit(X, dates)
-    assert asked.value.code == "classes" and "dates" in asked.value.what
+    assert asked.value.code == "classes" and "dates" in asked.value.remedy
     with pytest.raises(DataError, match="stands out") as refused:
         DPGBDTClassifier(bounds=[(-3, 3)], n_records=3000).fit(X, 5000 + (X[:, 0] > 0))
     assert refused.value.code == "data-one-class"
