@@ -28,6 +28,7 @@ from hedgerow.models.model import Model
 from hedgerow.protocol.stream import OVER, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.transport.identities import PinnedRoster, Role, new_identity
 from tests import builders
+from tests.cli.test_evidence import ATTACK
 
 MARKUP = "<img src=x onerror=alert(1)>"
 PLAN = replace(builders.make_plan("binary", {"n_trees": 20}), name=f"readmission {MARKUP}")
@@ -136,7 +137,8 @@ def documents(folder: Path) -> Iterator[tuple[str, Path]]:
     model, file = a_model(), folder / "model.json"
     model.save(file)
     attack = folder / "attack.json"
-    attack.write_text(json.dumps({MARKUP: [MARKUP]}))
+    cells = [{**cell, "column": MARKUP} for cell in ATTACK["attributes"]]
+    attack.write_text(json.dumps({**ATTACK, "attributes": cells, "findings": [MARKUP]}))
     content = gather_evidence(file, model, "2026-11-26", book=None, attack=attack, evaluation=None)
     yield "evidence", write_evidence(folder, model, content)["evidence.html"]
     (folder / "report.html").write_text(render_report(model, "2026-11-26", None))
