@@ -121,7 +121,10 @@ def _with_few_rows(options: argparse.Namespace, folder: Path, n_sites: int) -> t
     """Sites with a few of Adult's rows each, and a plan over them."""
     whole = load("adult", options.data)
     few = replace(whole, columns=tuple(own[:_MANY_ROWS] for own in whole.columns), label=whole.label[:_MANY_ROWS])
-    return make_sites(folder, few, n_sites), plan_for(few, 1.0, few.n_records, {**MODEL, "batch_size": 25})
+    plan = plan_for(few, 1.0, few.n_records, {**MODEL, "batch_size": 25})
+    # A thousand nodes that share two processors answer one after the other.
+    federation = replace(plan.federation, round_timeout=max(plan.federation.round_timeout, 0.9 * n_sites))
+    return make_sites(folder, few, n_sites), replace(plan, federation=federation)
 
 
 def run_many(options: argparse.Namespace, folder: Path) -> Gates:
