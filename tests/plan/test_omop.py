@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
 from hedgerow.data.fit import table_fit
-from hedgerow.data.omop import DIALECTS, compile_query
+from hedgerow.data.omop import DIALECTS, compile_query, describe_lacks, list_events
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import open_table
 from hedgerow.errors import DataError, PlanError, UsageError
@@ -344,3 +344,15 @@ def test_a_site_reads_its_rows_and_sees_what_it_lacks(tmp_path: Path, capsys: py
     assert main(["plan", "from-omop", str(tmp_path / "plan.toml"), "--sql", "duckdb"]) == 0
     query = capsys.readouterr().out.partition("WITH ")[2]
     assert open_table(f"{url}#WITH {query}").names()[0] == "person_id"
+
+
+@pytest.mark.parametrize("definition", [make_definition(), SURVIVAL], ids=["binary", "survival"])
+def test_nobody_looks_for_codes_that_were_not_asked_for(definition: dict[str, Any]) -> None:
+    """Where no record is there, concepts are spoken of only where the definition has some."""
+    omop = Plan.from_dict(fill_plan(definition)).omop
+    assert omop is not None
+    asked = list_events(omop)
+    told = dict(describe_lacks(omop, [0] * len(asked) + [10, 10], 10, known=()))
+    assert {name: "concepts" in text for name, text in told.items()} == {
+        name: bool(events.concepts) for name, events in asked.items()
+    }

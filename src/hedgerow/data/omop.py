@@ -234,8 +234,8 @@ def describe_lacks(
     for (name, events), n_records in zip(list_events(omop).items(), records, strict=True):
         table, unknown = _TABLES[events.domain][0], 0 if known is None else len({*events.concepts} - {*known})
         if not n_records:
-            asked = " has one of its concepts: are they coded otherwise here?" if events.concepts else ""
-            yield name, f"no record of {table}{asked}" if asked else f"{table} has no records"
+            coded = f"no record of {table} has one of its concepts: are they coded otherwise here?"
+            yield name, coded if events.concepts else f"{table} has no records"
         elif unknown:
             yield name, f"{unknown} of {len({*events.concepts})} concepts are not in the table concept here"
     if known is None:
