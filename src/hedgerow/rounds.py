@@ -24,7 +24,7 @@ VECTOR_ID = "sum"
 TAIL_DEVIATIONS = 16
 """The chance that a discrete Gaussian goes beyond so many standard deviations is below 10^-56 an entry."""
 LAPLACE_DEVIATIONS = 96
-"""The same for discrete Laplace noise: 96 standard deviations are 135 times its scale."""
+"""Deviations of discrete Laplace noise that have that chance: 96 standard deviations are 135 times its scale."""
 _MODES = {"server": NoiseMode.SERVER, "distributed": NoiseMode.DISTRIBUTED, "local": NoiseMode.LOCAL}
 HEADROOM = 4
 """A declared number of records may be too small by this factor: nothing is refused for it, and nothing wraps."""

@@ -104,6 +104,30 @@ def _is_file(name: str) -> bool:
     ).split()
 
 
+def test_the_section_of_a_dataclass_names_every_field() -> None:
+    """Who looks up what a field holds finds it in the section, or below the field; and the section under one name."""
+    unnamed = set()
+    for path in PACKAGE.rglob("*.py"):
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(each, ast.ClassDef) or "dataclass" not in "".join(map(ast.unparse, each.decorator_list)):
+                continue
+            text, section, lines = (ast.get_docstring(each) or "").partition("Attributes:\n")
+            unnamed |= {(each.name, "Args")} if re.search("^Args:", text, re.MULTILINE) else set()
+            named = set(re.findall(r"\w+", " ".join(re.findall(r"^    (\w[\w, ]*):", lines, re.MULTILINE))))
+            for line, below in zip(each.body, (*each.body[1:], None), strict=True):
+                is_field = isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line.annotation)
+                if section and is_field and not isinstance(below, ast.Expr):
+                    name = ast.unparse(line.target)
+                    unnamed |= set() if name in named or name.startswith("_") else {(each.name, name)}
+    assert unnamed == set()
+
+
+def test_no_docstring_leaves_what_it_heads_to_the_one_before() -> None:
+    """A docstring stays true where a function comes between: none begins with "The same"."""
+    begun = r'"""(?:The same|Same)\b'
+    assert {str(path) for path in PACKAGE.rglob("*.py") if re.search(begun, path.read_text(encoding="utf-8"))} == set()
+
+
 def test_public_constants_of_one_name_have_one_value() -> None:
     """Who reads a constant in one module, and looks it up in another, does not take another number for it."""
     values: dict[str, set[str]] = {}

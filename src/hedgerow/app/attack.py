@@ -134,7 +134,7 @@ def render_attack(found: Mapping[str, Any], subject: str) -> str:
 
 
 def render_figures_of_attack(found: Mapping[str, Any]) -> list[str]:
-    """The same as parts of a page, without the warning: figures, findings, a table for each attack."""
+    """Parts of a page about attacks, without the warning: figures, findings, a table for each attack."""
     return [
         render_figures(list_attack_facts(found)),
         *(render_text(f"Against the ledger: {finding}.", "void") for finding in found["findings"]),

@@ -228,7 +228,7 @@ class RunLines:
 class ModelFile:
     """Where the model of a run goes, and what is there already.
 
-    Args:
+    Attributes:
         path: the file.
         evaluated: the model that is evaluated, None where one is trained.
         journal: of the run.

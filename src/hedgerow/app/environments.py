@@ -101,7 +101,7 @@ class Study:
 class Simulation:
     """All sites in this process, over their tables.
 
-    Args:
+    Attributes:
         tables: each site's file or URL.
         n_threads: None for all.
     """

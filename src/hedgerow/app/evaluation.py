@@ -193,7 +193,7 @@ def estimate_text(estimate: Estimate) -> str:
 def describe_evaluation(
     found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None
 ) -> Mapping[str, Any]:
-    """The same, for a program."""
+    """An evaluation as the fields of a JSON object."""
     return {
         "model": str(out),
         "sites": list(sites),

@@ -86,8 +86,9 @@ class NodeOptions:
     Attributes:
         identity, roster, policy: files.
         address: the coordinator's, HOST:PORT; "" for a node that is carried.
-        data: a table to train on, a file or a database's URL, with `query` where that is not in the URL; None for none.
-        held_out: the same, with `held_out_query`, for the rows on which models are evaluated.
+        data: a table to train on, a file or a database's URL; None for none.
+        query: of the database, where the URL has none.
+        held_out, held_out_query: the rows on which models are evaluated, as `data` and `query`.
         arrivals: a folder; tables moved there while a run of S-GBDT goes on join it.
         models: files of models that may be evaluated, besides those that this node helped to make.
         plan: the file of the only plan to take part in; None where the policy lists digests of plans.
@@ -144,6 +145,7 @@ class NodeResult:
     """What a node's part in a run came to.
 
     Attributes:
+        site: its name.
         result: what the run was for.
         surveyed: columns of a survey.
         policy: by which it took part.

@@ -325,7 +325,7 @@ class Console(Page):
         self.take(report, events)
 
     def take(self, report: RunReport, events: Sequence[EventReport]) -> None:
-        """The same for a monitor: a report, and the events that came with it."""
+        """Show a report, and the events that came with it."""
         self._metrics.take(report, self._view.take(report, events))
         state = self._view.state()
         if self._plan is not None and self._plan.name:

@@ -114,7 +114,7 @@ def check_table(data: str, own: Adapter = PLAIN) -> None:
 def read_rows_ahead(
     setup: NodeSetup, tables: Sequence[Location] = (), tell: Tell = note, seen: Seen | None = None
 ) -> NodeSetup:
-    """The same, with the tables of its plan looked at and read already, before anyone is dialled.
+    """A node's set-up whose tables were looked at and read already, before anyone is dialled.
 
     Without a plan they are read when the coordinator proposes one.
 

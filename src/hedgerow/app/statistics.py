@@ -69,7 +69,7 @@ class Bars:
         return f"{ends[0]}{'|' * bool(ends[0])}{''.join(map(block, self.heights))}{'|' * bool(ends[1])}{ends[1]}"
 
     def svg(self) -> str:
-        """The same for a page; what is not shown is hatched."""
+        """The bars as a picture for a page; what is not shown is hatched."""
         gap = ("", 0.0)
         looks = [("end", self.below), gap] if self.below else []
         looks += [("hidden", 0.6) if height is None else ("bar", height) for height in self.heights]

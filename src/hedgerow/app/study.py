@@ -52,7 +52,7 @@ class StudyOptions:
     Attributes:
         folder: the study's.
         console: [HOST:]PORT of the study's page; None for none.
-        others: as for `CoordinatorOptions`.
+        seed, log_format, quiet: as for `CoordinatorOptions`.
     """
 
     folder: Path

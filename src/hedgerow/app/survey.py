@@ -296,7 +296,7 @@ def _privacy(options: SurveyOptions, noise: Mapping[str, str]) -> dict[str, obje
 class PlanFile:
     """Where the plan of a survey goes.
 
-    Args:
+    Attributes:
         path: the file.
         journal: of the survey's run.
         write: writes what was found, unless it is there already.

@@ -39,8 +39,10 @@ class SiteFile:
     """What the owner of a site writes down for its node.
 
     Attributes:
-        data: a .csv, .csv.gz or .parquet file to train on, or a database's URL with `query`; "" for none.
-        held_out: the same, with `held_out_query`, for the rows on which models are evaluated; "" for none.
+        version: of the file's format.
+        data: a .csv, .csv.gz or .parquet file to train on, or a database's URL; "" for none.
+        query: of the database; "" where the URL has it.
+        held_out, held_out_query: the rows on which models are evaluated, as `data` and `query`.
         arrivals: a folder; tables moved there while a run of S-GBDT goes on join it; "" for none.
         models: files of models that may be evaluated, besides those that this node helped to make.
         identity, roster, policy: as for `hedgerow node`.
@@ -71,6 +73,7 @@ class CoordinatorFile:
     """What the coordinator's operator writes down for its runs.
 
     Attributes:
+        version: of the file's format.
         plan: to train a model by; "" where one is evaluated.
         model: to be evaluated, a file; "" where one is trained.
         epsilon, delta: what the evaluation may cost; a delta of 0 stands for the model's.

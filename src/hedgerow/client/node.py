@@ -277,7 +277,7 @@ class Node:
         return add_site_noise(query, self.sum_rows(query), self.site, self.held.plan, self.n_records, self._noise)
 
     def sum_rows(self, query: Query) -> IntVector:
-        """The same without any noise."""
+        """A query's exact sums over the rows of this site, without any noise."""
         if isinstance(query, EvaluationQuery):
             raise _query_error(f"a {type(query).__name__} query has no place in training")
         self._expect_ensemble(query)
@@ -391,7 +391,7 @@ class EvaluationNode:
         )
 
     def sum_rows(self, query: Query) -> IntVector:
-        """The same without any noise; figures by site without their place."""
+        """A query's exact sums over the rows held out, without any noise; figures by site without their place."""
         if not isinstance(query, EvaluationQuery):
             raise _query_error(f"a {type(query).__name__} query has no place in an evaluation")
         self._check(query)

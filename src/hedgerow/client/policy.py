@@ -144,7 +144,7 @@ class Policy:
 
     @property
     def secure_sums(self) -> NodePolicy:
-        """The same rules, as secure aggregation checks them."""
+        """The rules that secure aggregation checks."""
         return NodePolicy(
             min_cohort=self.min_sites,
             min_colluders=self.min_colluders,

@@ -191,7 +191,11 @@ class StoredRun:
     """A run as it was when the node last wrote.
 
     Attributes:
+        run_id: of the run.
+        task: what the run is for.
+        data_digest: of the rows that the node has for it.
         participant: None before the first epoch is ready, and after a rollback.
+        releases: those that the node holds, from the first.
         answered: all rounds whose shares may have left, in any epoch.
         origin: see `NodeStep`; None before the node saw one.
         masked: every round in which a masked vector has left, and the epoch.

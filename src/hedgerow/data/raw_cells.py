@@ -115,7 +115,11 @@ class RawTable:
     The counts are exact and of private rows: for the table's own operator.
 
     Attributes:
+        columns: as the table has them.
+        n_rows: rows that were read.
+        left_out: rows that were not, by reason.
         unit: the rows that say whom they are about, intp [n], and whom, text [n]; None where that was not read.
+        lines: of a CSV; None for another source.
     """
 
     columns: tuple[RawColumn, ...]

@@ -103,7 +103,7 @@ class RowCount:
         return bool(self.left_out) or (self.lines is not None and self.lines.n_lines != self.n_rows)
 
     def bound(self, n_used: int) -> RowCount:
-        """The same, with so many rows used: the others that fit are more of their unit than the plan uses."""
+        """This count with so many rows used: the others that fit are more of their unit than the plan uses."""
         left_out = dict(self.left_out)
         count_left_out(left_out, BEYOND_BOUND, self.n_used - n_used)
         return replace(self, n_used=n_used, left_out=left_out)
@@ -129,7 +129,7 @@ class RowCount:
         raise LostRowsError("rows-left-out", source=source, rows=self.text(), allowed=way)
 
     def warn(self) -> None:
-        """The same as a warning, for who calls from Python: LostRowsWarning."""
+        """Warn who calls from Python of rows that are lost: LostRowsWarning."""
         if self.share_left_out > MAX_LEFT_OUT:
             warn_caller(self.text(), LostRowsWarning)
 

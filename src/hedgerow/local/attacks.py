@@ -220,8 +220,11 @@ class Reconstruction:
     """What of a table is found again, from "releases" or from the "model file" alone.
 
     Attributes:
+        source: "releases" or "model file".
+        n_runs: how many were attacked.
         n_records, n_candidates: means over runs; the candidates hold all records.
         share, unique: of all records, and of those of a kind that is in the table once.
+        share_error, unique_error: their standard errors.
         chance, unique_chance: who knows the candidates and nothing else.
     """
 
@@ -242,11 +245,13 @@ class KindSignal:
     """What one unit adds to the releases of a kind, as shares of what the ledger charges for them.
 
     Attributes:
+        kind: of the queries.
+        n_releases: how many the ledger has of it.
         charged: the kind's share of the whole mu² (of Laplace noise: of the squared epsilons).
         mean, largest: over the table's units.
         planted: the largest over rows at the corners of the plan.
-        noise: mean square of the noise in units of the ledger's variance, and its standard error; nan where the sum is
-            of a secret sample, or is not noised.
+        noise, noise_error: mean square of the noise in units of the ledger's variance, and its standard error; nan
+            where the sum is of a secret sample, or is not noised.
     """
 
     kind: str
@@ -264,9 +269,11 @@ class Signal:
     """What one unit adds to all releases beside what the ledger charges.
 
     Attributes:
+        n_units: how many were tried.
         mean, largest, planted: shares of the claimed mu² that units really spend, as of `KindSignal`.
         excess: the largest share that one unit spends of one release alone; above 1 the sensitivity is wrong.
         is_additive: whether every exact sum is what its units add one by one; None where samples are secret.
+        kinds: one for each kind of query.
     """
 
     n_units: int
@@ -284,8 +291,9 @@ class Attribute:
 
     Attributes:
         column: a feature or the label.
-        right: the share of cells that the most powerful test gets right, of `n_cells`; expected of it are `mean` and,
-            for the cell that is easiest to tell, `largest`. One half is a coin's.
+        n_cells: how many were tried.
+        right: the share of them that the most powerful test gets right; one half is a coin's.
+        mean, largest: what is expected of it, and for the cell that is easiest to tell.
     """
 
     column: str

@@ -89,7 +89,7 @@ class Link(ABC):
         raise ValueError("classes have no value")
 
     def units(self, scores: Ints, label: Label) -> Ints:
-        """The same as labels are kept, scaled to [-1, 1] in units of 2**-16, from scores in such units: in integers."""
+        """Predictions, scaled to [-1, 1] as labels are kept, in integer units of 2**-16, from scores in such units."""
         raise ValueError("classes have no value")
 
     # Of both

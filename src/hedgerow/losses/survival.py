@@ -129,7 +129,7 @@ def survival_curves(scores: Floats, baseline: Baseline) -> Floats:
 
 
 def with_baseline(loss: Loss, baseline: Baseline) -> Loss:
-    """The same loss under another baseline: what a record has at most stays what it was."""
+    """A loss of times under another baseline: what a record has at most stays what it was."""
     return _hazard_loss(float(loss.scales[0]), float(loss.scales[1]), baseline)
 
 

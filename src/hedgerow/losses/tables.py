@@ -66,6 +66,7 @@ class Loss:
         norm_squared: largest squared L2 norm of any record's statistics, in integer units.
         clip: largest gradient magnitude, in integer units (kinds "squared" and "curve").
         constant: the last statistic when it is the same for every record (squared; softmax with gradient updates).
+        is_share: whether a value of a tree is the share of a class, by averaging.
         curve: int64 [3, STEPS], kind "curve": for each step of score the prediction, as labels are kept, and the last
             statistic, both not descending and the latter at least 0; and the largest gradient beside it.
         class_weights: int64 [n_classes], kind "softmax": by what part of `CLASS_WEIGHT_UNIT` the statistics of a record

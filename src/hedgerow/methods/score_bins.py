@@ -54,7 +54,7 @@ class ScoreBins(Query):
     than sqrt(5 / 4) times 2**14.
 
     Attributes:
-        step: in units of 2**-16 of a score, as `centre`.
+        step, centre: of the bins, in units of 2**-16 of a score.
         doublings: how often distances are doubled before they are cut off.
         is_number: whether labels are numbers or counts.
     """

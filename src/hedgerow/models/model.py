@@ -159,7 +159,7 @@ class Model:
         return "\n".join([f"Model of {self.plan.name!r}", *(f"  {name:9} {text}" for name, text in self._summary())])
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """What it is and what it promises, as a table for notebooks."""
         rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._summary())
         return f"<table><caption>Model of {html.escape(self.plan.name)}</caption>{rows}</table>"
 
@@ -556,7 +556,7 @@ class Model:
         self.export(path, "onnx")
 
     def with_sites(self, sites: tuple[str, ...]) -> Model:
-        """The same model, naming who took part."""
+        """This model, naming who took part."""
         return replace(self, sites=sites)
 
     def holds(self, other: Model) -> bool:

@@ -40,7 +40,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The same without the check, for who checks the table; ValueError, fit to be shown, for other text."""
+    """A table of TOML that nobody has checked yet; ValueError, fit to be shown, for other text."""
     # A key of n parts costs Python's reader n * n steps: one of 64 kB, sent by a stranger, 20 seconds.
     if any(line.count(".") >= DEEPEST and _DEEP_KEY.search(line) for line in text.splitlines()):
         raise ValueError(_too_deep())

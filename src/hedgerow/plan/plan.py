@@ -530,7 +530,7 @@ class Plan:
         return dataclasses.replace(self, model=dataclasses.replace(self.model, structure_seed=seed))
 
     def with_joint_structure(self) -> Plan:
-        """The same plan with the seed of the trees left to the sites."""
+        """This plan with the seed of the trees left to the sites."""
         return dataclasses.replace(self, model=dataclasses.replace(self.model, structure_seed="joint"))
 
     def is_run_of(self, agreed: Plan, *, is_model: bool = True) -> bool:

@@ -403,7 +403,7 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 CELLS = 2**17
 """Losses are rounded up to multiples of the largest possible loss divided by this."""
 SAMPLED_CELLS = 2**15
-"""The same where samples are among the releases: a fifth of the time, for 1e-5 of epsilon."""
+"""Cells where samples are among the releases: a fifth of the time, for 1e-5 of epsilon."""
 MEAN_DEVIATIONS = 10
 """A Gaussian's loss beyond so many standard deviations is for the tail that the library cuts off and adds to delta."""
 _HALVINGS = 60
@@ -541,7 +541,7 @@ def _epsilon_of(loss: Any, delta: float, total_variation: float) -> float:
 class Accountant:
     """Answers how much privacy a set of events costs.
 
-    Args:
+    Attributes:
         name: the name by which `get_accountant` finds it.
         known: the types of the events that it can account for.
         account: the epsilon of all events together at a delta in (0, 1).

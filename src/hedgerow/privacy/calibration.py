@@ -41,7 +41,7 @@ _LEAP = 0.01
 class NoiseDemand:
     """One or more releases that ask for noise.
 
-    Args:
+    Attributes:
         sensitivity_squared: squared L2 sensitivity in grid units, an integer >= 1.
         length: entries of the released vector, >= 1.
         count: releases of this kind, >= 1.

@@ -154,7 +154,7 @@ KNOWN_EVENTS = (
 class LatticeSlack:
     """The price of the grid for one or more releases.
 
-    Args:
+    Attributes:
         mu_squared_factor: factor >= 1 on mu² (the rounded Gaussian has a variance smaller by 1/12).
         total_variation: distance between the mechanism and its rounded twin, >= 0; costs (1 + e^epsilon) times itself
             of delta (lemma 1).
@@ -208,7 +208,7 @@ def sum_slack(share_sigma: int, n_shares: int, length: int, count: int = 1) -> L
 class EventCost:
     """What a set of events costs, rounded up.
 
-    Args:
+    Attributes:
         zcdp_weight: sum of 1 / z²; the mechanism is (zcdp_weight / 2)-zCDP up to `log_ratio`.
         gdp_weight: mu² of the rounded Gaussian twin; zcdp_weight when no event lies on a grid.
         total_variation: distance to that twin.

@@ -51,7 +51,7 @@ _MULTIPLIER_TOLERANCE = 1e-12
 class Release:
     """One noisy vector that left the aggregation.
 
-    Args:
+    Attributes:
         purpose: what it is for; unique within a run.
         round: the round in which it was released, >= 0.
         kind: the query's kind, e.g. ``LeafSums``.
@@ -62,7 +62,8 @@ class Release:
         sigma: standard deviation of the whole noise in grid units, >= 0 (0 only with an UnnoisedEvent); for events of
             pure differential privacy the scale of the noise.
         cohort: with noise of the sites, those that could be in the sum; None for other noise, and in old ledgers.
-        seeded: whether the noise came from a seed; approximate: whether it was a rounded floating-point Gaussian.
+        seeded: whether the noise came from a seed.
+        approximate: whether it was a rounded floating-point Gaussian.
 
     Raises:
         PrivacyError: if a field is out of range or the event claims more noise than sigma / sensitivity, or other

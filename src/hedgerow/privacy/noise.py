@@ -470,7 +470,7 @@ class SystemNoise:
 
 
 class SeededNoise:
-    """The same noise drawn from a seed: for experiments only.
+    """Noise drawn from a seed: for experiments only.
 
     The draws depend on the seed and the purpose alone, not on the order of the calls, so that runs with other sites,
     engines or batches can be compared. Fitting again with the same seed on changed data cancels the noise.

@@ -24,7 +24,7 @@ _ORIGINS = {DECLARED: "declared", FOUND: "found", TYPED: "from the table's types
 class PublicColumn:
     """One column.
 
-    Args:
+    Attributes:
         name: of the column.
         role: "feature", "label" or "unit".
         kind: a plan's type; "" for what statistics found.
@@ -47,7 +47,7 @@ class PublicColumn:
 class PublicInputs:
     """All of it. Made by `of`, or by who makes a report without a plan.
 
-    Args:
+    Attributes:
         columns: features, label, and the column of the unit.
         n_records: None where it is a release's own result.
         n_records_origin: as a column's.

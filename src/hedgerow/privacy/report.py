@@ -65,7 +65,7 @@ _OWN_WORDS = {"pure": "pure differential privacy, no delta needed", "pld": "priv
 class PrivacyContext:
     """What the ledger does not say about a run.
 
-    Args:
+    Attributes:
         delta: in (0, 1).
         epsilon_requested: what the plan asked for its training; None when it set the noise directly.
         accountant: the accountant whose epsilon was promised.
@@ -149,7 +149,7 @@ class PrivacyContext:
 class PrivacyReport(PrivacyContext):
     """The privacy of one run: its context, and what the accountants find in its ledger. Made by `build_report`.
 
-    Args:
+    Attributes:
         ledger: all releases.
     """
 
@@ -164,7 +164,7 @@ class PrivacyReport(PrivacyContext):
 
     @cached_property
     def epsilon_rdp(self) -> float:
-        """The same by Renyi differential privacy."""
+        """Epsilon at `delta` by Renyi differential privacy."""
         return get_accountant("rdp").epsilon(self.ledger.events(), self.delta)
 
     @cached_property
@@ -663,7 +663,7 @@ def _factor(epsilon: float) -> float:
 
 
 def _factor_text(epsilon: float) -> str:
-    """The same for a person, rounded up."""
+    """By how much odds may change, rounded up, for a person to read."""
     factor = _factor(epsilon)
     if factor >= 1e6:
         return "over 1,000,000"

@@ -154,6 +154,7 @@ class EvaluationInvitation(Encoded):
     """Coordinator: take part in the evaluation of a model over the rows that you hold out?
 
     Attributes:
+        run_id: of the evaluation.
         plan: of the model, as in `Invitation`.
         model: the ensemble's canonical JSON (ASCII).
         epsilon, delta: what the evaluation may cost by itself.
@@ -180,6 +181,7 @@ class SurveyInvitation(Encoded):
     """Coordinator: take part in a survey of your columns, before there is a plan?
 
     Attributes:
+        run_id: of the survey.
         about: what the survey is about, as a word; "plan" for the gaps of a plan.
         questions: what it is asked for, as canonical JSON (UTF-8); with "plan" the plan and its gaps.
     """
@@ -195,6 +197,7 @@ class Ready(Encoded):
     """Node: it has checked the plan, its owner's policy and its data, reserved the budget, and will take part.
 
     Attributes:
+        run_id: the run that it was invited to.
         plan_digest: of the plan; of the task, model and cost included, when it is an evaluation or a survey.
     """
 
@@ -282,8 +285,10 @@ class Salvaged(Encoded):
     """Coordinator: the run cannot go on, and ends with the model of its `n_releases` releases so far.
 
     Attributes:
-        releases: the last of these releases, as many as the node does not hold yet.
+        n_releases: of the run.
+        releases: the last of them, as many as the node does not hold yet.
         result_digest: of the model that they make, see `methods.replica.Replica.end_early`.
+        structure_seed: as in a RoundRequest.
         code: why the run cannot go on.
     """
 

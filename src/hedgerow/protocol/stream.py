@@ -192,7 +192,7 @@ class Farewell(Encoded):
         return cls(refusal.code, shown.encode()[:MAX_TEXT_BYTES].decode(errors="ignore"))
 
     def refusal(self) -> WireRefusal:
-        """The same as an error of this side, with what the peer said beyond the code's own sentence."""
+        """A farewell as an error of this side, with what the peer said beyond the code's own sentence."""
         code = read_code(self.code)
         return WireRefusal(code, self.reason.removeprefix(WireRefusal(code).what).strip())
 
@@ -595,6 +595,7 @@ class Update(Encoded):
     """Coordinator: how the run is, and what happened since it last told this monitor.
 
     Attributes:
+        report: how the run is.
         events: oldest first; the first message of a stream has the last ones of the process.
         missed: events that are left out because they were too many.
     """

@@ -49,6 +49,8 @@ class AggregatorState(StoredState):
     """Stored by the coordinator in a round, its SHA-256 after it.
 
     Attributes:
+        state: where the slot stands.
+        signed_spec: the slot's RoundSpec, as it was signed.
         uploads: MaskedVectors, in the order of their nodes; without entries once these are summed.
         manifest: as it was signed; empty as long as vectors come.
         totals: the masked sums, in the order of the spec's vectors, those of one group after the other's.

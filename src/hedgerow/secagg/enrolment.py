@@ -85,11 +85,18 @@ class Enrolment(StoredState):
     """Stored by a node in a set-up, its SHA-256 after it; it holds secrets and belongs in a private file.
 
     Attributes:
+        state: where the set-up stands.
+        sequence: counts the states that the node has stored.
+        parameters: of the epoch.
+        node: this one's number.
         link: of the chain of slot secrets, at slot 0.
         channel: the X25519 secret of the node's channels.
+        nonce: the node's own, committed to in its key bundle.
         advertisement: as it was sent.
+        key_list, nonce_list: as they came; empty before.
         held_shares: by the node whose slot keys they are of.
         slot_keys: the neighbours', each one's keys one after another.
+        handed_back: headers of this node that its neighbours gave back; not stored.
     """
 
     KIND = Kind.ENROLMENT_STATE

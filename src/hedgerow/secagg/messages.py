@@ -323,6 +323,8 @@ class NodePolicy:
         min_colluders: least colluders to be withstood.
         min_honest_survivors: least survivors beyond the colluders (3, or 2 where every node adds its own noise).
         min_honest_group: least honest vectors guaranteed in any sum.
+        requires_echo: no epoch without the echo exchange.
+        refuses_server_noise: no epoch in which the coordinator adds the noise.
         max_slots, max_length: what the node is willing to hold (slots, entries).
     """
 
@@ -533,10 +535,11 @@ class NoiseSpec(Record):
 
 @dataclass(frozen=True, slots=True)
 class RoundSpec(Signed):
-    """Coordinator to nodes, signed: what slot `slot` is for.
+    """Coordinator to nodes, signed: what a slot is for.
 
     Attributes:
         epoch: digest of the epoch's view.
+        slot: its number in the epoch.
         purpose: what the sum is for, at most one release each.
         model: 32-byte digest of the model so far.
         vectors: 1 to 64 of them.

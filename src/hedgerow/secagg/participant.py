@@ -197,6 +197,7 @@ class ParticipantEpoch(StoredState):
 
     Attributes:
         view: a StoredView.
+        node: this one's number.
         channels: secrets by the peer with which they are shared.
         holders: the nodes whose slot keys' shares are held.
         first: the slot of the first row.
@@ -218,7 +219,9 @@ class ParticipantStep(StoredState):
 
     Attributes:
         epoch: digest of the epoch's view.
-        link: of the chain of slot secrets, at `slot`.
+        state: where the node stands.
+        sequence: counts the states that the node has stored.
+        link, slot: of the chain of slot secrets, and the slot at which it is.
         shares_from: the slot of the first share in `held`.
         held: the shares of the slots that the chain has left behind and that may yet be asked for.
         n_purposes: how many purposes were answered; they are stored one by one.

@@ -334,7 +334,7 @@ class StepRecord:
 class Step(Generic[S]):
     """The outcome of one step.
 
-    Args:
+    Attributes:
         state: the next state.
         message: bytes to send, or None.
         persist: facts that must reach the disk, together with ``state.to_bytes()``, before `message` leaves (empty when

@@ -257,6 +257,8 @@ class EpochRecord(Sent):
     """Coordinator: an epoch as all its members saw it, to a site that was not in it, and for its own storage.
 
     Attributes:
+        roster: the federation's.
+        parameters: of the epoch.
         key_list, nonce_list: SignedLists.
         ready_list: a ReadyList.
     """

@@ -327,6 +327,7 @@ class InSlot:
     """A slot is open: its vectors, their echoes or the answers that open their sum are being collected.
 
     Attributes:
+        slot: its state, and what has come in it.
         certificate: of the echoes, once it was sent.
     """
 
@@ -380,9 +381,15 @@ class CoordinatorRun:
     A message is queued here, and sent once the step that it belongs to is done and journalled.
 
     Attributes:
+        setup: what the run is for, and with whom.
+        journal: where it is written down.
+        run_id: drawn when it begins.
+        releases, ledger: all so far, and what they cost.
+        attempt: the number of the last set-up.
         stage: where it stands.
         sites: who is there, and what they said.
         outcome: the model, its ledger and report, once the run is over.
+        salvaged: why the run has ended early, and how far it came.
         setback: why this process has ended the run early, where its releases were salvaged.
         survivors: for every release, the sites whose vectors are in it.
         n_phases: grows with every phase, so that a driver knows when to begin to wait.
@@ -392,6 +399,7 @@ class CoordinatorRun:
         early: what sites have answered to it before all were ready.
         prepared: the phase's messages that bring one release or none, by how many: most sites need the same.
         burnt: slots that were given up before their manifests.
+        out: messages that are queued.
     """
 
     setup: RunSetup

@@ -304,9 +304,12 @@ def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run produced: the plan as it was run, the model, the ledger of its releases, and the report.
+    """What a run produced.
 
     Attributes:
+        plan: as it was run.
+        ensemble: the model.
+        ledger, report: of its releases.
         evaluation: what was found, when the run evaluated the model.
         cost: the report on that evaluation alone; `ledger` and `report` hold it beside the model's training.
         salvaged: when the training could not go on: why, and how far it came.

@@ -115,8 +115,12 @@ class SiteRecord:
     """Where a site stands.
 
     Attributes:
+        name: as in the roster.
         node: the number of its node.
+        link: its connection.
+        consent: whether it takes part.
         refusal, is_explained: the code of a refusal, and whether a slot that was given up here explains it.
+        place: in the epoch.
         spec: whether it was sent the open slot's spec, or at the end the last releases.
         opening: whether it was asked to help to open the slot's sum.
         is_silent: it did not answer in time, and has not spoken since.
@@ -126,6 +130,7 @@ class SiteRecord:
         is_new: it did not know of this run when it connected, and has not taken it up since.
         n_held: how many releases it holds.
         left_out: why it is asked no more, as a code; "" for a site that is asked.
+        fault_counts: what it has cost the others.
     """
 
     name: str

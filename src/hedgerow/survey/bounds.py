@@ -40,9 +40,9 @@ Marks = NDArray[np.bool_]
 STANDS_OUT = 4.0
 """Standard deviations of the noise above which bins are believed in the octaves from 2**-8 to below 2**20."""
 STANDS_OUT_FAR = 5.3
-"""The same for other octaves, of which there are 502 that no record has: one is believed in 11,000 columns at most."""
+"""Deviations for other octaves, of which there are 502 that no record has: one is believed in 11,000 columns."""
 CLASS_STANDS_OUT = 5.5
-"""The same for classes: there are 1,152, and one that no record has is found in one survey of 46,000."""
+"""Deviations for classes: there are 1,152, and one that no record has is found in one survey of 46,000."""
 USUAL_OCTAVES = range(-8, 20)
 WINDOWS = (1, 2, 4)
 """Bins are believed one by one first, then in windows of two and four."""

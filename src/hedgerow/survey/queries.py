@@ -82,6 +82,7 @@ class RawSite:
     Attributes:
         columns: in the order of the questions; a label that is asked for is the last. Float arrays [n_all] are numbers.
         rows: intp [n], which of them are this site's; None for all.
+        n_all: rows of the columns.
     """
 
     columns: Sequence[Column | NDArray[np.floating]]
@@ -626,7 +627,7 @@ class SurveyNode:
         return self.sum_rows(query)
 
     def sum_rows(self, query: Query) -> IntVector:
-        """The same: nothing is drawn here."""
+        """The sums of a query, as `answer`: nothing is drawn here."""
         if not isinstance(query, SurveyQuery):
             raise _query_error(f"a {type(query).__name__} query has no place in a survey")
         least = query.norm_squared() * self._rows_per_unit**2

@@ -241,7 +241,7 @@ def spread_octaves(counts: Counts, found: Range, deviation: float) -> Density:
 
 
 def spread_zoom(before: Range, counts: Counts, found: Range, deviation: float) -> Density:
-    """The same by the even bins of a zoom into a range.
+    """Where values lie by the even bins of a zoom into a range.
 
     Args:
         counts: float64 [N_ZOOM].

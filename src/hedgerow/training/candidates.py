@@ -253,7 +253,7 @@ class AdaptiveCandidates:
         return quantile_cuts(self.density[feature], n_candidates)
 
     def quantiles(self, feature: int, n_candidates: int) -> tuple[list[int], list[int]]:
-        """The same cuts, and how many of the quantiles fall on each."""
+        """The cuts of a feature at the quantiles of its density, and how many of the quantiles fall on each."""
         return count_quantiles(self.density[feature], n_candidates)
 
     def refine(self, feature: int, leaf_of_cell: NDArray[np.integer], hessians: NDArray[np.int64], noise: int) -> bool:

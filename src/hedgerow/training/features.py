@@ -121,7 +121,7 @@ class FeatureOrder:
         return [tuple(sorted(draw)) for draw in draws]
 
     def _draws_in_groups(self, tree: int) -> list[Subset]:
-        """The same with features of one group only, two at least."""
+        """Draws for a tree of features of one group only, two at least."""
         randomness = PublicRandom(self._seed, f"features of tree {tree}")
         draws = []
         for _ in range(DRAWS_FOR_COVERAGE):

@@ -53,6 +53,7 @@ class Fetched:
     """What came back for one envelope.
 
     Attributes:
+        number: of the envelope, as `post` gave it.
         data: the reply, or None.
         code: why there is none.
         is_away: because the node is not there now.
@@ -85,10 +86,10 @@ class Carrier(Protocol):
 class Patience:
     """How long the hub waits, in seconds.
 
-    Args:
+    Attributes:
         poll, longest_poll: between two looks for replies, longer while none comes.
         roll_call: between two looks for new nodes.
-        repeat: before a request without a reply is posted again, doubled each time up to longest_repeat.
+        repeat, longest_repeat: before a request without a reply is posted again, doubled each time up to the latter.
         closing: for the last messages to be taken.
         max_failures: of one request, before its node counts as gone.
     """

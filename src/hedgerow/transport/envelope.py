@@ -52,15 +52,15 @@ class PartKind(IntEnum):
 class Envelope(Encoded):
     """Coordinator (greeting, request) or node (reply, lost), signed: what is carried.
 
-    The body is a sealed Bundle, bound to the envelope without it; in a greeting it is an open one.
-
     Attributes:
+        kind: also the kind in the head.
         site: the node's; "" in a greeting.
         link: drawn at random for each link.
         number: one more than that of the request before; a greeting's is higher than all that its node has seen, and a
             lost one's is the highest.
         key: the sender's X25519 key for this link.
         request: SHA-256 of the request that this answers, without its signature; zeros in a request.
+        body: a sealed Bundle, bound to the envelope without it; in a greeting an open one.
     """
 
     kind: Annotated[EnvelopeKind, Member(EnvelopeKind)]

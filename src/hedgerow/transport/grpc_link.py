@@ -86,7 +86,7 @@ class LinkSettings:
     The time to say the first message, to take one, and to take the last is counted in seconds in which this process
     ran: on a busy machine it is longer.
 
-    Args:
+    Attributes:
         max_message_bytes: largest message taken or sent.
         outbox_bytes: what may wait to be sent to one peer, beyond it the peer is disconnected as `slow-peer`.
         inbox_bytes: what may wait for the party above from one peer, beyond it nothing more is read from that peer.

@@ -86,8 +86,9 @@ class PublicIdentity:
 
     Raises RemoteProtocolError when the parts do not belong together, UsageError for a name that cannot be.
 
-    Args:
+    Attributes:
         name: as in the roster.
+        role: site, coordinator or monitor.
         identity_key: Ed25519, 32 bytes.
         certificate: DER of the TLS certificate.
         proof: the identity key's signature over all of this, 64 bytes.
@@ -141,7 +142,8 @@ class PublicIdentity:
 class PrivateIdentity:
     """A party's secrets.
 
-    Args:
+    Attributes:
+        public: what the others are given.
         seed: of the Ed25519 key, 32 bytes.
         tls_key: PKCS #8 in PEM, not encrypted.
     """
@@ -412,8 +414,9 @@ _HEADING = """\
 class PinnedRoster:
     """Everybody whose keys are trusted, in one epoch.
 
-    Args:
+    Attributes:
         epoch: 1 for a federation's first roster, one more at every change.
+        coordinator: whose word a run begins by.
         sites: sorted by name.
         monitors: who may watch runs and do nothing else, sorted by name. Every site pins them too, so that it knows.
         max_rows: for each site the most rows that it has, 0 where it does not say; empty when no site does.

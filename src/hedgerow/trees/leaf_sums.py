@@ -422,7 +422,7 @@ def _select(codes, start, width, half, left, right, reached):  # type: ignore[no
 
 @numba.njit(cache=True, nogil=True)
 def _split(codes, start, width, reached):  # type: ignore[no-untyped-def]
-    """The same for a node whose children are leaves 0 and 1 of its subtree."""
+    """reached = start <= code < start + width (modulo the code's type), where both children are leaves."""
     for i in range(len(codes)):
         reached[i] = codes.dtype.type(codes[i] - start) < width
 
@@ -444,7 +444,7 @@ def _select_set(codes, bits, half, left, right, reached):  # type: ignore[no-unt
 
 @numba.njit(cache=True, nogil=True)
 def _split_set(codes, bits, reached):  # type: ignore[no-untyped-def]
-    """The same for a node whose children are leaves 0 and 1 of its subtree."""
+    """reached = whether the code is in the set `bits`, where both children are leaves."""
     for i in range(len(codes)):
         reached[i] = _is_in(bits, np.uint64(codes[i]))
 

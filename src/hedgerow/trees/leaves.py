@@ -43,7 +43,7 @@ JAMES_STEIN_SHARE = 0.4
 MEMORY = 0.95
 """What a tree's sums count for the covariance of classes, for each tree that came after it."""
 OWN_MEMORY, LEAVES_OF_ALL = 0.7, 100.0
-"""The same among trees on the same features; and as how many leaves of theirs the covariance of all trees counts."""
+"""What sums of trees on the same features do; and as how many leaves of theirs the covariance of all trees counts."""
 CLASSES_PER_TREE = 32
 """Of more classes than these the filter is computed again every K // 32 + 1 trees, and is the same for all features."""
 MAX_SWEEPS, SMALL = 30, 1e-9
@@ -547,7 +547,7 @@ def _along_chain(gradients, hessians, reachable, step, noise_squared, values, va
 
 @numba.njit(cache=True, nogil=True)
 def _down_tree(gradients, hessians, reachable, step, noise_squared, values, variances):  # type: ignore[no-untyped-def]
-    """The same where values walk from each node to those below it, which stand at 2 i + 1 and 2 i + 2.
+    """Update values and variances by a pass down a tree: a node's children stand at 2 i + 1 and 2 i + 2.
 
     A pass up knows of each node what the sums below it say; one down adds what all others say.
     """

@@ -299,7 +299,7 @@ class _Drawer:
 
 
 def deepen(fitted: FittedTrees, depth: int) -> FittedTrees:
-    """The same trees with further levels, which send everything left; `depth` is at least theirs."""
+    """Trees with further levels, which send everything left; `depth` is at least theirs."""
     trees, extra = fitted.trees, depth - fitted.trees.depth
     if extra == 0:
         return fitted
@@ -322,7 +322,7 @@ def find_cuts(trees: TreeBatch, feature: int) -> set[int]:
 
 
 def with_edges(fitted: FittedTrees, grid: Grid, edges: Mapping[int, NDArray[np.float32]]) -> FittedTrees:
-    """The same trees over a grid of which some features were cut again.
+    """Trees that ask what they asked, over a grid of which some features were cut again.
 
     Args:
         grid: before.

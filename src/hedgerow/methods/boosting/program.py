@@ -69,6 +69,9 @@ class _Position:
     """How far a run has come.
 
     Attributes:
+        run, settings: what is trained, and how.
+        candidates: where features may be cut.
+        order: which features the next trees may ask for.
         n_fitted: trees so far, without those of a start.
         round: number of the next query.
         carried: what nodes know of the trees.
