@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import get_args
 
 from hedgerow.carriers.handing import HandedBack, HandedOn
@@ -37,9 +38,20 @@ from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.messages import HASHES, KEYS, EpochParameters, Roster, Site
 from hedgerow.secagg.messages import Kind as SecaggKind
 from hedgerow.secagg.participant import OpenSlot, ParticipantEpoch, ParticipantState, ParticipantStep
+from hedgerow.secagg.transitions import State
 from hedgerow.secagg.view import EpochRecord, StoredView
 from hedgerow.transport.envelope import Bundle, Envelope, EnvelopeKind
 
+NAMED = {
+    "line": "u8 length, UTF-8 (at most 200 bytes, all printable)",
+    "text": "u8 length, UTF-8 (at most 200 bytes)",
+    "word": "u8 length, 1 to 64 of a-z, 0-9 and -",
+    "word or none": "u8 length, 0 to 64 of a-z, 0-9 and -",
+    "bytes": "u32 length, bytes",
+    "integers": "u32 count (at most 4194304), u8 width, so many bytes each in two's complement, no more than needed",
+    "state": "word: " + ", ".join(State),
+}
+"""Forms of many fields, by the names that they have on the page."""
 INTRODUCTION = f"""---
 search:
   exclude: true
@@ -56,8 +68,11 @@ below. All kinds are of one space: a number, once given, is never given to anoth
 everything; parties of different versions do not speak to each other, and a journal or state of another version is
 refused as `database-version`.
 
-**Fields.** They follow the head in the order of the tables, without names, gaps or padding. Numbers are big-endian:
+**Fields.** They follow the head in the order of the lists, without names, gaps or padding. Numbers are big-endian:
 `u8` to `u64` are unsigned and take 1 to 8 bytes. A *length* is in bytes. What has no kind stands only inside others.
+These forms have names below:
+
+{{forms}}
 
 **One encoding.** A value has one encoding, and a reader refuses every other: another kind or version, a number out of
 its range, a list out of order, bytes after the last field, and a length beyond what is there, before it allocates
@@ -192,7 +207,8 @@ def kinds_of(record: type[Record]) -> list[int]:
 
 def render() -> str:
     """The whole page."""
-    parts = [INTRODUCTION]
+    forms = "\n".join(f"- {name}: {words}" for name, words in NAMED.items())
+    parts = [INTRODUCTION.format(forms=forms)]
     for room in ROOMS:
         parts += [f"## {room.title}\n", room.text + "\n"]
         for record in room.records:
@@ -202,14 +218,13 @@ def render() -> str:
 
 def _domains() -> Iterator[str]:
     yield "## Hashes and keys of secure aggregation\n"
-    rows = [f"| `{domain}` | {parts} |" for domain, parts in HASHES.items()]
-    yield "\n".join(["| `digest` of domain | and parts |", "|---|---|", *rows]) + "\n"
+    yield "The `digest` of each domain, over these parts:\n"
+    yield "\n".join(f"- `{domain}`: {parts}" for domain, parts in HASHES.items()) + "\n"
     yield (
         "A key is 32 bytes of HKDF-SHA256, whose info is `hedgerow/secagg/1/` and the digest of the domain and its "
-        "parts.\n"
+        "parts. For each domain: from what, under which salt, and these parts:\n"
     )
-    cells = [f"| `{domain}` | {' | '.join(text.split('; ', 2))} |" for domain, text in KEYS.items()]
-    yield "\n".join(["| domain | from | salt | parts |", "|---|---|---|---|", *cells]) + "\n"
+    yield "\n".join(f"- `{domain}`: {text}" for domain, text in KEYS.items()) + "\n"
 
 
 def _section(record: type[Record]) -> Iterator[str]:
@@ -219,8 +234,14 @@ def _section(record: type[Record]) -> Iterator[str]:
     # The kinds stand below the heading: links go to a heading by its whole text.
     yield f"### {record.__name__}\n"
     yield (f"Kind {kinds}. " if kinds else "") + text + "\n"
-    rows = [f"| `{name}` | {_words(form)} | {meanings.get(name, '')} |" for name, form in layout(record)]
-    yield "\n".join(["| field | form | |", "|---|---|---|", *rows]) + "\n"
+    rows = [
+        (f"`{name}`", "u8" if record in _KINDS_OF and name == "kind" else _words(form), meanings.get(name, ""))
+        for name, form in layout(record)
+    ]
+    for (words, meaning), fields in groupby(rows, key=lambda row: row[1:]):
+        yield f"- {', '.join(name for name, *_ in fields)}: {words}" + f"; {meaning}".rstrip(".") * bool(meaning)
+    if rows:
+        yield ""
 
 
 def _meanings(attributes: str) -> dict[str, str]:
@@ -233,7 +254,10 @@ def _meanings(attributes: str) -> dict[str, str]:
 
 
 def _words(form: Form) -> str:
-    return re.sub(r"fields of (\w+)", lambda found: f"fields of [{found[1]}](#{found[1].lower()})", str(form))
+    words = str(form)
+    for name, meant in NAMED.items():
+        words = words.replace(meant, name)
+    return re.sub(r"the fields of (\w+)", lambda found: f"[{found[1]}](#{found[1].lower()})", words)
 
 
 def main(argv: list[str]) -> int:

@@ -32,14 +32,15 @@ HEAD = """\
 
 *Every field of a plan, of a site's policy and of the estimators. Reference; made from the declarations by
 `python -m experiments field_reference > docs/fields.md`.* "auto" is decided from public numbers
-([the rule](defaults.md)). "required" has no default.
+([the rule](defaults.md)). In parentheses stands what a field may be, then its default. *From* and *to*
+take the ends in, *between* does not.
 
 Editors that know TOML schemas (taplo, Even Better TOML) underline what a field may not be: the first line of a draft
 names its schema, and `--out` writes that beside it. Of another plan, a policy, a roster or an adapter it is
 `hedgerow schema policy --out policy.schema.json`, and `#:schema ./policy.schema.json` as the first line of the file."""
 ESTIMATORS = (DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor)
 _NAMES = tuple(one.__name__ for one in ESTIMATORS)
-WHOSE = {_NAMES: "all", _NAMES[:3]: "boosted", _NAMES[3:]: "linear"}
+WHOSE = {_NAMES: "", _NAMES[:3]: "boosted", _NAMES[3:]: "linear"}
 """How the page calls the owners of a parameter."""
 
 BASES = {
@@ -64,38 +65,40 @@ def _allowed(field: dataclasses.Field[Any]) -> str:
     try:
         field.metadata["check"](object(), "field")
     except PlanError as error:
-        return str(error.remedy).removeprefix("Set field to ").rstrip(".")
-    return "a table"
+        said = str(error.remedy).removeprefix("Set field to ").rstrip(".")
+        return re.sub(r"^(an?|one of) ", "", said).replace("number strictly between", "number between")
+    return "table"
 
 
-def _row(name: str, *cells: str) -> str:
-    return f"| `{name}` | {' | '.join(cells)} |".replace("\n", " ")
+def _line(names: Iterable[str], facts: Iterable[str], said: str) -> str:
+    named = ", ".join(f"`{name}`" for name in names)
+    known = "; ".join(filter(None, facts))
+    return " ".join(f"- {named}{f' ({known})' * bool(known)}: {said}".split())
 
 
 def _default(value: Any) -> str:
     if value is dataclasses.MISSING or value is inspect.Parameter.empty:
-        return "required"
+        return "**required**"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if dataclasses.is_dataclass(value):
-        return "-"
-    return "-" if value in (None, "", ()) else f"`{value!r}`".replace("'", '"')
+        return ""
+    return "" if value in (None, "", ()) else f"`{value!r}`".replace("'", '"')
 
 
-def table_of_fields(owner: type) -> Iterable[str]:
-    """A row for each field of a section; those of one meaning share a row."""
+def list_fields(owner: type) -> Iterator[str]:
+    """A line for each field of a section; those of one meaning share a line."""
     said = read_sentences(owner)
     names: dict[tuple[str, str, str], list[str]] = {}
     for field in dataclasses.fields(owner):
-        facts = (_allowed(field), _default(field.default), said[field.name].replace("|", r"\|"))
+        facts = (_allowed(field), _default(field.default), said[field.name])
         names.setdefault(facts, []).append(field.name)
-    yield from ("| field | value | default | meaning |", "| --- | --- | --- | --- |")
-    for facts, fields in names.items():
-        yield _row("`, `".join(fields), *facts)
+    for (allowed, default, meaning), fields in names.items():
+        yield _line(fields, (allowed, default), meaning)
 
 
-def table_of_parameters() -> Iterable[str]:
-    """A row for each parameter of the estimators, with those that take it where not all do."""
+def list_parameters() -> Iterator[str]:
+    """A line for each parameter of the estimators, with those that take it where not all do."""
     takers: dict[tuple[str, str, str, str], list[str]] = {}
     shared: dict[tuple[str, str, str, str], list[str]] = {}
     for owner in ESTIMATORS:
@@ -106,12 +109,13 @@ def table_of_parameters() -> Iterable[str]:
         for name, given in inspect.signature(owner).parameters.items():
             kind = f"`{given.annotation}`".replace(" | ", " or ")
             takers.setdefault((name, kind, _default(given.default), said[name]), []).append(owner.__name__)
-    yield from ("| parameter | type | default | of | meaning |", "| --- | --- | --- | --- | --- |")
     for (name, kind, default, said_of_it), owners in takers.items():
         whose = WHOSE.get(tuple(owners)) or ", ".join(owners)
-        shared.setdefault((kind, default, whose, said_of_it), []).append(name)
-    for facts, names in shared.items():
-        yield _row("`, `".join(names), *facts)
+        is_a_plans = said_of_it.startswith("as in a plan")
+        facts = ("", "", whose, said_of_it) if is_a_plans else (kind, default, whose, said_of_it)
+        shared.setdefault(facts, []).append(name)
+    for (kind, default, whose, meaning), names in shared.items():
+        yield _line(names, (kind, default, whose), meaning)
 
 
 def kinds() -> Iterator[type[Query]]:
@@ -128,14 +132,16 @@ def kinds() -> Iterator[type[Query]]:
             yield each
 
 
-def table_of_kinds() -> Iterable[str]:
-    """A row for each: what it is by the first line of its docstring, without the shape of the vector."""
-    yield from ("| kind | asked in | what it is |", "| --- | --- | --- |")
+def list_kinds() -> Iterator[str]:
+    """A line for each: what it is by the first line of its docstring, without the shape of the vector."""
+    found: dict[str, list[str]] = {"trainings": [], "evaluations": [], "surveys": []}
     for each in kinds():
         room = each.__module__.split(".")[1]
         task = {"evaluation": "evaluations", "survey": "surveys"}.get(room, "trainings")
         said = re.split(r"[:,] int64", inspect.cleandoc(each.__doc__ or "").partition("\n\n")[0])[0]
-        yield f"| `{each.__name__}` | {task} | {' '.join(said.split()).rstrip('.')} |"
+        found[task].append(_line([each.__name__], (), said.rstrip(".")))
+    for task, lines in found.items():
+        yield from ("", f"In {task}:", "", *lines)
 
 
 def render() -> str:
@@ -147,11 +153,11 @@ def render() -> str:
     named |= {f'[loss], name = "{name}"': loss for name, loss in named_losses().items()}
     named |= {"[omop]": Omop, "[omop.outcome]": OmopOutcome, "[[omop.columns]]": OmopColumn}
     for title, owner in named.items():
-        parts += ["", f"### `{title}`", "", *table_of_fields(owner)]
-    parts += ["", PREPARED, "", "## Policy", "", *table_of_fields(Policy)]
-    parts += ["", "### `[data]`", "", *table_of_fields(Adapter)]
-    parts += ["", KINDS, "", *table_of_kinds()]
-    parts += ["", "## Estimators", "", *table_of_parameters()]
+        parts += ["", f"### `{title}`", "", *list_fields(owner)]
+    parts += ["", PREPARED, "", "## Policy", "", *list_fields(Policy)]
+    parts += ["", "### `[data]`", "", *list_fields(Adapter)]
+    parts += ["", KINDS, *list_kinds()]
+    parts += ["", "## Estimators", "", *list_parameters()]
     return "\n".join(parts)
 
 
