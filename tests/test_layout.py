@@ -267,8 +267,8 @@ def test_every_dependency_has_its_reason() -> None:
         found = {re.split(r"[\[<>=!~ ;]", requirement)[0] for requirement in requirements}
         return found - {"hedgerow"}
 
-    assert set(re.findall(r"^\| `([\w-]+)` \|", always, re.MULTILINE)) == names(project["dependencies"])
-    documented = set(re.findall(r"^\| `([\w-]+)` \| `([\w-]+)` \|", extras, re.MULTILINE))
+    assert set(re.findall(r"^- `([\w-]+)`: ", always, re.MULTILINE)) == names(project["dependencies"])
+    documented = set(re.findall(r"^- `([\w-]+)`, `([\w-]+)`: ", extras, re.MULTILINE))
     declared = {(extra, name) for extra, listed in project["optional-dependencies"].items() for name in names(listed)}
     assert documented == {(extra, name) for extra, name in declared if extra not in ("test", "docs", "dev")}
 
