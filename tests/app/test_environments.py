@@ -14,6 +14,7 @@ import pytest
 from hedgerow.app.environments import Processes, Simulation, Study, make_keys
 from hedgerow.app.output import end_log
 from hedgerow.errors import EnvironmentFault
+from hedgerow.plan.plan import parse_plan
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 FIRST, OVER_SITES, AT_A_SITE, BESIDE = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
@@ -51,7 +52,8 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for name in ("north", "south", "west"):
         age = random.integers(0, 100, 120)
         rows = "".join(f"{a},{int(a + random.normal(0, 20) > 50)}\n" for a in age)
-        Path(f"{name}.csv").write_text(f"age,ill\n{rows}", encoding="utf-8")
+        for file in (f"{name}.csv", f"{name}-test.csv"):
+            Path(file).write_text(f"age,ill\n{rows}", encoding="utf-8")
     return {name: f"{name}.csv" for name in ("north", "south", "west")}
 
 
@@ -69,8 +71,32 @@ def test_the_example_beside_a_training_runs(tables: dict[str, str]) -> None:
     names: dict[str, Any] = {}
     exec(BESIDE, names)
     assert names["found"].sites == sorted(tables) and Path("model.json").is_file()
-    spent, after = names["result"].report.epsilon, names["measured"].model.report.epsilon
-    assert spent < after and names["linear"].model.algorithm == "adassp"
+    spent, measured = names["result"].report.epsilon, names["measured"]
+    assert spent < measured.model.report.epsilon and names["linear"].model.algorithm == "adassp"
+    assert list(measured.evaluation.groups["site"]) == sorted(tables) and measured.evaluation.left_out == ()
+    # The sites add the noise, whoever added that of the training.
+    assert measured.cost.noise_mode == "distributed"
+    assert measured.cost.epsilon <= 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "noise"), [("server", "server"), ("server", ""), ("local", "")])
+def test_a_study_measures_the_same_wherever_it_runs(tables: dict[str, str], mode: str, noise: str) -> None:
+    """A model gets the same account in a simulation and over processes; with noise of the coordinator, from a seed, the
+    same scores as well. Figures of single sites hold noise that these sites drew.
+    """
+    study, by = Study(parse_plan(PLAN.replace("server", mode))), () if mode == "local" else ("age", "site")
+    model, held_out = study.run(Simulation(tables), seed=7).model, {name: f"{name}-test.csv" for name in tables}
+    here, there = (
+        study.evaluate(model, place, epsilon=3, noise=noise, by=by, seed=8)
+        for place in (Simulation(held_out), Processes(held_out))
+    )
+    assert there.model.to_bytes() == here.model.to_bytes() and there.cost == here.cost
+    groups = [{name: list(own) for name, own in found.evaluation.groups.items()} for found in (there, here)]
+    assert groups[0] == groups[1] and there.evaluation.left_out == here.evaluation.left_out
+    if noise == "server":
+        assert there.evaluation.scores == here.evaluation.scores
+        assert there.evaluation.groups["age"]["missing"].scores == here.evaluation.groups["age"]["missing"].scores
 
 
 @pytest.mark.slow

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hedgerow.app import recount
 from hedgerow.app.attack import EXPLANATION, build_attack_sheets, describe_attack
@@ -342,23 +344,43 @@ SERVER, SHARED = DiscreteGaussianEvent(30.0, 3000, 4), DiscreteGaussianSumEvent(
 LOCAL = LocalGaussianEvent(30.0, 3000, 4)
 
 
-@pytest.mark.parametrize(
-    ("mode", "events", "kind", "sees_exact"),
-    [
-        ("server", [SERVER], "LeafSums", True),
-        ("distributed", [SHARED], "LeafSums", False),
-        ("local", [LOCAL], "LeafSums", False),
-        ("distributed", [SHARED, SERVER], "ScoreHistogram", True),
-        ("server", [SERVER, SHARED], "ScoreHistogram", True),
-    ],
-)
-def test_whoever_sees_an_exact_total_is_said_to(
-    mode: str, events: list[Event], kind: str, sees_exact: bool, gather: Callable[..., tuple[Model, dict[str, Any]]]
+TRAININGS = {"server": SERVER, "distributed": SHARED, "local": LOCAL}
+LATER: dict[str, tuple[str, Event]] = {
+    "by the coordinator": ("ScoreHistogram/evaluation, outline", SERVER),
+    "by the sites": ("ScoreHistogram/evaluation, detail", SHARED),
+    "by each record": ("ScoreHistogram/evaluation, detail", LOCAL),
+    "of a column": ("GroupedSums/evaluation, by site", SHARED),
+    "by site": ("SiteSums/evaluation, by site", SERVER),
+    "at one site": ("ScoreHistogram/evaluation at one site, outline", SERVER),
+    "recalibration": ("ScoreBins/recalibration", SERVER),
+}
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(mode=st.sampled_from(sorted(TRAININGS)), later=st.sets(st.sampled_from(sorted(LATER))))
+def test_who_sees_what_is_said_of_every_mode(
+    mode: str, later: set[str], gather: Callable[..., tuple[Model, dict[str, Any]]]
 ) -> None:
-    """In each mode, and where an evaluation had other noise than the training."""
-    _, content = gather(read_ledger(*events, kind=kind), noise_mode=mode)
-    seen = {row[0]: row[3] for row in content["trust"]["rows"]}
-    assert seen["the coordinator"].startswith("yes") == sees_exact
+    """A coordinator is said to have seen exact totals, or to have added noise, if one did in some release, whatever came
+    after the training, and only then; what one site did by itself is nobody else's.
+    """
+    later -= {"by the coordinator", "by the sites", "of a column", "by site"} if mode == "local" else {"by each record"}
+    about = [("LeafSums/x", TRAININGS[mode]), *(LATER[each] for each in sorted(later))]
+    named = enumerate(zip(about, releases(*(event for _, event in about)), strict=True))
+    made = [Release.from_dict(own | {"purpose": f"{at}/{name}"}) for at, ((name, _), own) in named]
+    ledger = Ledger(tuple(replace(own, kind=own.purpose.split("/")[1]) for own in made))
+    model, content = gather(ledger, noise_mode=mode)
+    trust, seen = model.report.trust, {row[0]: row[1:] for row in content["trust"]["rows"]}
+    has_coordinator = mode == "server" or "by the coordinator" in later
+    assert seen["the coordinator"][2].startswith("yes") == has_coordinator
+    assert ("The coordinator adds the noise" in trust) == has_coordinator
+    words = tomllib.loads((ROOT / "src/hedgerow/app/evidence.toml").read_text())["trust"]
+    assert (words["alone"][0] in seen) == bool(later & {"at one site", "recalibration"})
+    # Of one machine, and of one site's report on its own cost.
+    assert seen[words["process"][0]][0] == "all"
+    if alone := [own for own in ledger if own.is_at_one_site]:
+        cost = build_report(Ledger(tuple(alone)), PrivacyContext(1e-5))
+        assert "coordinator" not in cost.trust
     assert content["registry"]["deployment"]["deployment_model"]["model_name"] == (
         "Local" if mode == "local" else "Federated"
     )

@@ -437,14 +437,18 @@ def train_over_nodes(
 
 
 def evaluate_over_nodes(
-    options: CoordinatorOptions, evaluated: EvaluatedModel, model: Model, file: ModelFile
+    options: CoordinatorOptions,
+    evaluated: EvaluatedModel,
+    model: Model,
+    file: ModelFile,
+    shows: Callable[[str], object] = lambda said: None,
 ) -> tuple[FederatedEvaluation, list[str]]:
     """As the coordinator of a run over the nodes of a roster, which answer over the rows that they hold out.
 
     The model is written with the cost on its account. Returns what was found, and whose rows are in it.
     """
     # It writes the account: numbers that were seen but not charged would be a leak.
-    outcome, session = serve(options, model.plan, file, evaluated)
+    outcome, session = serve(options, model.plan, file, evaluated, None, shows)
     return conclude_evaluation(outcome, model), list_contributors(session)
 
 

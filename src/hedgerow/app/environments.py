@@ -5,6 +5,8 @@
     result = study.run(hedgerow.Simulation({"north": "north.csv", "south": "south.csv", "west": "west.csv"}))
     result.model.save("model.json")
 
+Then how well the model predicts rows that the sites hold out, which costs as well: `Study.evaluate`.
+
 `Processes` takes the same tables; `Federation` takes the coordinator's keys instead, and each site runs
 `hedgerow node`, or `hedgerow.app.node.take_part`. What noise, masks and ledger do is the same in all three.
 """
@@ -16,20 +18,20 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from hedgerow.app.evaluation import Sites, read_sites
+from hedgerow.app.evaluation import Sites, journal_file, prepare_evaluation, read_sites
 from hedgerow.app.inputs import check_can_write, read_plan
 from hedgerow.app.output import end_log, note
 from hedgerow.app.progress import list_contributors
 from hedgerow.client.node import available_threads, has_compiled, seed_samplings, use_threads
 from hedgerow.errors import EnvironmentFault
 from hedgerow.local.progress import TrainingProgress
-from hedgerow.local.training import check_sites, train
+from hedgerow.local.training import FederatedEvaluation, check_sites, evaluate_federated, train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import list_foreign_parts
@@ -37,6 +39,7 @@ from hedgerow.plan.toml import plan_toml, toml_section
 from hedgerow.plugins import describe_plugin
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
+from hedgerow.server.release import EvaluatedModel
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
     PinnedRoster,
@@ -44,8 +47,12 @@ from hedgerow.transport.identities import (
     Role,
     build_roster,
     create_identity,
+    read_roster,
     write_new,
 )
+
+if TYPE_CHECKING:
+    from hedgerow.app.coordinator import CoordinatorOptions
 
 Table = str | os.PathLike[str]
 
@@ -66,8 +73,15 @@ class StudyResult:
 class Environment(Protocol):
     """Where a plan is carried out."""
 
+    @property
+    def sites(self) -> Sequence[str]:
+        """The names of all sites."""
+
     def run(self, plan: Plan, seed: int | None) -> StudyResult:
         """See `Study.run`."""
+
+    def evaluate(self, model: Model, asked: EvaluatedModel, seed: int | None) -> FederatedEvaluation:
+        """See `Study.evaluate`."""
 
 
 class Study:
@@ -96,6 +110,38 @@ class Study:
         """
         return environment.run(self.plan, seed)
 
+    def evaluate(
+        self,
+        model: Model,
+        environment: Environment,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        noise: str = "",
+        by: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> FederatedEvaluation:
+        """Measure how well a model predicts rows that the sites hold out, with noise that its account counts.
+
+        Args:
+            model: what `run` has made, or a file's (`Model.load`).
+            environment: as for `run`, over the tables of the rows that are held out.
+            epsilon: what this may cost, > 0.
+            delta: in (0, 1); None takes the plan's.
+            noise: who adds it, "distributed" or "server"; "" takes the sites, or the plan's "local".
+            by: columns by whose public groups the same is measured, with a release more for each; "site" for each site,
+                by noise of its own: in a federation only where a site's policy allows it.
+            seed: as for `run`.
+
+        Returns:
+            What was found, what it cost, and `model` with that on its account: keep this one. `Federation` writes it.
+
+        Raises:
+            HedgerowError: why nothing was measured.
+        """
+        asked = prepare_evaluation(model, epsilon, delta, noise, by, environment.sites)
+        return environment.evaluate(model, asked, seed)
+
 
 @dataclass(frozen=True)
 class Simulation:
@@ -109,6 +155,11 @@ class Simulation:
     tables: Mapping[str, Table]
     n_threads: int | None = None
 
+    @property
+    def sites(self) -> Sequence[str]:
+        """See `Environment`."""
+        return sorted(self.tables)
+
     def run(self, plan: Plan, seed: int | None) -> StudyResult:
         """See `Study.run`."""
         check_sites(plan, len(self.tables))
@@ -116,6 +167,16 @@ class Simulation:
         noise = SystemNoise(os.urandom) if seed is None else SeededNoise(seed)
         model = train_with_progress(plan, sites, noise, n_threads=self.n_threads, quiet=True, seed=seed)
         return StudyResult(model, tuple(sorted(sites)))
+
+    def evaluate(self, model: Model, asked: EvaluatedModel, seed: int | None) -> FederatedEvaluation:
+        """See `Study.evaluate`."""
+        sites, task = read_sites(self.tables, model.plan, quiet=True), asked.task
+        noise = SystemNoise(os.urandom) if seed is None else SeededNoise(seed)
+        with use_threads(self.n_threads or available_threads()) as n_threads:
+            return evaluate_federated(
+                model, sites, epsilon=task.epsilon, noise=noise, delta=task.delta, n_threads=n_threads, by=task.by,
+                added_by=task.noise,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -125,13 +186,18 @@ class Federation:
     Attributes:
         roster, identity: files, as for `hedgerow coordinator`.
         listen: where nodes dial, HOST:PORT.
-        out: the model file to write; OUT.journal beside it is the run's journal.
+        out: the model file to write; the run's journal is beside it.
     """
 
     roster: Table
     identity: Table
     listen: str = "127.0.0.1:7443"
     out: Table = "model.json"
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """See `Environment`."""
+        return [site.name for site in read_roster(Path(self.roster)).sites]
 
     def run(self, plan: Plan, seed: int | None, check: Callable[[], object] = lambda: None) -> StudyResult:
         """See `Study.run`.
@@ -140,18 +206,35 @@ class Federation:
             check: is called every few seconds; what it raises ends the run here.
         """
         # An extra: only a party that dials or listens needs grpc.
-        from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, train_over_nodes
+        from hedgerow.app.coordinator import ModelFile, train_over_nodes
 
-        options = CoordinatorOptions(
-            identity=str(self.identity), roster=str(self.roster), listen=self.listen, seed=seed, quiet=True
-        )
         out = check_can_write(str(self.out))
         file = ModelFile(out, None, Path(f"{out}.journal"), quiet=True)
         try:
-            model, session = train_over_nodes(options, plan, file, shows=lambda said: check())
+            model, session = train_over_nodes(self._options(seed), plan, file, shows=lambda said: check())
         finally:
             end_log()
         return StudyResult(model, tuple(list_contributors(session)))
+
+    def evaluate(
+        self, model: Model, asked: EvaluatedModel, seed: int | None, check: Callable[[], object] = lambda: None
+    ) -> FederatedEvaluation:
+        """See `Study.evaluate`; `check` as for `run`."""
+        from hedgerow.app.coordinator import ModelFile, evaluate_over_nodes
+
+        out = check_can_write(str(self.out))
+        file = ModelFile(out, model, Path(journal_file(out, model)), quiet=True)
+        try:
+            return evaluate_over_nodes(self._options(seed), asked, model, file, lambda said: check())[0]
+        finally:
+            end_log()
+
+    def _options(self, seed: int | None) -> CoordinatorOptions:
+        from hedgerow.app.coordinator import CoordinatorOptions
+
+        return CoordinatorOptions(
+            identity=str(self.identity), roster=str(self.roster), listen=self.listen, seed=seed, quiet=True
+        )
 
 
 _SECONDS_TO_LEAVE = 60.0
@@ -169,8 +252,39 @@ class Processes:
     tables: Mapping[str, Table]
     folder: Table | None = None
 
+    @property
+    def sites(self) -> Sequence[str]:
+        """See `Environment`."""
+        return sorted(self.tables)
+
     def run(self, plan: Plan, seed: int | None) -> StudyResult:
         """See `Study.run`; raises EnvironmentFault "node-process" where a node ends otherwise than well."""
+        privacy = plan.privacy
+        rules = {"max_epsilon": privacy.epsilon, "delta": privacy.delta, "noise": [privacy.noise]}
+        with self._federate(plan, rules, []) as (federation, check):
+            return federation.run(plan, seed, check)
+
+    def evaluate(self, model: Model, asked: EvaluatedModel, seed: int | None) -> FederatedEvaluation:
+        """See `Study.evaluate`; raises as `run`."""
+        task = asked.task
+        rules: dict[str, Any] = {"max_epsilon": task.epsilon, "delta": task.delta, "site_figures": True}
+        rules["noise" if task.noise == "local" else "evaluation_noise"] = [task.noise]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "model.json")
+            model.save(file)
+            with self._federate(model.plan, rules, ["--model", str(file), "--held-out"]) as (federation, check):
+                return federation.evaluate(model, asked, seed, check)
+
+    @contextmanager
+    def _federate(
+        self, plan: Plan, rules: Mapping[str, Any], options: Sequence[str]
+    ) -> Iterator[tuple[Federation, Callable[[], None]]]:
+        """Nodes that go on until the block has ended well, the coordinator, and what raises where a node has failed.
+
+        Args:
+            rules: lines of each site's policy.
+            options: of a node, before its table.
+        """
         check_sites(plan, len(self.tables))
         with ExitStack() as stack:
             folder = Path(self.folder or stack.enter_context(tempfile.TemporaryDirectory()))
@@ -178,7 +292,7 @@ class Processes:
             write_new(folder / "plan.toml", plan_toml(plan))
             with socket.create_server(("127.0.0.1", 0)) as free:
                 address = f"127.0.0.1:{free.getsockname()[1]}"
-            nodes = {name: self._start(name, plan, folder, address) for name in self.tables}
+            nodes = {name: self._start(name, plan, folder, address, rules, options) for name in self.tables}
             for node in nodes.values():
                 stack.callback(_end, node)
 
@@ -189,20 +303,18 @@ class Processes:
                         raise EnvironmentFault("node-process", name=name, said=said[-2000:].strip())
 
             coordinator = folder / f"coordinator{PRIVATE_SUFFIX}"
-            federation = Federation(folder / "roster.toml", coordinator, address, folder / "model.json")
-            result = federation.run(plan, seed, check)
+            yield Federation(folder / "roster.toml", coordinator, address, folder / "model.json"), check
             # The model is there: who does not end by itself is ended.
             with suppress(subprocess.TimeoutExpired):
                 for node in nodes.values():
                     node.wait(_SECONDS_TO_LEAVE)
-            return result
 
-    def _start(self, name: str, plan: Plan, folder: Path, address: str) -> subprocess.Popen[bytes]:
-        privacy = plan.privacy
-        # One run of this plan, over tables that are all this user's own.
-        rules = {"version": 1, "data_set": name, "max_epsilon": privacy.epsilon, "delta": privacy.delta}
+    def _start(
+        self, name: str, plan: Plan, folder: Path, address: str, rules: Mapping[str, Any], before: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        # One run, over tables that are all this user's own.
         policy = folder / f"{name}.policy.toml"
-        rules |= {"noise": [privacy.noise], "min_sites": plan.federation.min_sites}
+        rules = {"version": 1, "data_set": name, "min_sites": plan.federation.min_sites, **rules}
         if foreign := {part["module"] for part in list_foreign_parts(plan)} & sys.modules.keys():
             # This process runs them already, and what it runs its nodes may run.
             rules["plugins"] = [describe_plugin(sys.modules[module]) for module in sorted(foreign)]
@@ -210,7 +322,7 @@ class Processes:
         options = ["--plan", str(folder / "plan.toml"), "--policy", str(policy)]
         options += ["--roster", str(folder / "roster.toml"), "--identity", str(folder / f"{name}{PRIVATE_SUFFIX}")]
         options += ["--connect", address, "--threads", str(max(1, available_threads() // len(self.tables)))]
-        return start_node([str(self.tables[name]), *options], folder / f"{name}.log")
+        return start_node([*before, str(self.tables[name]), *options], folder / f"{name}.log")
 
 
 def make_keys(folder: Path, places: Mapping[str, Path]) -> tuple[PrivateIdentity, PinnedRoster]:

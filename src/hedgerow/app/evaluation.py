@@ -35,7 +35,6 @@ from hedgerow.models.model import MIN_TO_WARN, Model, no_values_text
 from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.plan import Plan
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.transport.identities import read_roster
 
 _TITLES = {
     "auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²", "mae": "MAE",
@@ -97,19 +96,18 @@ def format_title(name: str) -> str:
 
 
 def prepare_evaluation(
-    model: Model, epsilon: float, delta: float | None, noise: str, by: Sequence[str], roster: str
+    model: Model, epsilon: float, delta: float | None, noise: str, by: Sequence[str], sites: Sequence[str]
 ) -> EvaluatedModel:
     """What the coordinator of an evaluation is given; without a delta, the model's own; the rest as `EvaluationTask`.
 
     Args:
-        roster: its file; sites are asked by name where `by` has them.
+        sites: the names of all, who are asked by name where `by` has them.
 
     Raises PrivacyError.
     """
     delta = model.plan.privacy.delta if delta is None else delta
     content, number = ensemble_bytes(model.ensemble), model.next_round
-    wants_sites = any(names_sites(model.plan, column) for column in by)
-    named = tuple(site.name for site in read_roster(Path(roster)).sites) if wants_sites else ()
+    named = tuple(sites) if any(names_sites(model.plan, column) for column in by) else ()
     task = EvaluationTask(model.plan, content, epsilon, delta, number, noise, tuple(by), named)
     return EvaluatedModel(task, model.ledger, model.report)
 

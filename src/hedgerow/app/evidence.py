@@ -209,12 +209,13 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
     # An evaluation may have had other noise: who has seen exact totals in either has seen some.
     own = words["server" if "server" in report.evaluation_modes else report.noise_mode]
     is_apt = {
-        "clear": report.sums_in_clear, "masks": not report.sums_in_clear, "process": True,
+        "clear": report.sums_in_clear, "masks": not report.sums_in_clear,
         "groups": report.n_groups > 0, "choices": report.n_choices > 0, "spoils": True,
     }  # fmt: skip
+    rows = [*own["rows"], *([words["alone"]] if any(each.is_at_one_site for each in model.ledger) else [])]
     notes = [report.trust, own["lies"], *(words["words"][name] for name in is_apt if is_apt[name])]
     return {
-        "rows": [[Template(cell).substitute(said) for cell in row] for row in own["rows"]],
+        "rows": [[Template(cell).substitute(said) for cell in row] for row in (*rows, words["process"])],
         "notes": [Template(each).substitute(said) for each in notes],
     }
 

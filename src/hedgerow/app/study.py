@@ -692,7 +692,8 @@ def evaluate(
         raise UsageError("study-no-run", code="study-no-run", what="run")
     model, coordinator = Model.load(place), options.coordinator()
     file = ModelFile(place, model, Path(journal_file(place, model)), quiet=options.quiet)
-    asked = prepare_evaluation(model, epsilon, None, noise, by, coordinator.roster)
+    sites = [site.name for site in identities.read_roster(Path(coordinator.roster)).sites]
+    asked = prepare_evaluation(model, epsilon, None, noise, by, sites)
     report(*evaluate_over_nodes(coordinator, asked, model, file), place)
     hand_out(coordinator, place)
     _say_who_was_away(folder, number)

@@ -65,9 +65,9 @@ def coordinate(
     require_masks(plan)
     out = check_can_write(file.out)
     place = ModelFile(out, model, check_can_write(name_journal(file, model)), quiet=quiet)
-    asked = (file.epsilon, file.delta or None, file.noise, file.by, file.roster)
-    about = None if model is None else prepare_evaluation(model, *asked)
     keys, hubs = (read_private(Path(file.identity)), read_roster(Path(file.roster))), list[EnvelopeHub]()
+    asked = (file.epsilon, file.delta or None, file.noise, file.by, [site.name for site in keys[1].sites])
+    about = None if model is None else prepare_evaluation(model, *asked)
     clock, ended = clock or Clock(time.monotonic, time.sleep, os.urandom, time.time), list[tuple[Outcome, RunSession]]()
     noise: NoiseSource = SystemNoise(clock.entropy) if file.seed < 0 else SeededNoise(file.seed)
 

@@ -129,7 +129,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
                 model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads,
-                by=arguments.by, is_one_site=not arguments.federated,
+                by=arguments.by, added_by="" if arguments.federated else "site",
             )  # fmt: skip
         # The account goes first: numbers that were seen but not charged would be a leak.
         # Another evaluation of the file may have gone on beside this one.
@@ -140,9 +140,11 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         return
     # Extras: only a party that dials or listens needs grpc.
     from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, evaluate_over_nodes, hand_out
+    from hedgerow.transport.identities import read_roster
 
     options, mode = read_options(CoordinatorOptions, arguments), arguments.noise or ""
-    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, mode, arguments.by, options.roster)
+    named = [site.name for site in read_roster(Path(options.roster)).sites]
+    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, mode, arguments.by, named)
     journal = Path(arguments.journal or journal_file(out, model))
     file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
     found, sites = evaluate_over_nodes(options, asked, model, file)

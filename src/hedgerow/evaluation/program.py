@@ -55,6 +55,7 @@ from hedgerow.losses.survival import survival_curves
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import calibrate_sigmas, integer_sigma
+from hedgerow.privacy.ledger import AT_ONE_SITE
 from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import Ensemble
@@ -78,12 +79,14 @@ class _EvaluationQueries:
         plan, ensemble: of the model.
         noise_multipliers: of the outline, of the release that is evaluated, of those by a column; 0 without privacy.
         first_round: the round of the outline.
+        name: what the subjects of its releases begin with.
     """
 
     plan: Plan
     ensemble: Ensemble
     noise_multipliers: tuple[float, ...]
     first_round: int
+    name: str
 
     def sensitivity_squared(self, norm_squared: int) -> int:
         rows = self.plan.privacy.rows_per_unit
@@ -99,7 +102,7 @@ class _EvaluationQueries:
     def histogram(self, stage: int, position: str, edges: NDArray[np.int64], *, by_label: bool) -> ScoreHistogram:
         with_hits = by_label and len(edges) > 1
         n_rows = count_label_rows(self.plan.label) if by_label else 1
-        subject = "evaluation, detail" if stage else "evaluation, outline"
+        subject = f"{self.name}, {'detail' if stage else 'outline'}"
         return ScoreHistogram(
             purpose=ScoreHistogram.purpose_of(self.first_round + stage, subject),
             length=len(edges) * n_rows * (edges.shape[1] + 1) + 2 * with_hits,
@@ -119,7 +122,7 @@ class _EvaluationQueries:
     def moments(self, clip: int) -> ErrorMoments | DevianceMoments:
         kind = _choose_moments(self.plan)
         return kind(
-            purpose=kind.purpose_of(self.first_round + 1, "evaluation, detail"),
+            purpose=kind.purpose_of(self.first_round + 1, f"{self.name}, detail"),
             length=kind.n_statistics,
             bound=UNIT,
             sensitivity_squared=self.sensitivity_squared(kind.n_statistics),
@@ -133,7 +136,7 @@ class _EvaluationQueries:
         self, stage: int, one: EvaluationQuery, column: str, sites: tuple[str, ...]
     ) -> tuple[tuple[str, ...], EvaluationQuery]:
         """The names of a column's groups, or of the sites, and the question about each of them."""
-        number, subject = self.first_round + stage, f"evaluation, by {column}"
+        number, subject = self.first_round + stage, f"{self.name}, by {column}"
         shared: dict[str, Any] = {
             "one": one, "bound": UNIT, "unit": UNIT, "sensitivity_squared": one.sensitivity_squared,
             "noise_multiplier": self.noise_multipliers[stage], "ensemble_size": self.ensemble.n_trees,
@@ -149,7 +152,7 @@ class _EvaluationQueries:
 
 def evaluate_ensemble(
     plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int = 0, by: Sequence[str] = (),
-    sites: Sequence[str] = (),
+    sites: Sequence[str] = (), *, is_one_site: bool = False,
 ) -> EvaluationProgram:  # fmt: skip
     """The program that evaluates a model at (epsilon, delta), charged on its own.
 
@@ -162,11 +165,13 @@ def evaluate_ensemble(
         by: columns of the plan by whose public groups the same is measured, with one more release for each; and
             "site", for each site that allows it.
         sites: all of them, where it is by site.
+        is_one_site: whether one site makes it by itself.
 
     Raises:
         PrivacyError: when no noise keeps (epsilon, delta), or a column has no public groups.
     """
-    queries = _EvaluationQueries(plan, ensemble, _noise_multipliers(plan, epsilon, delta, by, sites), first_round)
+    multipliers, name = _noise_multipliers(plan, epsilon, delta, by, sites), AT_ONE_SITE if is_one_site else "evaluation"
+    queries = _EvaluationQueries(plan, ensemble, multipliers, first_round, name)
     query, read = yield from _PROGRAMS[plan.label.kind.position](queries)
     found, groups, left_out = read((yield query) / UNIT, queries.noise(1, query)), {}, None
     for stage, column in enumerate(by, 2):

@@ -25,7 +25,7 @@ from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import evaluate_ensemble, schedule_of_evaluation
 from hedgerow.methods.recalibration import Recalibration, recalibrate_ensemble
 from hedgerow.methods.registry import find_method, program_for
-from hedgerow.methods.tasks import TrainingTask
+from hedgerow.methods.tasks import EvaluationTask, TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.models.plots import draw_calibration
 from hedgerow.plan.plan import Plan
@@ -288,7 +288,7 @@ def evaluate_federated(
     delta: float | None = None,
     n_threads: int = 1,
     by: Sequence[str] = (),
-    is_one_site: bool = False,
+    added_by: str = "",
 ) -> FederatedEvaluation:
     """Measure how well a model predicts the sites' held-out rows, with noise; deterministic but for `noise`.
 
@@ -302,26 +302,28 @@ def evaluate_federated(
         n_threads: threads each node predicts with, >= 1.
         by: features of the plan by whose public groups the same is measured, each with a release of its own; "site" for
             each site, with noise of its own.
-        is_one_site: whether this is one site by itself, which adds the noise whatever the plan says of a federation.
+        added_by: who adds the noise, as for `EvaluationTask`; "site" for one site by itself, whatever the plan says of a
+            federation; "" for who added it to the training.
 
     Raises:
         UsageError: fewer sites than the plan asks for.
         PrivacyError: for a feature without public groups, for epsilon or delta out of range, or when the promise cannot
             be kept.
     """
-    plan = _plan_alone(model.plan) if is_one_site else model.plan.with_one_sum()
-    delta = plan.privacy.delta if delta is None else delta
-    if epsilon != math.inf:
-        check_epsilon(epsilon)
-    check_delta(delta)
+    names, is_one_site = sorted(sites), added_by == "site"
+    delta = model.plan.privacy.delta if delta is None else delta
+    mode = model.plan.privacy.noise if added_by in ("", "site") else added_by
+    task = EvaluationTask(model.plan, b"", epsilon, delta, model.next_round, mode, tuple(by), tuple(names))
+    plan = _plan_alone(model.plan) if is_one_site else task.run_plan
     check_sites(plan, len(sites))
-    names = sorted(sites)
     # Whose tables are all here shows what it likes.
     nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise, shows_figures=True) for name in names]
     context = evaluation_context(plan, epsilon, delta, noise)
     # A ledger that this evaluation cannot be added to is found before anything is released.
     build_lazy_report(model.ledger, model.report)
-    program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, model.next_round, by, names)
+    program = evaluate_ensemble(
+        plan, model.ensemble, epsilon, delta, model.next_round, by, names, is_one_site=is_one_site
+    )
     n_rounds = schedule_of_evaluation(plan, epsilon, delta, by, names).n_rounds
     aggregation = build_aggregation(plan, nodes, n_rounds, noise)
     outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)

@@ -41,6 +41,8 @@ EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "Groupe
 """Kinds of releases that an evaluation makes and a training does not."""
 RECALIBRATION = "recalibration"
 """The subject of releases by which a finished model was given another level and slope."""
+AT_ONE_SITE = "evaluation at one site"
+"""What the subject of an evaluation begins with that one site has made by itself."""
 _SINCE_2 = ("cohort", "seeded", "approximate")
 
 # An event may claim no more noise than sigma / sensitivity; the tolerance covers the rounding of a square root.
@@ -131,7 +133,17 @@ class Release:
     @property
     def is_recalibration(self) -> bool:
         """Whether it is of rows of one site, about a finished model."""
-        return self.purpose.partition("/")[2].partition("/")[2] == RECALIBRATION
+        return self._subject == RECALIBRATION
+
+    @property
+    def is_at_one_site(self) -> bool:
+        """Whether one site by itself has made it, about a finished model, out of sums that nobody else has seen."""
+        is_evaluation = self.kind in EVALUATION_KINDS and self._subject.startswith(AT_ONE_SITE)
+        return self.is_recalibration or is_evaluation
+
+    @property
+    def _subject(self) -> str:
+        return self.purpose.partition("/")[2].partition("/")[2]
 
     @property
     def is_later(self) -> bool:

@@ -263,18 +263,21 @@ class PrivacyReport(PrivacyContext):
     @property
     def trust(self) -> str:
         """Whom the guarantee asks one to trust, in sentences."""
-        sentences = [self._trust(self.noise_mode)]
+        modes = [_release_mode(release) for release in self.ledger]
+        is_alone = set(modes) == {"alone"}
+        sentences = [] if is_alone else [self._trust(self.noise_mode)]
         for mode in self.evaluation_modes:
             count = sum(release.kind in EVALUATION_KINDS and _release_mode(release) == mode for release in self.ledger)
             sentences.append(f"In {count} release(s) of an evaluation: {self._trust(mode)}")
-        if count := sum(_release_mode(release) == "site" for release in self.ledger):
+        if count := modes.count("site"):
             sentences.append(
                 f"In {count} release(s) of an evaluation by site: each site that allows it adds the whole noise to its "
                 "own figures before they leave it: there is no trust in anyone but one's own site."
             )
-        if self.n_recalibrations:
-            said = "the site whose rows they are of added the noise, to sums that nobody else has seen"
-            sentences.append(f"In {self.n_recalibrations} release(s) of a recalibration {said}.")
+        said = "the site whose rows they are of added the noise, to sums that nobody else has seen"
+        alone = [release.is_recalibration for release in self.ledger if _release_mode(release) == "alone"]
+        counts = {"an evaluation at one site": alone.count(False), "a recalibration": alone.count(True)}
+        sentences += [f"In {count} release(s) of {what} {said}." for what, count in counts.items() if count]
         return " ".join(sentences)
 
     def _trust(self, mode: str) -> str:
@@ -611,11 +614,15 @@ def list_warnings(epsilon: float, delta: float, n_records: int | None) -> tuple[
 
 
 def _release_mode(release: Release) -> str:
-    """Who added the noise to a release: a mode, or "site" for each site to its own part; "" where there is none."""
+    """Who added the noise to a release: a mode, "site" for each site to its own part, or "alone" for one site that made
+    it by itself; "" where there is none.
+    """
     if isinstance(release.event, UnnoisedEvent):
         return ""
     if isinstance(release.event, LocalGaussianEvent):
         return "local"
+    if release.is_at_one_site and not hasattr(release.event, "n_shares"):
+        return "alone"
     if release.kind == SITE_KIND and isinstance(release.event, DiscreteGaussianEvent):
         return "site"
     return "distributed" if hasattr(release.event, "n_shares") else "server"
@@ -626,7 +633,7 @@ def _may_have_mode(release: Release, mode: str) -> bool:
     coordinator and the sites adds it; one without noise can be of any.
     """
     own = _release_mode(release)
-    if own == "site":
+    if own in ("site", "alone"):
         return True
     if release.kind in EVALUATION_KINDS and mode != "local" and own in ("server", "distributed"):
         mode = own
