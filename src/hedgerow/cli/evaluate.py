@@ -143,8 +143,8 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.transport.identities import read_roster
 
     options, mode = read_options(CoordinatorOptions, arguments), arguments.noise or ""
-    named = [site.name for site in read_roster(Path(options.roster)).sites]
-    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, mode, arguments.by, named)
+    sites = [site.name for site in read_roster(Path(options.roster)).sites]
+    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, mode, arguments.by, sites)
     journal = Path(arguments.journal or journal_file(out, model))
     file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
     found, sites = evaluate_over_nodes(options, asked, model, file)

@@ -170,8 +170,8 @@ def evaluate_ensemble(
     Raises:
         PrivacyError: when no noise keeps (epsilon, delta), or a column has no public groups.
     """
-    multipliers, name = _noise_multipliers(plan, epsilon, delta, by, sites), AT_ONE_SITE if is_one_site else "evaluation"
-    queries = _EvaluationQueries(plan, ensemble, multipliers, first_round, name)
+    name = AT_ONE_SITE if is_one_site else "evaluation"
+    queries = _EvaluationQueries(plan, ensemble, _noise_multipliers(plan, epsilon, delta, by, sites), first_round, name)
     query, read = yield from _PROGRAMS[plan.label.kind.position](queries)
     found, groups, left_out = read((yield query) / UNIT, queries.noise(1, query)), {}, None
     for stage, column in enumerate(by, 2):

@@ -302,8 +302,8 @@ def evaluate_federated(
         n_threads: threads each node predicts with, >= 1.
         by: features of the plan by whose public groups the same is measured, each with a release of its own; "site" for
             each site, with noise of its own.
-        added_by: who adds the noise, as for `EvaluationTask`; "site" for one site by itself, whatever the plan says of a
-            federation; "" for who added it to the training.
+        added_by: who adds the noise, as for `EvaluationTask`; "site" for one site by itself, whatever the plan says of
+            a federation; "" for who added it to the training.
 
     Raises:
         UsageError: fewer sites than the plan asks for.
