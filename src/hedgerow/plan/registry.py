@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 Section = TypeVar("Section")
 Member = TypeVar("Member")
@@ -202,54 +202,113 @@ class PlanRules(ABC):
 
 
 @dataclass(frozen=True)
-class AbsentMethod:
-    """In place of the section of a method that is not installed: the plan of a model that is there all the same.
+class Absent:
+    """In place of a part that is not installed: the plan of a model that is there all the same.
 
     Attributes:
-        values: of the section; None without one.
-        module, version: of the method, as the model's file says.
+        name: as the plan has it.
+        module, version: as the model's file says.
     """
 
-    values: Mapping[str, Any] | None
+    name: str
     module: str
     version: str
+    what: ClassVar[str]
+
+    @property
+    def text(self) -> str:
+        """What it is, with name and version."""
+        return f"the {self.what} {self.name} {self.version}".strip()
+
+    def refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise ModelError, code "method-absent"."""
+        from hedgerow.errors import ModelError
+
+        raise ModelError("method-absent", what=self.text)
 
 
 @dataclass(frozen=True)
-class AbsentLoss(NamedLoss):
-    """In place of a named loss that is not installed.
+class AbsentMethod(Absent):
+    """In place of the section of a method; `values` are the section's, None without one."""
+
+    values: Mapping[str, Any] | None
+    what = "method"
+
+
+@dataclass(frozen=True)
+class AbsentLoss(Absent, NamedLoss):
+    """In place of a named loss.
 
     Attributes:
-        name, values: as the plan has them.
-        module, version: of the loss, as the model's file says.
-        link: what its scores mean, by the name of a link that other losses have as well.
+        values: as the plan has them.
+        link: the name of what its scores mean.
+        cuts_again: whether features may be cut again under it.
     """
 
-    name: str  # type: ignore[misc]
     values: Mapping[str, Any]
-    module: str
-    version: str
     link: str
+    cuts_again: bool = False
+    what = "loss"
 
     def kind(self, label: Any) -> Any:
         """None; what can be said without it is in `hedgerow.losses.registry.loss_kind`."""
-        raise ValueError(f"the loss {self.name} is not installed")
+        self.refuse()
+
+
+@dataclass(frozen=True)
+class AbsentLabel(Absent, LabelKind):
+    """In place of a type of label. What its models say follows from what scores mean; how it is read is not known.
+
+    Attributes:
+        link, cuts_again: as of `AbsentLoss`.
+        n_scores: scores per record.
+        like: a type whose models say the same of theirs.
+    """
+
+    link: str
+    n_scores: int
+    like: LabelKind
+    cuts_again: bool = False
+    what = "type of label"
+
+    def __post_init__(self) -> None:
+        said = ("is_number", "predicts", "refusals", "position", "describe", "header", "spacing")
+        known = {name: getattr(self.like, name) for name in said}
+        fields = tuple(name for kind in label_kinds().values() for name in kind.own_fields)
+        for name, value in {**known, "type": self.name, "own_fields": fields}.items():
+            object.__setattr__(self, name, value)
+
+    def check(self, label: Any) -> None:
+        """Nothing: who made the model has checked it."""
+
+    def n_outputs(self, label: Any) -> int:
+        return self.n_scores
+
+    n_codes = columns = values = encode = simulate = describe = Absent.refuse
+
+
+def list_absent_parts(plan: Any) -> list[Absent]:
+    """What a model's plan asks for that is not installed."""
+    return [part for part in (plan.label.kind, plan.loss, plan.own) if isinstance(part, Absent)]
 
 
 def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
     """What a plan asks for that is no part of Hedgerow: what it is, its name, its module and its version."""
-    method, loss = plan.model.algorithm, plan.loss
+    method = plan.model.algorithm
     own = plan.own if isinstance(plan.own, AbsentMethod) else _RULES.get(method)
-    found = [("type of label", plan.label.type, plan.label.kind, type(plan.label.kind).__module__)]
-    if loss is not None:
-        found.append(("loss", loss.name, loss, loss.module if isinstance(loss, AbsentLoss) else type(loss).__module__))
-    if own is not None:
-        found.append(("method", method, own, own.module))
+    found = [("type of label", plan.label.type, plan.label.kind), ("method", method, own)]
+    if plan.loss is not None:
+        found.insert(1, ("loss", plan.loss.name, plan.loss))
+    named = [
+        (what, name, part, part.module if isinstance(part, Absent | PlanRules) else type(part).__module__)
+        for what, name, part in found
+        if part is not None
+    ]
     # What is not installed is foreign, whatever a file calls its module.
     return [
         {"what": what, "name": name, "module": module, "version": getattr(part, "version", "")}
-        for what, name, part, module in found
-        if module.partition(".")[0] != "hedgerow" or isinstance(part, AbsentMethod | AbsentLoss)
+        for what, name, part, module in named
+        if module.partition(".")[0] != "hedgerow" or isinstance(part, Absent)
     ]
 
 
