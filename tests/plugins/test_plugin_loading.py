@@ -29,6 +29,7 @@ from hedgerow.plugins import describe_plugin, load_agreed, load_plugin
 from hedgerow.testing import check_method
 from hedgerow.trees.binning import build_grid
 from tests.builders import coded, make_plan
+from tests.plugins import toy_last_release
 
 OBLIVIOUS = Path(__file__).parents[2] / "docs" / "template" / "oblivious.py"
 RESEARCH = OBLIVIOUS.parents[1] / "research.md"
@@ -209,6 +210,17 @@ def test_what_the_page_shows_keeps_to_what_it_states() -> None:
     finally:
         METHODS.pop("once"), rules_by_method().pop("once")
         named_losses().pop("one-sided", None)  # type: ignore[attr-defined]
+
+
+def test_a_method_ends_with_the_usual_last_release_by_names_that_stay() -> None:
+    """What its two questions cost is counted and kept to, and classes do without it."""
+    toy_last_release.add(load_plugin(str(OBLIVIOUS)))
+    try:
+        found = check_method(make_plan("regression", {"algorithm": "lined"}))
+        assert (found.faults, set(found.largest)) == ((), {"LeafSums", "SpreadSums", "LineSums"})
+        assert check_method(make_plan("binary", {"algorithm": "lined"})).largest == {"LeafSums": 1}
+    finally:
+        METHODS.pop("lined"), rules_by_method().pop("lined")
 
 
 def test_code_of_a_plug_in_that_fails_is_not_called_a_fault_of_hedgerows(folder: Path, capsys: Any) -> None:
