@@ -16,23 +16,30 @@ from scipy.optimize import minimize
 
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
-from hedgerow.local.training import train
+from hedgerow.local.training import recalibrate_model, train
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM
-from hedgerow.methods.boosting.calibration import CUT_RESIDUALS, NUMBERS_PRIOR, ODDS_PRIOR, WHOLE_RESIDUALS
+from hedgerow.methods import score_bins
 from hedgerow.methods.boosting.schedule import BoostingSettings, weigh_trees
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.score_bins import (
     BINS_LENGTH,
     BINS_SENSITIVITY_SQUARED,
+    CUT_RESIDUALS,
     MAX_SHIFT,
     MAX_STRETCH,
     MIN_STRETCH,
     N_BINS,
+    NUMBERS_PRIOR,
+    ODDS_PRIOR,
+    WHOLE_RESIDUALS,
+    Curve,
     KnownBins,
     LinePrior,
     ScoreBins,
     expect_class,
+    expect_mean,
+    expect_share,
     fit_score_line,
 )
 from hedgerow.models.model import Model
@@ -193,13 +200,47 @@ def test_noise_alone_changes_little_and_more_noise_less() -> None:
     assert errors[2][0] < 0.1 and errors[2][1] < 0.1
 
 
-def expect_numbers(places: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def expect_numbers(at: np.ndarray) -> Curve:
     """What is expected of numbers whose residuals are not doubled, of bins that are at these places."""
-    return (places - at) / 2, np.full(len(places), 0.5), np.full(len(places), 0.25)
+    return expect_mean(lambda places: (places + 1) / 2, at, 0, is_count=False)
 
 
-def of_numbers(places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return expect_numbers(places, PLACES)
+@pytest.mark.parametrize("kind", ["count", "regression"])
+def test_training_and_another_site_fit_one_line_of_means(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is mended in the expectation of a mean is mended in a training's last release and in a recalibration."""
+    plan, fitted = make_plan(kind, {"calibration": "means"}), list[Curve]()
+
+    def spy(known: KnownBins, curve: Curve, prior: LinePrior) -> tuple[float, float]:
+        fitted.append(curve)
+        return fit_score_line(known, curve, prior)
+
+    monkeypatch.setattr(score_bins, "fit_score_line", spy)
+    rows = make_data(plan, 400, 1)
+    model = train(plan, {"a": rows}, noise=SeededNoise(1))
+    recalibrate_model(model, rows, epsilon=5.0, noise=SeededNoise(2))
+    assert [curve.__qualname__ for curve in fitted] == ["expect_mean.<locals>.curve"] * 2
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    places=st.lists(st.integers(-20, 20).map(lambda place: place / 8), min_size=1, max_size=5, unique=True),
+    line=st.tuples(st.floats(-1, 1), st.floats(-0.5, 1)), doublings=st.integers(0, 5), is_count=st.booleans(),
+)  # fmt: skip
+def test_a_mean_is_expected_as_far_above_its_prediction_as_records_count_it(
+    places: list[float], line: tuple[float, float], doublings: int, is_count: bool
+) -> None:
+    """By the definition of `ScoreBins`: distances as shares of the range, doubled; none at the predictions so far."""
+    plan = make_plan("count" if is_count else "regression")
+    at, low, high = np.array(places), *plan.label.bounds
+    predicted = partial(loss_kind(plan).link.values, label=plan.label)
+    curve = expect_mean(partial(expect_share, plan, 0), at, doublings, is_count=is_count)
+    moved = line[0] + (1 + line[1]) * at
+    above, rises, _ = curve(moved)
+    expected = (predicted(moved) - predicted(at)) / (high - low) * 2**doublings
+    assert above == pytest.approx(expected, abs=2**doublings * 1e-3)
+    assert curve(at)[0].tolist() == [0.0] * len(at)
+    slopes = (predicted(moved) - low) / (high - low) if is_count else np.full(len(at), 0.5)
+    assert rises == pytest.approx(slopes * 2**doublings, abs=2**doublings * 1e-3)
 
 
 @pytest.mark.parametrize(("shift", "stretch"), [(0.0, 0.0), (0.4, 0.0), (-0.3, 0.2)])
@@ -209,10 +250,10 @@ def test_it_finds_the_line_of_numbers_and_noise_alone_none(shift: float, stretch
     labels = counts * (shift + stretch * PLACES) / 2
     sums = np.rint(np.concatenate([counts / 2, 2 * labels]) * RECORD_NORM).astype(np.int64)
     known, prior = KnownBins.of(ASKED[True], sums, 0.0), LinePrior(0.25, 0.3, 0.35)
-    assert fit_score_line(known, of_numbers, prior) == pytest.approx((shift, stretch), abs=0.02)
+    assert fit_score_line(known, expect_numbers(PLACES), prior) == pytest.approx((shift, stretch), abs=0.02)
     lost = dataclasses.replace(known, noise_of_labels=1e6)
-    assert fit_score_line(lost, of_numbers, prior) == pytest.approx((0, 0.3), abs=0.05)
-    assert fit_score_line(dataclasses.replace(known, bins=()), of_numbers, prior) == (0, 0)
+    assert fit_score_line(lost, expect_numbers(PLACES), prior) == pytest.approx((0, 0.3), abs=0.05)
+    assert fit_score_line(dataclasses.replace(known, bins=()), expect_numbers(PLACES), prior) == (0, 0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -226,7 +267,7 @@ def test_any_release_gives_a_line_that_keeps_the_order(released: list[int], sigm
     for is_number in (False, True):
         known = KnownBins.of(ASKED[is_number], np.array(released, dtype=np.int64), sigma)
         at = np.array([own.place for own in known.bins])
-        for curve in (expect_class, partial(expect_numbers, at=at)):
+        for curve in (expect_class, expect_numbers(at)):
             shift, stretch = fit_score_line(known, curve, prior)
             assert abs(shift) <= MAX_SHIFT and MIN_STRETCH <= stretch <= MAX_STRETCH
 

@@ -12,7 +12,7 @@ Source of the line: Steyerberg, Clinical Prediction Models (2nd ed., 2019), chap
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -21,20 +21,10 @@ import numpy as np
 
 from hedgerow.errors import ModelError
 from hedgerow.evaluation.sums import centre_and_spread
-from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.boosting.calibration import BINS_PER_UNIT, MAX_VARIANCE
+from hedgerow.methods import score_bins
 from hedgerow.methods.hazards import FateCounts, LifeTable, count_expected, fit_hazards
-from hedgerow.methods.score_bins import (
-    BINS_LENGTH,
-    BINS_SENSITIVITY_SQUARED,
-    Floats,
-    KnownBins,
-    LinePrior,
-    ScoreBins,
-    expect_class,
-    fit_score_line,
-)
+from hedgerow.methods.score_bins import BINS_LENGTH, BINS_SENSITIVITY_SQUARED, Floats, KnownBins, ScoreBins
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.ledger import RECALIBRATION
@@ -42,8 +32,6 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.trees.constraints import Directions, OrderedSum
 from hedgerow.trees.ensemble import MAX_STORED_STRETCH, Ensemble
 
-LINE_PRIOR, NUMBERS_PRIOR = LinePrior(2.0, 0.0, 0.35), LinePrior(0.5, 0.0, 0.35)
-"""Another site's rate may be far from the model's; its slope seldom is. Of numbers a score is half the range."""
 STEP = SCORE_UNIT
 """Bins twice as wide as in a training: there are fewer rows, and fewer bins hold less noise."""
 _WITHIN = np.array([-3, -1, 1, 3]) / 8
@@ -158,7 +146,7 @@ def _recalibrate_hazards(plan: Plan, ensemble: Ensemble, questions: _Questions) 
     moved = replace(move_scores(plan, ensemble, 0.0, slope), baseline=baseline)
     sums = [count_expected(table, known.bins, *line) for line in ((ensemble.baseline, 1.0), (baseline, slope))]
     sums.append(math.fsum(score_bin.label + score_bin.n_records / 2 for score_bin in known.bins))
-    return _describe(moved, (0.0, slope), known, sums, 0.0, centre_and_spread(ensemble))
+    return _make_recalibration(moved, (0.0, slope), known, sums, 0.0, centre_and_spread(ensemble))
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,36 +154,32 @@ class _WideBins:
     """Bins so wide that what is expected in one is a mean over it: records lie in it as the bins beside it tell.
 
     Attributes:
-        plan, centre: of the question.
+        shares: what is expected at a place.
         offsets: where records of a bin are taken to be, from its middle.
         weights: float64 [n_bins, n_offsets], the share of each bin's records there.
     """
 
-    plan: Plan
-    centre: int
+    shares: Callable[[Floats], Floats]
     offsets: Floats
     weights: Floats
 
     @classmethod
-    def of(cls, plan: Plan, query: ScoreBins, known: KnownBins) -> _WideBins:
+    def of(cls, shares: Callable[[Floats], Floats], query: ScoreBins, known: KnownBins) -> _WideBins:
         """By how many records are in the bins on either side."""
         width, beside = query.step / SCORE_UNIT, {score_bin.place: score_bin.n_records for score_bin in known.bins}
         leans = [(beside.get(at + width, 0.0) - beside.get(at - width, 0.0)) / (2 * n) for at, n in beside.items()]
         weights = (1 + np.clip(leans, -2, 2)[:, None] * _WITHIN) / len(_WITHIN)
-        return cls(plan, query.centre, _WITHIN * width, weights)
+        return cls(shares, _WITHIN * width, weights)
 
     def expect_share(self, places: Floats) -> Floats:
-        """`_expect_share` in the mean of each bin, whose middle is moved to its place: float64 [n_bins]."""
-        within = [_expect_share(self.plan, self.centre, places + offset) for offset in self.offsets]
+        """The mean of `shares` in each bin, whose middle is moved to its place: float64 [n_bins]."""
+        within = [self.shares(places + offset) for offset in self.offsets]
         return np.asarray((self.weights * np.array(within).T).sum(axis=1))
 
-
-def _expect_share(plan: Plan, centre: int, places: Floats) -> Floats:
-    """What is expected of a label at scores less the centre, as a share of its range; of classes its chance."""
-    if not plan.label.kind.is_number:
-        return np.asarray(expect_class(places)[0] + 0.5)
-    units = loss_kind(plan).link.units(np.rint(places * SCORE_UNIT).astype(np.int64) + centre, plan.label)
-    return np.asarray((units + SCORE_UNIT) / (2 * SCORE_UNIT))
+    def expect_class(self, places: Floats) -> tuple[Floats, Floats, Floats]:
+        """A `Curve` as `score_bins.expect_class`, of these means."""
+        chances = self.expect_share(places)
+        return chances - 0.5, chances * (1 - chances), chances * (1 - chances)
 
 
 def _recalibrate_line(plan: Plan, ensemble: Ensemble, questions: _Questions) -> _Program:
@@ -206,32 +190,31 @@ def _recalibrate_line(plan: Plan, ensemble: Ensemble, questions: _Questions) -> 
     # Scores of classes that are weighed stay above their log-odds; records are counted as they are.
     logs = [float(Decimal(weight).ln()) for weight in plan.model.class_weights or (1, 1)]
     centre = round((usual[0] if is_number else logs[1] - logs[0]) * SCORE_UNIT)
+
+    def expect_share(places: Floats) -> Floats:
+        """What is expected of a label at scores less the centre, as a share of its range; of classes its chance."""
+        return score_bins.expect_share(plan, centre, places) if is_number else score_bins.expect_class(places)[0] + 0.5
+
     origin, doublings = centre / SCORE_UNIT, 0
     if is_count:
         # Cut off is what is so far above a prediction as hardly any count of the usual mean.
-        mean = float(_expect_share(plan, centre, np.zeros(1))[0]) * (high - low)
+        mean = float(expect_share(np.zeros(1))[0]) * (high - low)
         doublings = max(0, math.floor(math.log2((high - low) / max(3.0, mean + 3 * math.sqrt(mean)))) - 1)
-    step = STEP if is_count or not is_number else SCORE_UNIT // BINS_PER_UNIT
+    step = STEP if is_count or not is_number else SCORE_UNIT // score_bins.BINS_PER_UNIT
     query = questions.ask(ScoreBins, step=step, centre=centre, doublings=doublings, is_number=is_number)
     known = KnownBins.of(query, (yield query), questions.sigmas[ScoreBins])
     places, n_records, labels = np.array(known.bins).reshape(-1, 3).T
-    bins, unit = _WideBins.of(plan, query, known), 2.0**doublings
-    before = bins.expect_share(places)
-
-    def expect(at: Floats) -> tuple[Floats, Floats, Floats]:
-        """Of numbers how far labels are above the predictions so far, see `MeansCalibration`; else `expect_class`."""
-        shares = bins.expect_share(at)
-        if not is_number:
-            return shares - 0.5, shares * (1 - shares), shares * (1 - shares)
-        rises = shares * unit if is_count else np.full(len(at), unit / 2)
-        return (shares - before) * unit, rises, rises if is_count else np.full(len(at), MAX_VARIANCE)
-
-    shift, stretch = fit_score_line(known, expect, NUMBERS_PRIOR if is_number and not is_count else LINE_PRIOR)
+    bins = _WideBins.of(expect_share, query, known)
+    before, curve, prior = bins.expect_share(places), bins.expect_class, score_bins.ODDS_PRIOR
+    if is_number:
+        curve = score_bins.expect_mean(bins.expect_share, places, doublings, is_count=is_count)
+        prior = prior if is_count else score_bins.NUMBERS_ELSEWHERE_PRIOR
+    shift, stretch = score_bins.fit_score_line(known, curve, prior)
     moved = move_scores(plan, ensemble, shift - stretch * origin, 1 + stretch)
-    seen = labels / unit + n_records * (before if is_number else 0.5)
+    seen = labels / 2.0**doublings + n_records * (before if is_number else 0.5)
     parts = (n_records * before, n_records * bins.expect_share(shift + (1 + stretch) * places), seen)
     sums = [low * math.fsum(n_records.tolist()) + (high - low) * math.fsum(part.tolist()) for part in parts]
-    return _describe(moved, (shift, 1 + stretch), known, sums, origin, usual)
+    return _make_recalibration(moved, (shift, 1 + stretch), known, sums, origin, usual)
 
 
 def move_scores(plan: Plan, ensemble: Ensemble, shift: float, stretch: float) -> Ensemble:
@@ -249,7 +232,7 @@ def move_scores(plan: Plan, ensemble: Ensemble, shift: float, stretch: float) ->
     return replace(ensemble, fitted=FittedTrees(fitted.trees, ordered), stretch=whole)
 
 
-def _describe(
+def _make_recalibration(
     ensemble: Ensemble,
     line: tuple[float, float],
     known: KnownBins,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, logistic
 from hedgerow.methods.line import shorten
+from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.leaf_sums import ScoredSite
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
@@ -31,8 +32,8 @@ BINS_BESIDE = 20
 N_BINS = 2 * BINS_BESIDE + 1
 BINS_LENGTH = 2 * N_BINS
 BINS_SENSITIVITY_SQUARED = (RECORD_NORM // 2) ** 2 + RECORD_NORM**2
-LOGIT_STEP = SCORE_UNIT // 2
-"""The width of a bin of log-odds, and of logarithms of means."""
+LOGIT_STEP, BINS_PER_UNIT = SCORE_UNIT // 2, 8
+"""The width of a bin of log-odds, and of logarithms of means; of numbers so many bins are as wide as 1.0 of a score."""
 MIN_KNOWN = 3.0
 """A bin counts from so many deviations of noise on its records on: else empty ones would add up."""
 MIN_STRETCH, MAX_STRETCH, MAX_SHIFT = -0.75, 3.0, 8.0
@@ -140,6 +141,14 @@ class LinePrior:
     stretch_doubt: float
 
 
+ODDS_PRIOR = LinePrior(2.0, 0.0, 0.35)
+"""Of a rare class, and of classes and counts at another site, the shift may be large."""
+NUMBERS_PRIOR, NUMBERS_ELSEWHERE_PRIOR, MAX_VARIANCE = LinePrior(0.02, 0.0, 0.1), LinePrior(0.5, 0.0, 0.35), 0.25
+"""Of numbers, whose score of 1 is half the range: at the sites of the training the shift's doubt is of distances as
+doubled."""
+WHOLE_RESIDUALS, CUT_RESIDUALS = LinePrior(0.05, 0.0, 0.1), LinePrior(0.25, 0.3, 0.35)
+"""Of counts whose residuals are hardly ever clipped, and of those that are doubled."""
+
 Curve = Callable[[Floats], tuple[Floats, Floats, Floats]]
 """The labels that are expected of records at some places, by how much they rise there, and their variance; [n] each."""
 
@@ -209,3 +218,28 @@ def expect_class(places: Floats) -> tuple[Floats, Floats, Floats]:
     odds = np.copysign(table[first] + (table[first + 1] - table[first]) * (steps % 1.0) - 0.5, places)
     variances = 0.25 - odds * odds
     return odds, variances, variances
+
+
+def expect_share(plan: Plan, centre: int, places: Floats) -> Floats:
+    """The means that a model of numbers or counts predicts at scores less `centre`, as shares of the label's range."""
+    units = loss_kind(plan).link.units(np.rint(places * SCORE_UNIT).astype(np.int64) + centre, plan.label)
+    return np.asarray((units + SCORE_UNIT) / (2 * SCORE_UNIT))
+
+
+def expect_mean(shares: Callable[[Floats], Floats], places: Floats, doublings: int, *, is_count: bool) -> Curve:
+    """A `Curve` of numbers and counts: how far labels are expected to be above what is predicted at `places` now.
+
+    Args:
+        shares: what is predicted, as `expect_share`.
+        places: of the bins, float64 [n].
+        doublings: of the question.
+    """
+    before, unit = shares(places), 2.0**doublings
+
+    def curve(at: Floats) -> tuple[Floats, Floats, Floats]:
+        means = shares(at)
+        # A count rises as its mean does, which is more than its variance where it is a share of its range.
+        rises = means * unit if is_count else np.full(len(at), unit / 2)
+        return (means - before) * unit, rises, rises if is_count else np.full(len(at), MAX_VARIANCE)
+
+    return curve

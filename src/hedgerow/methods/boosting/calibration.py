@@ -9,14 +9,14 @@ of mu^2 it has.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods import score_bins
 from hedgerow.methods.boosting.start import StartResult
@@ -38,12 +38,6 @@ from hedgerow.trees.constraints import OrderedSum
 
 Steps = Generator[Query, IntVector, None]
 """Asks, and needs nothing but the answer."""
-ODDS_PRIOR = score_bins.LinePrior(2.0, 0.0, 0.35)
-"""Of a rare class the shift may be large."""
-NUMBERS_PRIOR, BINS_PER_UNIT, MAX_VARIANCE = score_bins.LinePrior(0.02, 0.0, 0.1), 8, 0.25
-"""Of numbers: the shift's doubt is of distances as doubled here, bins are of residuals as doubled in trees."""
-WHOLE_RESIDUALS, CUT_RESIDUALS = score_bins.LinePrior(0.05, 0.0, 0.1), score_bins.LinePrior(0.25, 0.3, 0.35)
-"""Of counts whose residuals are hardly ever clipped, and of those that are doubled."""
 
 
 @dataclass(frozen=True)
@@ -120,30 +114,23 @@ class MeansCalibration(BinnedCalibration):
     """
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
-        link, label, centre = loss_kind(self.plan).link, self.plan.label, _centre(grown)
-        is_count, doublings = label.type == "count", begun.doublings
+        is_count, centre, doublings = self.plan.label.type == "count", _centre(grown), begun.doublings
         if is_count:
-            prior, step = CUT_RESIDUALS if doublings else WHOLE_RESIDUALS, score_bins.LOGIT_STEP
+            prior = score_bins.CUT_RESIDUALS if doublings else score_bins.WHOLE_RESIDUALS
+            step = score_bins.LOGIT_STEP
             # What is cut off of counts is above the mean: it is less where residuals are twice and twice as wide.
             doublings = max(0, doublings - 2)
         else:
-            step = SCORE_UNIT // BINS_PER_UNIT >> doublings
+            step = SCORE_UNIT // score_bins.BINS_PER_UNIT >> doublings
             doublings = reduce_for_line(doublings)
-            prior = replace(NUMBERS_PRIOR, shift_doubt=NUMBERS_PRIOR.shift_doubt / 2**doublings)
+            prior = score_bins.NUMBERS_PRIOR
+            prior = replace(prior, shift_doubt=prior.shift_doubt / 2**doublings)
         query = self.question(**asked, step=step, centre=centre, doublings=doublings, is_number=True)
         known = score_bins.KnownBins.of(query, (yield query), grown.run.sigma(query))
-        unit = 2**doublings / (2 * SCORE_UNIT)
-        before = link.units(_in_units([score_bin.place for score_bin in known.bins]) + centre, label)
-
-        def expect(places: score_bins.Floats) -> tuple[score_bins.Floats, score_bins.Floats, score_bins.Floats]:
-            means = link.units(_in_units(places) + centre, label)
-            above = (means - before) * unit
-            # A count rises as its mean does, which is more than its variance where it is a share of its range.
-            if is_count:
-                return above, (means + SCORE_UNIT) * unit, (means + SCORE_UNIT) * unit
-            return above, np.full(len(means), unit * SCORE_UNIT), np.full(len(means), MAX_VARIANCE)
-
-        shift, stretch = score_bins.fit_score_line(known, expect, prior)
+        places = np.array([score_bin.place for score_bin in known.bins])
+        shares = partial(score_bins.expect_share, self.plan, centre)
+        curve = score_bins.expect_mean(shares, places, doublings, is_count=is_count)
+        shift, stretch = score_bins.fit_score_line(known, curve, prior)
         start, *others = [batch.values for batch in grown.batches]
         shifts = np.zeros(start.shape)
         shifts[0, 0, 0] = shift * SCORE_UNIT
@@ -178,7 +165,8 @@ class OddsCalibration(BinnedCalibration):
         logs = [Decimal(weight).ln() for weight in self.plan.model.class_weights or (1, 1)]
         above = float(logs[1] - logs[0])
         bins = tuple(score_bin._replace(place=score_bin.place - above) for score_bin in known.bins)
-        shift, stretch = score_bins.fit_score_line(replace(known, bins=bins), score_bins.expect_class, ODDS_PRIOR)
+        known = replace(known, bins=bins)
+        shift, stretch = score_bins.fit_score_line(known, score_bins.expect_class, score_bins.ODDS_PRIOR)
         shift -= stretch * above
         ordered = grown.replace_values([batch.values * (1 + stretch) for batch in grown.batches])
         _add_constant(grown, ordered, shift)
@@ -195,11 +183,6 @@ class HazardsCalibration(BinnedCalibration):
         known = score_bins.KnownBins.of(query, (yield query), grown.run.sigma(query))
         grown.baseline, grown.stretch = fit_hazards(begun.life_table, known)
         grown.replace_values([batch.values * grown.stretch for batch in grown.batches])
-
-
-def _in_units(places: Sequence[float] | score_bins.Floats) -> IntVector:
-    units: IntVector = np.rint(np.asarray(places) * SCORE_UNIT).astype(np.int64)
-    return units
 
 
 def _add_constant(grown: Grown, ordered: OrderedSum, value: float) -> None:
