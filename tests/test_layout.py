@@ -83,7 +83,7 @@ PURE: dict[str, set[str]] = {
     "trees": {"numpy", "numba", "concurrent"},
     "attacks": {"numpy", "scipy"},
     "evaluation": {"numpy"},
-    "survey": {"numpy"},
+    "survey": {"numpy", "zlib"},
     "training": {"numpy", "numba"},
     "methods": {"numpy", "numba", "concurrent"},
     "privacy": {"numpy", "numba", "scipy", "dp_accounting"},

@@ -38,6 +38,8 @@ VERSION = 5
 """Of the wire and of stored states alike. A peer, journal or state of another version is refused by name."""
 HEAD_BYTES = 5
 HASH_BYTES = 32
+MAX_ROWS = 2**48
+"""Of a site, as a roster and its node declare them."""
 MAX_TEXT_BYTES = 200
 MAX_WORD_BYTES = 64
 

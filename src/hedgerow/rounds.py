@@ -13,7 +13,7 @@ import numpy as np
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import QueryNoise, noise_of
-from hedgerow.protocol.queries import Query
+from hedgerow.protocol.queries import Query, SiteQuery
 from hedgerow.secagg.guarantees import Guarantees
 from hedgerow.secagg.masks import MAX_BOUND, WIDTHS, Integers, width_for
 from hedgerow.secagg.messages import NoiseMode, NoiseSpec, VectorSpec
@@ -63,13 +63,13 @@ def expect_round(
     exact = query.bound * count_possible_rows(plan)
     tail = _tail(query, plan, noise, variance, n_nodes)
     vector = _build_vector_spec(query.length, exact, tail, _carrier_of_noise(query, noise), n_nodes, query.is_pure)
-    added = Fraction(0 if query.is_by_site else variance)
+    added = Fraction(0 if isinstance(query, SiteQuery) else variance)
     return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, added))
 
 
 def _carrier_of_noise(query: Query, noise: NoiseMode) -> NoiseMode:
     """How a vector's words are reckoned: a query by site has its noise in the vectors already, as local noise is."""
-    return NoiseMode.LOCAL if query.is_by_site else noise
+    return NoiseMode.LOCAL if isinstance(query, SiteQuery) else noise
 
 
 def count_possible_rows(plan: Plan) -> int:
@@ -108,7 +108,7 @@ def bound_entry(query: Query, plan: Plan, variance: int, max_rows: int) -> int |
     """
     if not max_rows or query.is_pure:
         return None
-    n_draws = 1 if query.is_by_site else max_rows + 1 if noise_mode(plan) is NoiseMode.LOCAL else 0
+    n_draws = 1 if isinstance(query, SiteQuery) else max_rows + 1 if noise_mode(plan) is NoiseMode.LOCAL else 0
     return query.bound * max_rows + (TAIL_DEVIATIONS * (isqrt(variance * n_draws) + 1) if n_draws else 0)
 
 
@@ -157,7 +157,7 @@ def _tail(query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: in
     if not variance:
         return 0
     # A site without rows adds one record's noise in the local model.
-    n_draws = 1 if query.is_by_site else {
+    n_draws = 1 if isinstance(query, SiteQuery) else {
         NoiseMode.SERVER: 1,
         NoiseMode.DISTRIBUTED: n_nodes,
         NoiseMode.LOCAL: count_possible_rows(plan) + n_nodes,

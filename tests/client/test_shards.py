@@ -22,11 +22,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Held, make_node
+from hedgerow.client.node import Held, make_node, show_nothing
 from hedgerow.client.setup import Answers, select_rows
 from hedgerow.client.shards import Shard, ShardedNode, Shards, WorkerLost
 from hedgerow.data.parts import Part
-from hedgerow.data.raw_cells import list_contents, read_raw_site
+from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, read_part, read_site_data
 from hedgerow.data.units import hash_rows
 from hedgerow.errors import DataError, EnvironmentFault, RemoteProtocolError
@@ -107,7 +107,7 @@ def write(folder: Path, kind: str, units: list[Any]) -> str:
 
 
 def rows_in(held: Held) -> Counter[int]:
-    return Counter(hash_rows(list_contents(held), held.n_records).tolist())
+    return Counter(hash_rows(held.list_contents(), held.n_records).tolist())
 
 
 @settings(max_examples=8, deadline=None)
@@ -173,12 +173,12 @@ def test_parts_answer_an_evaluation_as_one_node(noise: str) -> None:
     by, sites = ("region", "site"), ("north", "south")
     groups = {"by": by[:1]} if noise == "local" else {"by": by, "sites": sites}
     task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), 1.0, 1e-6, 4, **groups)
-    for shows in (False, True):
-        whole = make_node("north", data, task, noise=SeededNoise(3), shows_figures=shows)
+    for shows in (show_nothing, lambda query: True):
+        whole = make_node("north", data, task, noise=SeededNoise(3), shows=shows)
         expected = play(task, whole)
         for n_parts, deaths in ((1, set[int]()), (2, {5, 8}), (7, {20, 30})):
             shards = shards_of(data, plan, n_parts, deaths)
-            assert play(task, ShardedNode("north", shards, task, SeededNoise(3), shows_figures=shows)) == expected
+            assert play(task, ShardedNode("north", shards, task, SeededNoise(3), shows=shows)) == expected
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_parts_answer_a_survey_as_one_node(asked: Asked, most: int, tmp_path: Pa
     """Raw cells, of all rows or of as many as the site declares: each part counts its own."""
     table, task = write_tables(tmp_path, ["north"])["north"], SurveyTask(asked)
     rows = read_raw_site(table, asked)
-    used = rows.only(select_rows(list_contents(rows), rows.n_records, most)) if most else rows
+    used = rows.only(select_rows(rows.list_contents(), rows.n_records, most)) if most else rows
     expected = play(task, make_node("north", used, task))
     for n_parts, deaths in ((1, set[int]()), (2, {5, 8}), (7, {20, 30})):
         start = partial(HereWorker, deaths, itertools.count())
@@ -214,7 +214,7 @@ def test_a_declared_number_of_rows_holds_for_all_parts_together(n: int, most: in
     data = make_data(plan, n, 0).only(np.repeat(np.arange(n), repeats))
     most = min(most, data.n_records - 1)
     expected = train(
-        plan, {"north": data.only(select_rows(list_contents(data), data.n_records, most))}, noise=SeededNoise(3)
+        plan, {"north": data.only(select_rows(data.list_contents(), data.n_records, most))}, noise=SeededNoise(3)
     )
     shards = shards_of(data, plan, n_parts, {90 * n_parts})
     shards.limit(most)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hedgerow.app.rows import make_loader
 from hedgerow.client.node import Node
 from hedgerow.data.mapped import ExternalMemory, Stretches
-from hedgerow.data.site_data import SiteData, digest_rows, find_kept, read_bounded, read_site_data
+from hedgerow.data.site_data import SiteData, find_kept, read_bounded, read_site_data
 from hedgerow.errors import DataError, EnvironmentFault
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
@@ -99,7 +99,7 @@ def test_mapped_codes_are_those_in_memory(
         memory = ExternalMemory.open(folder / "codes", plan, {"rows": table})
         data, told = (find_kept(memory) or read_bounded({"rows": table}, plan, memory=memory))["rows"]
         assert told == report
-        assert digest_rows(data) == digest_rows(expected)
+        assert data.digest() == expected.digest()
         assert all(map(is_mapped, (data.codes, data.labels))) == bool(data.n_records)
     assert find_kept(memory) is not None
 
@@ -147,7 +147,7 @@ def test_what_is_not_whole_is_made_again(tmp_path: Path, damage: Callable[[Path]
     read(tmp_path / "codes", table, plan)
     damage(next((tmp_path / "codes").iterdir()))
     data, was_kept = read(tmp_path / "codes", table, plan)
-    assert (was_kept, digest_rows(data)) == (False, digest_rows(read_site_data(table, plan)[0]))
+    assert (was_kept, data.digest()) == (False, read_site_data(table, plan)[0].digest())
 
 
 def test_a_table_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from hedgerow.client.node import EvaluationNode, Node
+from hedgerow.client.policy import parse_policy
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import ModelError, PrivacyError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.estimates import (
@@ -33,6 +34,7 @@ from hedgerow.evaluation.sums import (
     ERROR_EDGES,
     MAX_ERROR,
     ErrorMoments,
+    EvaluationQuery,
     GroupedSums,
     ScoreHistogram,
     count_groups,
@@ -48,15 +50,18 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.privacy.report import build_report
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import IntVector, Query, SiteQuery
+from hedgerow.rounds import expect_round
+from hedgerow.secagg.messages import NoiseMode
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import find_link
-from hedgerow.trees.leaf_sums import SiteRecords, apply_update
+from hedgerow.trees.leaf_sums import ScoredSite, SiteRecords, apply_update
 from tests.builders import NoNoise, coded, make_data, make_plan, take
 from tests.tiers import every
 
@@ -663,11 +668,12 @@ def test_errors_without_an_evaluation_in_the_ledger_are_refused(
 
 
 def answer_by_site(
-    model: Model, data: SiteData, epsilon: float = 1.0, site: str = "b", noise: NoiseSource | None = None, **more: bool
-) -> tuple[list[tuple[Query, IntVector]], NDArray[np.int64]]:
+    model: Model, data: SiteData, epsilon: float = 1.0, site: str = "b", noise: NoiseSource | None = None,
+    *, is_allowed: bool = True,
+) -> tuple[list[tuple[Query, IntVector]], NDArray[np.int64]]:  # fmt: skip
     """The queries of an evaluation by site with a node's answers, and the last one by site."""
     program = evaluate_ensemble(model.plan, model.ensemble, epsilon, 1e-5, by=("site",), sites=("a", "b", "c"))
-    node = EvaluationNode(site, data, model.plan, 1, noise, **{"shows_figures": True, **more})
+    node = EvaluationNode(site, data, model.plan, 1, noise, shows=lambda query: is_allowed)
     found, query = [], next(program)
     for _ in range(3):
         answer = node.answer(query)
@@ -689,7 +695,7 @@ def test_a_record_moves_a_sites_figures_no_further_than_its_own_noise_is_made_fo
     (outline, _), (detail, whole), (query, _) = queries
     assert (blocks[1] == whole).all() and not blocks[[0, 2]].any()
     others = take(data, np.delete(np.arange(60), record))
-    node = EvaluationNode("b", others, model.plan, 1, NoNoise(0), shows_figures=True)
+    node = EvaluationNode("b", others, model.plan, 1, NoNoise(0), shows=lambda query: True)
     node.answer(outline)
     moved = (blocks.ravel() - node.answer(query)).astype(object)
     assert 0 < (moved * moved).sum() <= query.sensitivity_squared == detail.sensitivity_squared
@@ -718,16 +724,55 @@ def test_a_sites_figures_leave_with_its_whole_noise(label: str) -> None:
 def test_a_site_that_does_not_allow_it_leaves_its_block_empty() -> None:
     """As does one that is not among the sites asked, whatever its rows are; and there are no figures without noise."""
     model, data = small_case("binary")
-    assert not answer_by_site(model, data, shows_figures=False)[1].any()
+    assert not answer_by_site(model, data, is_allowed=False)[1].any()
     assert not answer_by_site(model, data, site="d")[1].any()
     with pytest.raises(PrivacyError, check=coded("out-of-range")):
         answer_by_site(model, data, math.inf)
     queries = answer_by_site(model, data)[0]
     for changed in ({"noise_multiplier": 0.0}, {"sites": ("a", "b", "b")}, {"sensitivity_squared": 1}):
-        node = EvaluationNode("b", data, model.plan, shows_figures=True)
+        node = EvaluationNode("b", data, model.plan, shows=lambda query: True)
         node.answer(queries[0][0])
         with pytest.raises(RemoteProtocolError, check=coded("query-refused")):
             node.answer(replace(queries[2][0], **changed))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WardCounts(SiteQuery, EvaluationQuery):
+    """How many rows a site has, as another package might ask for them."""
+
+    def answer_alone(self, site: ScoredSite) -> IntVector:
+        return np.array([site.records.n_records * UNIT])
+
+    def norm_squared(self) -> int:
+        return 1
+
+    def fits(self, plan: Plan) -> bool:
+        return self.length == len(self.sites)
+
+
+def test_all_know_another_question_by_site() -> None:
+    """It has the site's noise before it leaves, none in the sum, and nothing of a site whose owner allows none."""
+    model, data = small_case("binary")
+    query = WardCounts(
+        purpose=WardCounts.purpose_of(3, "wards"), length=2, bound=UNIT, sensitivity_squared=UNIT**2,
+        noise_multiplier=2.0, sites=("a", "b"), unit=UNIT,
+    )  # fmt: skip
+    noise = noise_of(query, 2)
+    assert (noise.share_sigma, noise.central_sigma, noise.site_sigma) == (0, 0, 2 * UNIT)
+    expected = expect_round(query, model.plan, NoiseMode.DISTRIBUTED, noise.variance, 3, bytes(32))
+    assert expected.noise.variance == 0 < noise.variance
+    other = replace(query, purpose=ScoreHistogram.purpose_of(3, "wards"))
+    policy = parse_policy('version = 1\ndata_set = "d"\nmax_epsilon = 9\ndelta = 1e-5\nquery_kinds = ["WardCounts"]')
+    open_policy = replace(policy, site_figures=True)
+    for own in (policy, open_policy):
+        own.check_query(other)
+    shown = [own.shows_figures(each) for own in (policy, open_policy) for each in (query, other)]
+    assert shown == [False, False, True, False]
+    for own, source, found in ((policy, SeededNoise(1), 0), (open_policy, NoNoise(0), data.n_records * UNIT)):
+        node = EvaluationNode("b", data, model.plan, 1, source, shows=own.shows_figures)
+        assert node.answer(query).tolist() == [0, found]
+    node = EvaluationNode("b", data, model.plan, 1, SeededNoise(1), shows=open_policy.shows_figures)
+    assert node.answer(query)[0] == 0 != node.answer(query)[1] - data.n_records * UNIT
 
 
 @pytest.mark.parametrize("noise", ["server", "distributed"])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hedgerow import DPGBDTClassifier
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import HeldValues, Recoded, SiteData, digest_rows
+from hedgerow.data.site_data import HeldValues, Recoded, SiteData
 from hedgerow.errors import DataError, ModelError
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.registry import program_for, resolve
@@ -214,10 +214,10 @@ def test_values_that_are_held_have_the_places_that_binning_finds(choices: list[l
             early, late = early.only(rows), late.only(rows)
     for _ in range(2):
         assert np.array_equal(late.all_places(), early.all_places())
-    assert digest_rows(late) == digest_rows(early)
+    assert late.digest() == early.digest()
     plain = build_grid(pressures(30, 210, interaction="cyclical"))
     none = SiteData(codes, np.zeros(20, dtype=np.int32))
-    assert digest_rows(replace(none, places=HeldValues(plain, values.__getitem__))) == digest_rows(none)
+    assert replace(none, places=HeldValues(plain, values.__getitem__)).digest() == none.digest()
 
 
 @pytest.mark.parametrize("kind", ["rows", "columns", "frame"])

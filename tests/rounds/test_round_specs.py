@@ -24,7 +24,7 @@ def expected(length: int, bound: int, rows: int, noise: NoiseMode, variance: int
 
 
 def query_of(length: int, bound: int) -> Any:
-    return SimpleNamespace(length=length, bound=bound, purpose=f"leaves of {length}", is_pure=False, is_by_site=False)
+    return SimpleNamespace(length=length, bound=bound, purpose=f"leaves of {length}", is_pure=False)
 
 
 def stand_in_plan(rows: int, noise: str = "server") -> Any:

@@ -48,7 +48,7 @@ def private_numbers(federation: Federation) -> dict[str, IntVector]:
     nodes: dict[str, Node | EvaluationNode] = {
         site: Node(site, data, plan, resolve(plan))
         if isinstance(task, TrainingTask)
-        else EvaluationNode(site, data, plan, 1, NoNoise(0), shows_figures=True)
+        else EvaluationNode(site, data, plan, 1, NoNoise(0), shows=lambda query: True)
         for site, data in rows_of(federation).items()
     }
     replica = Replica(task)

@@ -17,7 +17,7 @@ import pytest
 from hedgerow.app.progress import survey_facts
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
-from hedgerow.data.raw_cells import digest_held, read_raw, read_raw_site
+from hedgerow.data.raw_cells import read_raw, read_raw_site
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import adapt
 from hedgerow.errors import (
@@ -588,9 +588,9 @@ def test_a_table_that_is_written_in_its_own_way_answers_as_the_others(tmp_path: 
             assert (answer == expected).all() and answer.any()
             query = program.send(answer)
     assert type(query).__name__ == "CellCounts"
-    assert digest_held(sites[0]) == digest_held(sites[1])
+    assert sites[0].digest() == sites[1].digest()
     plain.write_text(plain.read_text().replace("p1,", "p1,1"))
-    assert digest_held(read_raw_site(str(plain), open_table)) != digest_held(sites[0])
+    assert read_raw_site(str(plain), open_table).digest() != sites[0].digest()
 
 
 @pytest.mark.parametrize(

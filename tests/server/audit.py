@@ -59,7 +59,7 @@ from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.protocol.queries import IntVector, PureQuery, Query
+from hedgerow.protocol.queries import IntVector, PureQuery, Query, SiteQuery
 from hedgerow.server.release import Releaser
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.requests import OpenPlan
@@ -321,7 +321,7 @@ class EvaluationAttack:
         plan, releaser, total = self.plan, Releaser(self.noise(run)), 0.0
         rows = attack_on(plan)
         def hold(kind: type[EvaluationNode], data: SiteData, noise: NoiseSource) -> EvaluationNode:
-            return kind("site", data, plan, 1, noise, shows_figures=True)
+            return kind("site", data, plan, 1, noise, shows=lambda query: True)
 
         exact = _ScaledNoise(0, 0.0)
         site, twin = (hold(EvaluationNode, data, exact) for data in (rows.records, rows.canary))
@@ -336,9 +336,9 @@ class EvaluationAttack:
             nonlocal total
             known, added, sent = site.answer(query), own.answer(query), seen.answer(query)
             total_sum = known + added if run % 2 else known
-            released = releaser.release(query, sent if query.is_by_site else total_sum)
+            released = releaser.release(query, sent if isinstance(query, SiteQuery) else total_sum)
             gain, _ = gain_of(query, known, twin.answer(query), released, is_local=False)
-            total += gain / self.site_scale**2 if query.is_by_site else gain
+            total += gain / self.site_scale**2 if isinstance(query, SiteQuery) else gain
             return released
 
         columns = ["site"] if self.site_scale else [feature.name for feature in plan.features]

@@ -27,7 +27,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import WAITING, Farewell, Result, Wanted, WireRefusal, read_as
-from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, run_coordinator, tell_end
+from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, conclude, run_coordinator, tell_end
 from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.status import Audience, HubTraffic, Publisher, RunBoard
@@ -372,7 +372,9 @@ def carry_out(
             # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
             with note_if_slow(quiet=file.quiet):
                 rehearse(session.run.task.with_structure_seed(0))
-            outcome = run_coordinator(session, hub, plan.federation, clock, lines.waiting, pause.exists)
+            run_coordinator(session, hub, plan.federation, clock, lines.waiting, pause.exists)
+        # A hub may end before the sites have said that they know of the end, which changes nothing about it.
+        outcome = conclude(session.run)
         file.keep(outcome, session)
         return outcome, session
     finally:

@@ -69,7 +69,7 @@ def build_adapter_schema() -> Schema:
 
 def build_roster_schema() -> Schema:
     """Of a roster, which `hedgerow roster build` writes."""
-    from hedgerow.protocol.stream import MAX_ROWS
+    from hedgerow.codec import MAX_ROWS
     from hedgerow.transport.identities import FORMAT_VERSION, PARTY_FIELDS, ROWS_VERSION, Role
 
     base64 = {"type": "string", "pattern": "^[A-Za-z0-9+/=]+$"}

@@ -30,7 +30,6 @@ from hedgerow.models.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind, encode
 from hedgerow.server.coordinator import RunSession, anticipate_setup, invitation_to
-from hedgerow.server.release import Outcome
 from hedgerow.server.status import RunBoard
 from hedgerow.transport import ENGINES
 from hedgerow.transport.carrier import Carrier, Clock, EnvelopeHub, JointHub, Patience, Waiting
@@ -64,43 +63,34 @@ def coordinate(
     plan = read_plan(file.plan) if model is None else model.plan
     require_masks(plan)
     out = check_can_write(file.out)
-    place = ModelFile(out, model, check_can_write(name_journal(file, model)), quiet=quiet)
-    keys, hubs = (read_private(Path(file.identity)), read_roster(Path(file.roster))), list[EnvelopeHub]()
+    result = ModelFile(out, model, check_can_write(name_journal(file, model)), quiet=quiet)
+    keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
     asked = (file.epsilon, file.delta or None, file.noise, file.by, [site.name for site in keys[1].sites])
     about = None if model is None else prepare_evaluation(model, *asked)
-    clock, ended = clock or Clock(time.monotonic, time.sleep, os.urandom, time.time), list[tuple[Outcome, RunSession]]()
+    clock = clock or Clock(time.monotonic, time.sleep, os.urandom, time.time)
     noise: NoiseSource = SystemNoise(clock.entropy) if file.seed < 0 else SeededNoise(file.seed)
+    envelopes = EnvelopeHub(*keys, carrier, clock, patience)
 
     @contextmanager
     def asking(session: RunSession, board: RunBoard) -> Iterator[Hub]:
-        hubs.append(make_hub(session, keys, carrier, patience, clock))
-        hub: Hub = hubs[0]
+        is_known = set(carrier.nodes().values()) == {site.name for site in keys[1].sites}
+        follow_run(envelopes, session, is_known=is_known)
+        hub: Hub = envelopes
         if file.listen:
             allow_many_connections()
             address, digest = Address.parse(file.listen, "listen"), bytes.fromhex(plan.digest) if model is None else b""
-            hub = JointHub(hubs[0], ENGINES["grpc"].hub(*keys, address, digest, None))
+            hub = JointHub(envelopes, ENGINES["grpc"].hub(*keys, address, digest, None))
         try:
-            with serve_monitors(file, board, hubs[0], keys):
+            with serve_monitors(file, board, envelopes, keys):
                 yield hub
         except Waiting:
-            outcome = session.find_outcome()
-            if outcome is not None:
-                # Whether the sites say that they have heard of the end changes nothing about it.
-                ended.append((outcome, session))
-            raise
+            if session.find_outcome() is None:
+                raise
         finally:
             hub.close()
 
     try:
-        try:
-            outcome, session = carry_out(
-                keys, plan, noise, place, about, asking, entropy=clock.entropy, clock=clock.now
-            )
-        except Waiting:
-            if not ended:
-                raise
-            ((outcome, session),) = ended
-            place.keep(outcome, session)
+        outcome, session = carry_out(keys, plan, noise, result, about, asking, entropy=clock.entropy, clock=clock.now)
         if model is None:
             written = build_model(outcome)
             if written.salvaged is not None:
@@ -113,10 +103,10 @@ def coordinate(
             if file.scores:
                 content = json_text(describe_evaluation(found, sites, out, None))
                 check_can_write(file.scores).write_text(content + "\n", encoding="utf-8")
-        note(f"Requests to a site: {max(hubs[0].n_requests.values(), default=0)} at most.")
+        note(f"Requests to a site: {max(envelopes.n_requests.values(), default=0)} at most.")
     finally:
         end_log()
-    return written, hubs[0]
+    return written, envelopes
 
 
 def name_journal(file: CoordinatorFile, model: Model | None) -> str:
@@ -124,21 +114,15 @@ def name_journal(file: CoordinatorFile, model: Model | None) -> str:
     return file.journal or (f"{file.out}.journal" if model is None else journal_file(file.out, model))
 
 
-def make_hub(
-    session: RunSession,
-    keys: tuple[PrivateIdentity, PinnedRoster],
-    carrier: Carrier,
-    patience: Patience | None,
-    clock: Clock,
-) -> EnvelopeHub:
-    """The hub of a run. Its greeting invites, and what needs no answer waits for the next message: fewer exchanges.
-
-    Where the carrier knows all sites from the beginning, the greeting begins the set-up as well.
+def follow_run(hub: EnvelopeHub, session: RunSession, *, is_known: bool) -> None:
+    """Have greetings invite, and what needs no answer wait for the next message: fewer exchanges.
 
     A greeting travels in the open. A plan may; a model that is evaluated comes, sealed, with the message after it.
+
+    Args:
+        is_known: whether the carrier knows all sites from the beginning; the greeting begins the set-up then.
     """
     task = session.run.task
-    is_known = set(carrier.nodes().values()) == {site.name for site in keys[1].sites}
 
     def greet(is_first: bool) -> list[bytes]:
         if not isinstance(task, TrainingTask):
@@ -152,7 +136,7 @@ def make_hub(
         # A site that was invited by its greeting and has said that it is ready need not be asked again.
         return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)
 
-    return EnvelopeHub(*keys, carrier, clock, greet, needs_reply, patience)
+    hub.greet, hub.needs_reply = greet, needs_reply
 
 
 @contextmanager

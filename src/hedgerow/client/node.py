@@ -27,7 +27,7 @@ from hedgerow.data.site_data import Recoded, SiteData
 from hedgerow.data.sources import file_ending
 from hedgerow.data.units import mix_words
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
-from hedgerow.evaluation.sums import EvaluationQuery, SiteSums
+from hedgerow.evaluation.sums import EvaluationQuery
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.registry import find_method
 from hedgerow.methods.replica import rehearse
@@ -35,7 +35,7 @@ from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of, noise_of_records
 from hedgerow.privacy.noise import NoiseSource, SystemNoise, attempt_discrete_gaussian
-from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query
+from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query, SiteQuery
 from hedgerow.storage import Database
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.training.settings import Settings
@@ -135,6 +135,15 @@ def seed_samplings(seed: int, sizes: Mapping[str, int]) -> dict[str, SamplingSou
     return sources
 
 
+Shows = Callable[[SiteQuery], bool]
+"""Whether a site's own figures may leave it, with noise of their own."""
+
+
+def show_nothing(query: SiteQuery) -> bool:
+    """`Shows` of a site whose policy allows no figures of its own."""
+    return False
+
+
 def draw_site_noise(query: Query, site: str, n_records: int, source: NoiseSource) -> IntVector | int:
     """What a site of so many records (>= 0) adds to its vector in the local model: int64 [query.length], or 0.
 
@@ -157,17 +166,18 @@ def draw_site_noise(query: Query, site: str, n_records: int, source: NoiseSource
 
 
 def add_site_noise(
-    query: Query, sums: IntVector, site: str, plan: Plan, n_records: int, source: NoiseSource, *, shows: bool = False
+    query: Query, sums: IntVector, site: str, plan: Plan, n_records: int, source: NoiseSource,
+    *, shows: Shows = show_nothing,
 ) -> IntVector:
     """What leaves of a site's exact sums: int64 [query.length], with the noise that is drawn there.
 
     Args:
         plan: by which the sums are made.
         n_records, source: as of `draw_site_noise`.
-        shows: whether figures of this site alone may leave it, with noise of their own (`SiteSums`).
+        shows: whether figures of this site alone may leave it, with noise of their own.
     """
-    if isinstance(query, SiteSums):
-        if not shows:
+    if isinstance(query, SiteQuery):
+        if not shows(query):
             return query.place(site, None)
         purpose = f"{query.purpose}/figures of {site}"
         return query.place(site, sums + source.sample(noise_of(query).site_sigma, len(sums), purpose))
@@ -360,7 +370,7 @@ class EvaluationNode:
         n_threads: threads to predict with.
         noise: where the noise comes from that is added here: to single sites' figures, and in the local model to
             records; None for the operating system.
-        shows_figures: whether this site's own figures may be shown, with noise of its own (`SiteSums`).
+        shows: whether this site's own figures may be shown, with noise of its own.
 
     Raises:
         DataError: for codes or labels outside the plan.
@@ -370,10 +380,10 @@ class EvaluationNode:
 
     def __init__(
         self, site: str, data: SiteData, plan: Plan, n_threads: int = 1, noise: NoiseSource | None = None,
-        *, shows_figures: bool = False,
+        *, shows: Shows = show_nothing,
     ) -> None:  # fmt: skip
         check_data(site, data, plan)
-        self.site, self._shows_figures = site, shows_figures
+        self.site, self._shows = site, shows
         self._noise = noise or SystemNoise(os.urandom)
         self._ensemble_size = 0
         self.held, self._data = ScoredSite(plan, _with_scores(data, plan.label.n_outputs), n_threads), data
@@ -386,9 +396,7 @@ class EvaluationNode:
                 than one unit's contribution has.
         """
         sums, n_records = self.sum_rows(query), self.held.records.n_records
-        return add_site_noise(
-            query, sums, self.site, self.held.plan, n_records, self._noise, shows=self._shows_figures
-        )
+        return add_site_noise(query, sums, self.site, self.held.plan, n_records, self._noise, shows=self._shows)
 
     def sum_rows(self, query: Query) -> IntVector:
         """A query's exact sums over the rows held out, without any noise; figures by site without their place."""
@@ -397,7 +405,7 @@ class EvaluationNode:
         self._check(query)
         self._expect_ensemble(query)
         _cut_again(self.held, self._data, query)
-        return query.answer_alone(self.held) if isinstance(query, SiteSums) else query.answer(self.held)
+        return query.answer_alone(self.held) if isinstance(query, SiteQuery) else query.answer(self.held)
 
     def finish(self, query: Query) -> None:
         """Take in a query's trees without answering it; for a node that missed the round."""
@@ -420,7 +428,7 @@ class EvaluationNode:
         least = query.norm_squared() * (query.unit * plan.privacy.rows_per_unit) ** 2
         if query.bound < query.unit or query.sensitivity_squared < least:
             raise _query_error("it claims a smaller sensitivity than one unit's contribution has")
-        if query.is_by_site and not query.noise_multiplier:
+        if isinstance(query, SiteQuery) and not query.noise_multiplier:
             raise _query_error("nobody may see one site's exact sums")
 
 
@@ -442,14 +450,14 @@ def make_node(
     sampling: SamplingSource | None = None,
     noise: NoiseSource | None = None,
     *,
-    shows_figures: bool = False,
+    shows: Shows = show_nothing,
 ) -> Node | EvaluationNode | SurveyNode:
     """What answers a task's queries over a site's rows; arguments and errors as of `Node` and `EvaluationNode`."""
     if isinstance(rows, RawSite):
         return SurveyNode(site, rows, task.plan.privacy.rows_per_unit)
     if isinstance(task, TrainingTask):
         return Node(site, rows, task.plan, task.settings, n_threads, sampling, noise)
-    return EvaluationNode(site, rows, task.run_plan, n_threads, noise, shows_figures=shows_figures)
+    return EvaluationNode(site, rows, task.run_plan, n_threads, noise, shows=shows)
 
 
 # Warming up -----------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ from hedgerow.protocol.messages import (
     message_kind,
     require_expected,
 )
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import IntVector, Query, SiteQuery
 from hedgerow.protocol.stream import Salvage, WireRefusal, read_code
 from hedgerow.rounds import VECTOR_ID, bound_entry, clip, least_entry_bound, most_rows, noise_mode, round_in
 from hedgerow.secagg.enrolment import Enrolment, read_context
@@ -716,7 +716,7 @@ class NodeRun:
             said = "Its vector left in an epoch whose other nodes could still open it."
             raise refuse(Code.PURPOSE_ANSWERED, said, "coordinator")
         mode, guarantees = noise_mode(self.plan), participant.view.guarantees
-        is_drawn_here = mode is NoiseMode.LOCAL or query.is_by_site
+        is_drawn_here = mode is NoiseMode.LOCAL or isinstance(query, SiteQuery)
         # A database that is older than its counter does not know of the last vectors that have left.
         may_have_left = number <= self._last_masked or any(earlier == number for earlier, _ in self._masked)
         if is_drawn_here and not self._holds_answer() and may_have_left:
@@ -731,7 +731,7 @@ class NodeRun:
         elif mode is NoiseMode.DISTRIBUTED:
             shares = {VECTOR_ID: np.zeros(query.length, dtype=np.int64)}
         # The same sums with other noise would be another release of them: then a site has no figures by itself.
-        is_left_out = query.is_by_site and number in self._redrawn
+        is_left_out = isinstance(query, SiteQuery) and number in self._redrawn
         vector = np.zeros(query.length, dtype=np.int64) if is_left_out else self._answer(query)
         own = bound_entry(query, self.plan, noise.variance, self._setup.max_rows)
         vectors = {VECTOR_ID: clip(vector, expected, own) if noise.variance else vector}

@@ -27,8 +27,7 @@ from hedgerow.plan.fields import (
     text,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.ledger import SITE_KIND
-from hedgerow.protocol.queries import Query
+from hedgerow.protocol.queries import Query, SiteQuery
 from hedgerow.secagg.messages import NodePolicy, Roster
 
 POLICY_VERSION = 1
@@ -137,10 +136,9 @@ class Policy:
         also = ("local",) if "local" in self.noise and "local" not in self.evaluation_noise else ()
         return (*(self.evaluation_noise or DEFAULT_NOISE), *also)
 
-    @property
-    def shows_figures(self) -> bool:
-        """Whether evaluations by site show this site's own figures; else it has an empty part in their sums."""
-        return self.site_figures and not _beyond([SITE_KIND], self.query_kinds)
+    def shows_figures(self, query: SiteQuery) -> bool:
+        """Whether this site's own figures may be told, with its noise; else it has an empty part in the sums."""
+        return self.site_figures and not _beyond([query.purpose.kind], self.query_kinds)
 
     @property
     def secure_sums(self) -> NodePolicy:
@@ -189,8 +187,9 @@ class Policy:
         longest, max_length = task.schedule.longest, self.secure_sums.max_length
         if longest > max_length:
             raise PolicyRefusal("plan-too-large", length=longest, max_length=max_length)
-        for kind in task.schedule.kinds:
-            self._require_kind(kind)
+        for alike in task.schedule.rounds:
+            if alike.query.length:
+                self._require_kind(alike.query)
 
     def check_roster(self, roster: Roster) -> None:
         """Raise PolicyRefusal: policy-coordinator, policy-small-cohort."""
@@ -246,13 +245,14 @@ class Policy:
 
     def check_query(self, query: Query) -> None:
         """Raise PolicyRefusal: policy-query-kind or policy-unnoised."""
-        self._require_kind(query.purpose.kind)
+        self._require_kind(query)
         if query.noise_multiplier == 0 and not math.isinf(self.max_epsilon):
             raise PolicyRefusal("policy", code="policy-unnoised", asked="a sum without noise")
 
-    def _require_kind(self, kind: str) -> None:
+    def _require_kind(self, query: Query) -> None:
+        kind = query.purpose.kind
         # Of figures by site that are not allowed it answers nothing, and need not stay away.
-        if kind != SITE_KIND and _beyond([kind], self.query_kinds):
+        if not isinstance(query, SiteQuery) and _beyond([kind], self.query_kinds):
             raise PolicyRefusal("policy", code="policy-query-kind", asked=f"queries of the kind {kind}")
 
 

@@ -18,7 +18,6 @@ from hedgerow.client.node import ArrivalFolder, EvaluationNode, Held, Node, Samp
 from hedgerow.client.policy import Policy
 from hedgerow.client.shards import ShardedNode, Shards
 from hedgerow.crypto import Identity
-from hedgerow.data.raw_cells import digest_held, list_contents
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import hash_rows
 from hedgerow.errors import PolicyRefusal, mark_private
@@ -126,7 +125,7 @@ def limit_rows(setup: NodeSetup, rows: Held) -> Held:
     """The rows, no more than the roster says (`select_rows`); the owner, and no one else, is told of more."""
     if not tell_about_more_rows(setup, rows.n_records):
         return rows
-    return rows.only(select_rows(list_contents(rows), rows.n_records, setup.max_rows))
+    return rows.only(select_rows(rows.list_contents(), rows.n_records, setup.max_rows))
 
 
 def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
@@ -135,13 +134,12 @@ def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
         rows: Held | Shards = setup.load_raw(task.asked)
     else:
         rows = (setup.load_held_out if isinstance(task, EvaluationTask) else setup.load)(task.plan)
-    shows = setup.policy.shows_figures
     if isinstance(rows, Shards):
         if tell_about_more_rows(setup, rows.n_records):
             rows.limit(setup.max_rows)
-        return ShardedNode(setup.site, rows, task, setup.noise, shows_figures=shows), rows.digest
+        return ShardedNode(setup.site, rows, task, setup.noise, shows=setup.policy.shows_figures), rows.digest
     own = limit_rows(setup, rows), task, setup.n_threads, setup.sampling, setup.noise
-    return make_node(setup.site, *own, shows_figures=shows), digest_held(rows)
+    return make_node(setup.site, *own, shows=setup.policy.shows_figures), rows.digest()
 
 
 def read_early(load: LoadRows, plan: Plan | None) -> LoadRows:

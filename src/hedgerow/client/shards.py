@@ -17,9 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.client.node import Held, add_site_noise, make_node
+from hedgerow.client.node import Held, Shows, add_site_noise, make_node, show_nothing
 from hedgerow.data.parts import Part
-from hedgerow.data.raw_cells import digest_held, list_contents
 from hedgerow.data.units import hash_rows
 from hedgerow.errors import DataError, EnvironmentFault
 from hedgerow.methods.tasks import Task
@@ -53,11 +52,11 @@ class Shard:
     def read(self, read: ReadPart, offered: Any, part: Part) -> tuple[int, bytes]:
         """Read the part; returns how many rows it has, and their digest."""
         self._all = self._used = read(offered, part)
-        return self._all.n_records, digest_held(self._all)
+        return self._all.n_records, self._all.digest()
 
     @cached_property
     def _hashes(self) -> NDArray[np.uint64]:
-        return hash_rows(list_contents(self._all), self._all.n_records)
+        return hash_rows(self._all.list_contents(), self._all.n_records)
 
     def count_hashes(self, limit: int) -> tuple[int, int]:
         """How many rows have hashes below a limit, and how many have it."""
@@ -197,14 +196,14 @@ class ShardedNode:
         shards: its rows.
         task: that all agreed on.
         noise: where the site's own noise comes from: one draw, whatever the parts.
-        shows_figures: see `EvaluationNode`.
+        shows: see `EvaluationNode`.
     """
 
     def __init__(
-        self, site: str, shards: Shards, task: Task, noise: NoiseSource, *, shows_figures: bool = False
+        self, site: str, shards: Shards, task: Task, noise: NoiseSource, *, shows: Shows = show_nothing
     ) -> None:
         self.site, self._shards, self._plan, self._noise = site, shards, task.run_plan, noise
-        self._shows_figures = shows_figures
+        self._shows = shows
         self.n_worse = 0
         """The least of any part's `Node.n_worse`."""
         shards.begin(task)
@@ -215,7 +214,7 @@ class ShardedNode:
         self.n_worse = min(n_worse for _, n_worse in found)
         sums = np.asarray(np.sum([own for own, _ in found], axis=0, dtype=np.int64))
         drawn = self._plan, self._shards.n_used, self._noise
-        return add_site_noise(query, sums, self.site, *drawn, shows=self._shows_figures)
+        return add_site_noise(query, sums, self.site, *drawn, shows=self._shows)
 
     def finish(self, query: Query) -> None:
         """See `Node.finish`."""

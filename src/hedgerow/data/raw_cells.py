@@ -9,13 +9,11 @@ row is kept.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +24,10 @@ from hedgerow.data.arrow import classify_type
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.parts import Part
-from hedgerow.data.site_data import SiteData, digest_rows
 from hedgerow.data.sources import Location, find_place, open_table
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, hash_rows, hash_texts, rows_within_bounds
-from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT
+from hedgerow.survey.kinds import DATE, TEXT
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import Asked, OpenTable, declare_column
@@ -183,7 +180,7 @@ def read_raw(
 def _take_part(part: Part, batch: tuple[Any, ...], columns: Sequence[RawColumn], unit: str) -> tuple[Any, ...]:
     """The rows of a batch that are in a part; with a unit, the last column says whom a row is about."""
     if unit == "record":
-        hashes = hash_rows(list_contents(RawSite(columns, None, len(batch[0]))), len(batch[0]))
+        hashes = hash_rows(RawSite(columns, None, len(batch[0])).list_contents(), len(batch[0]))
         rows = np.flatnonzero(part.holds(hashes))
     else:
         named, whom = columns[-1].identifiers()
@@ -253,40 +250,3 @@ def read_raw_site(
     site = bound_tables({"": table}, asked)[""]
     tell(table.rows if site.rows is None else table.rows.bound(len(site.rows)))
     return site
-
-
-def list_contents(rows: SiteData | RawSite) -> list[NDArray[Any]]:
-    """All that rows are, as numbers, each [n_records]."""
-    if isinstance(rows, SiteData):
-        places = rows.all_places()
-        return [*rows.codes, rows.labels, *(() if places is None else places)]
-    found: list[NDArray[Any]] = []
-    for column in rows.columns:
-        if isinstance(column, np.ndarray):
-            found.append(column)
-            continue
-        texts, codes = column.texts
-        # The last one is for cells without a text, whose code is -1.
-        hashes = np.array([*(crc32(str(text).encode()) for text in texts), 0], dtype=np.uint64)
-        found += [column.kinds, hashes[codes]]
-    return [rows.own(values) for values in found]
-
-
-def digest_held(rows: SiteData | RawSite) -> bytes:
-    """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
-    if isinstance(rows, SiteData):
-        return digest_rows(rows)
-    hasher = hashlib.sha256(rows.n_all.to_bytes(8, "big"))
-    parts = [b"" if rows.rows is None else rows.rows.tobytes()]
-    for column in rows.columns:
-        if isinstance(column, np.ndarray):
-            parts.append(np.asarray(column, dtype=np.float64).tobytes())
-            continue
-        parts += [column.kinds.tobytes(), np.asarray(column.numbers, dtype=np.float64).tobytes()]
-        if not np.isin(column.kinds, (NUMBER, ABSENT)).all():
-            texts, codes = column.texts
-            parts += [repr(texts).encode(), codes.tobytes()]
-    for part in parts:
-        hasher.update(len(part).to_bytes(8, "big"))
-        hasher.update(part)
-    return hasher.digest()

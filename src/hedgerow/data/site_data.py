@@ -106,6 +106,21 @@ class SiteData:
         within = take(places) if isinstance(places, np.ndarray) else places
         return SiteData(take(self.codes), take(self.labels[None])[0], within, self.memory)
 
+    def list_contents(self) -> list[NDArray[Any]]:
+        """All that the rows are, as numbers, each [n_records]."""
+        places = self.all_places()
+        return [*self.codes, self.labels, *(() if places is None else places)]
+
+    def digest(self) -> bytes:
+        """32 bytes that tell whether the rows are the same as before; they never leave the site."""
+        hasher, places = hashlib.sha256(), self.all_places()
+        arrays = [self.codes, self.labels] if places is None else [self.codes, self.labels, places]
+        own = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
+        for part in (memoryview(str(self.codes.shape).encode()), *own):
+            hasher.update(len(part).to_bytes(8, "big"))
+            hasher.update(part)
+        return hasher.digest()
+
     def all_places(self) -> PlaceArray | None:
         """The places of all features that have any, also of those that were not asked for: uint8 [n_divisible, n]."""
         if not isinstance(self.places, HeldValues):
@@ -149,17 +164,6 @@ class SiteData:
                 table = first.codes_in(first.cut_again(edges)).astype(codes.dtype)
                 codes[feature] = table[self.codes[feature], self._find_places(feature, grid)]
         return codes
-
-
-def digest_rows(data: SiteData) -> bytes:
-    """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
-    hasher, places = hashlib.sha256(), data.all_places()
-    arrays = [data.codes, data.labels] if places is None else [data.codes, data.labels, places]
-    own = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
-    for part in (memoryview(str(data.codes.shape).encode()), *own):
-        hasher.update(len(part).to_bytes(8, "big"))
-        hasher.update(part)
-    return hasher.digest()
 
 
 @dataclass(frozen=True, eq=False)

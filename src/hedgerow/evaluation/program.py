@@ -177,7 +177,7 @@ def evaluate_ensemble(
     for stage, column in enumerate(by, 2):
         names, grouped = queries.by(stage, query, column, tuple(sites))
         sums = dict(zip(names, ((yield grouped) / UNIT).reshape(len(names), -1), strict=True))
-        if grouped.is_by_site:
+        if isinstance(grouped, SiteSums):
             # Noise is as good as never 0 in all entries: such a block was left empty.
             left_out = tuple(name for name, block in sums.items() if not block.any())
             sums = {name: block for name, block in sums.items() if name not in left_out}

@@ -306,23 +306,14 @@ class SiteSums(SiteQuery, EvaluationQuery):
 
     Attributes:
         one: the question about all records; without an update.
-        sites: whose block of `one.length` entries is which, all different.
     """
 
     one: EvaluationQuery
-    sites: tuple[str, ...]
 
     def answer_alone(self, site: ScoredSite) -> IntVector:
-        """The site's own block without noise, int64 [one.length]: no vector of this query, which `answer` refuses."""
+        """See `SiteQuery.answer_alone`."""
         site.take_in(self.update)
         return self.one.answer(site)
-
-    def place(self, name: str, block: IntVector | None) -> IntVector:
-        """The vector of a site with this noisy block; empty for None, and for a site that has no entries."""
-        vector = np.zeros((len(self.sites), self.one.length), dtype=np.int64)
-        if block is not None and name in self.sites:
-            vector[self.sites.index(name)] = block
-        return vector.ravel()
 
     def norm_squared(self) -> int:
         return self.one.norm_squared()

@@ -317,7 +317,7 @@ def evaluate_federated(
     plan = _plan_alone(model.plan) if is_one_site else task.run_plan
     check_sites(plan, len(sites))
     # Whose tables are all here shows what it likes.
-    nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise, shows_figures=True) for name in names]
+    nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise, shows=lambda query: True) for name in names]
     context = evaluation_context(plan, epsilon, delta, noise)
     # A ledger that this evaluation cannot be added to is found before anything is released.
     build_lazy_report(model.ledger, model.report)

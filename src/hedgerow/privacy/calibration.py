@@ -27,7 +27,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     round_multiplier,
 )
-from hedgerow.protocol.queries import PureNoise, PureQuery, Query, SampledQuery
+from hedgerow.protocol.queries import PureNoise, PureQuery, Query, SampledQuery, SiteQuery
 
 ROUNDING = 1e-12
 """Relative error, at most, of the few products and roots between a noise multiplier and its event."""
@@ -228,7 +228,7 @@ def noise_of(query: Query, honest_group: int | None = None, *, is_local: bool = 
     squared = query.sensitivity_squared
     if is_local:
         return _local_noise_of(query)
-    if query.is_by_site:
+    if isinstance(query, SiteQuery):
         noise = _gaussian_noise(query.noise_multiplier, squared, query.length, None)
         return replace(noise, central_sigma=0, site_sigma=noise.central_sigma)
     if not isinstance(query, SampledQuery):

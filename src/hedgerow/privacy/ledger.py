@@ -35,10 +35,8 @@ from hedgerow.protocol.queries import NoiseCohort, Purpose
 
 LEDGER_VERSION = 2
 """Version 1 did not know `Release.cohort`, `seeded` and `approximate`; a ledger without any is still written as 1."""
-SITE_KIND = "SiteSums"
-"""The kind of releases to whose parts single sites have added the noise."""
-EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "GroupedSums", SITE_KIND)
-"""Kinds of releases that an evaluation makes and a training does not."""
+EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "GroupedSums", "SiteSums")
+"""Kinds of releases that an evaluation makes and a training does not, as ledgers name them."""
 RECALIBRATION = "recalibration"
 """The subject of releases by which a finished model was given another level and slope."""
 AT_ONE_SITE = "evaluation at one site"
@@ -149,6 +147,11 @@ class Release:
     def is_later(self) -> bool:
         """Whether it came after the training."""
         return self.kind in EVALUATION_KINDS or self.is_recalibration
+
+    @property
+    def is_by_site(self) -> bool:
+        """Whether single sites have added the noise to its parts."""
+        return self.kind == EVALUATION_KINDS[-1] and isinstance(self.event, DiscreteGaussianEvent)
 
     def to_dict(self) -> dict[str, Any]:
         """The release as a dictionary of JSON values."""

@@ -25,7 +25,6 @@ from hedgerow.privacy.accountants import (
     least_epsilon_pld,
 )
 from hedgerow.privacy.events import (
-    DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
     Event,
     LocalGaussianEvent,
@@ -33,7 +32,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     scope_events,
 )
-from hedgerow.privacy.ledger import EVALUATION_KINDS, SITE_KIND, Ledger, Release
+from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.protocol.queries import NoiseCohort
 
@@ -623,7 +622,7 @@ def _release_mode(release: Release) -> str:
         return "local"
     if release.is_at_one_site and not hasattr(release.event, "n_shares"):
         return "alone"
-    if release.kind == SITE_KIND and isinstance(release.event, DiscreteGaussianEvent):
+    if release.is_by_site:
         return "site"
     return "distributed" if hasattr(release.event, "n_shares") else "server"
 

@@ -59,7 +59,7 @@ class AlikeRounds:
         is_exact: bool = False,
     ) -> AlikeRounds:
         """Rounds of a kind with Gaussian noise, by what a query says; see the attributes."""
-        query = (SiteQuery if kind.is_by_site else Query)(
+        query = (SiteQuery if issubclass(kind, SiteQuery) else Query)(
             purpose=kind.purpose_of(0, "any"),
             length=length,
             bound=bound,

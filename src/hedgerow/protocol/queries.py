@@ -157,8 +157,6 @@ class Query:
     """Whether its releases are of pure differential privacy: such sums are computed with, so no entry is clipped."""
     is_choice: ClassVar[bool] = False
     """Whether a choice is released instead of the sum."""
-    is_by_site: ClassVar[bool] = False
-    """Whether each site adds the whole noise to entries that are its own, and nobody any to the sum: `SiteQuery`."""
 
     @property
     def is_sampled(self) -> bool:
@@ -211,10 +209,27 @@ class SiteQuery(Query):
     """Each site has entries of its own, where its answer holds the whole noise before it leaves, and else 0.
 
     So the promise for its rows rests on its own noise, whoever adds the noise to other releases, and whether or not
-    masks hide its vector.
+    masks hide its vector. All parties know such a query by this class.
+
+    Attributes:
+        sites: whose block of equally many entries is which, all different.
     """
 
-    is_by_site: ClassVar[bool] = True
+    sites: tuple[str, ...] = ()
+
+    def answer_alone(self, site: Any) -> IntVector:
+        """The site's own block without noise, int64 [length / n_sites]: no vector of this query.
+
+        Args and raises: as `Query.answer`, which such a query refuses.
+        """
+        raise RemoteProtocolError("unknown-query-kind", kind=type(self).__name__)
+
+    def place(self, name: str, block: IntVector | None) -> IntVector:
+        """The vector of a site with this noisy block; empty for None, and for a site that has no entries."""
+        vector = np.zeros((len(self.sites), self.length // len(self.sites)), dtype=np.int64)
+        if block is not None and name in self.sites:
+            vector[self.sites.index(name)] = block
+        return vector.ravel()
 
 
 FILTER_UNITS = 2**52

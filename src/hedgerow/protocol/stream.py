@@ -18,6 +18,7 @@ from typing import Annotated, Self, TypeVar
 from google.protobuf.message import DecodeError
 
 from hedgerow.codec import (
+    MAX_ROWS,
     MAX_TEXT_BYTES,
     U32,
     U64,
@@ -44,9 +45,6 @@ from hedgerow.codec import (
 )
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.protocol import hedgerow_pb2 as pb
-
-MAX_ROWS = 2**48
-"""Of a site, as it declares them."""
 
 
 class WireCode(StrEnum):

@@ -20,6 +20,7 @@ from typing import Annotated, ClassVar, Self, TypeVar
 
 from hedgerow.codec import (
     HASH_BYTES,
+    MAX_ROWS,
     U8,
     U16,
     U32,
@@ -216,7 +217,6 @@ KEYS = {
 
 
 MAX_SLOTS = 4096
-MAX_ROWS = 2**48
 
 
 class NoiseMode(IntEnum):

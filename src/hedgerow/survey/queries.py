@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from hedgerow.errors import RemoteProtocolError
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.queries import IntVector, Purpose, Query
-from hedgerow.survey.kinds import N_KINDS
+from hedgerow.survey.kinds import ABSENT, N_KINDS, NUMBER
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 UNIT = RECORD_NORM
@@ -125,6 +126,36 @@ class RawSite:
         texts, codes = self.cells(index).texts
         counts = np.bincount(self.own(codes) + 1, minlength=len(texts) + 1)[1:]
         return [(text, count) for text, count in zip(texts, counts.tolist(), strict=True) if count]
+
+    def list_contents(self) -> list[NDArray[Any]]:
+        """All that the rows are, as numbers, each [n_records]."""
+        found: list[NDArray[Any]] = []
+        for column in self.columns:
+            if isinstance(column, np.ndarray):
+                found.append(column)
+                continue
+            texts, codes = column.texts
+            # The last one is for cells without a text, whose code is -1.
+            hashes = np.array([*(crc32(str(text).encode()) for text in texts), 0], dtype=np.uint64)
+            found += [column.kinds, hashes[codes]]
+        return [self.own(values) for values in found]
+
+    def digest(self) -> bytes:
+        """32 bytes that tell whether the rows are the same as before; they never leave the site."""
+        hasher = hashlib.sha256(self.n_all.to_bytes(8, "big"))
+        parts = [b"" if self.rows is None else self.rows.tobytes()]
+        for column in self.columns:
+            if isinstance(column, np.ndarray):
+                parts.append(np.asarray(column, dtype=np.float64).tobytes())
+                continue
+            parts += [column.kinds.tobytes(), np.asarray(column.numbers, dtype=np.float64).tobytes()]
+            if not np.isin(column.kinds, (NUMBER, ABSENT)).all():
+                texts, codes = column.texts
+                parts += [repr(texts).encode(), codes.tobytes()]
+        for part in parts:
+            hasher.update(len(part).to_bytes(8, "big"))
+            hasher.update(part)
+        return hasher.digest()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

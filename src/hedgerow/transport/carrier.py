@@ -163,8 +163,6 @@ class EnvelopeHub:
         roster: who may take part.
         carrier: carries the envelopes.
         clock: time and chance.
-        greeting: what a greeting carries, open for its carrier to read; whether its node is greeted for the first time.
-        needs_reply: whether what waits for a site must go now, or may wait for the next message.
         patience: a node that asks its owner is greeted again after its `repeat`.
     """
 
@@ -174,13 +172,14 @@ class EnvelopeHub:
         roster: PinnedRoster,
         carrier: Carrier,
         clock: Clock,
-        greeting: Callable[[bool], list[bytes]] = lambda is_first: [],
-        needs_reply: Callable[[str, Sequence[bytes]], bool] = lambda site, messages: bool(messages),
         patience: Patience | None = None,
     ) -> None:
         require_pinned(identity, roster)
         self._identity, self._roster, self._carrier, self._clock = identity, roster, carrier, clock
-        self._greeting, self._needs_reply = greeting, needs_reply
+        self.greet: Callable[[bool], list[bytes]] = lambda is_first: []
+        """What a greeting carries, open for its carrier to read; whether its node is greeted for the first time."""
+        self.needs_reply: Callable[[str, Sequence[bytes]], bool] = lambda site, messages: bool(messages)
+        """Whether what waits for a site must go now, or may wait for the next message."""
         self._patience = patience or Patience()
         self._peers: dict[int, _Peer] = {}
         self._by_site: dict[str, _Peer] = {}
@@ -251,7 +250,7 @@ class EnvelopeHub:
             if peer.is_busy:
                 if now - peer.posted_at >= peer.repeat_after:
                     due.append(peer)
-            elif peer.site and peer.outbox and (everything or self._needs_reply(peer.site, peer.outbox)):
+            elif peer.site and peer.outbox and (everything or self.needs_reply(peer.site, peer.outbox)):
                 self._write_request(peer)
                 due.append(peer)
             elif not peer.site:
@@ -280,7 +279,7 @@ class EnvelopeHub:
         peer.link, peer.secret = self._clock.entropy(LINK_BYTES), self._clock.entropy(KEY_BYTES)
         # An earlier process may have greeted the node: seconds since 1970 are more than it counted, or the node says.
         peer.number, peer.keys = max(peer.number + 1, int(self._clock.date())), None
-        body = bundle_messages(self._greeting(is_first))
+        body = bundle_messages(self.greet(is_first))
         key = derive_public_key(peer.secret)
         peer.request = Envelope(EnvelopeKind.GREETING, peer.known, peer.link, peer.number, key, _NO_HASH, body)
         self._sign(peer)

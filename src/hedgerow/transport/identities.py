@@ -41,10 +41,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from hedgerow.codec import MAX_ROWS
 from hedgerow.crypto import KEY_BYTES
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.plan.fields import read_toml, require_plain
-from hedgerow.protocol.stream import MAX_ROWS
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PROOF_DOMAIN = b"hedgerow/identity/1/"
