@@ -10,19 +10,24 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+
 from experiments.federation import SEED, Timeline, coordinate, local_model
 from experiments.harness import arguments
-from hedgerow.app.environments import start_node
+from hedgerow.app.environments import make_keys, start_node
 from hedgerow.app.inputs import read_plan
-from hedgerow.carriers.simulation import make_federation, partition_file
 from hedgerow.client.node import warm_up
+from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
 from hedgerow.errors import EnvironmentFault
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.secagg.guarantees import MIN_COHORT
 from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Address
@@ -31,6 +36,26 @@ from tests.carriers.deployment import Deployment, why_not
 _PATIENCE = 3600.0
 _GREETINGS = 2
 """Over gRPC a node says Hello, and is invited: two exchanges before the first phase that the session tells of."""
+
+_POLICY = 'version = 1\ndata_set = "{name}"\nmax_epsilon = 3.0\ndelta = 1e-5\nmin_sites = {n_sites}\n'
+_POLICY += 'noise = ["server"]\n'
+_SITE = """\
+version = 1
+data = "rows.csv"
+identity = "{name}.private.json"
+roster = "../roster.toml"
+policy = "policy.toml"
+plan = "../plan.toml"
+state = "state"
+threads = 1
+"""
+_COORDINATOR = """\
+version = 1
+plan = "plan.toml"
+roster = "roster.toml"
+identity = "coordinator.private.json"
+out = "model.json"
+"""
 
 
 @dataclass(frozen=True)
@@ -75,6 +100,34 @@ def main(argv: list[str]) -> int:
         line = f"{name:38}{measured.exchanges:10}{measured.seconds:10.1f}{pace:12.2f}  {verdict}"
         print(f"{line} (load before: {load:.1f})", flush=True)
     return 0 if is_fine else 1
+
+
+def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> None:
+    """Write the files of all parties."""
+    places = {f"site-{number}": partition_file(folder, number).parent for number in range(n_sites)}
+    make_keys(folder, places)
+    columns = load_rand_hie()
+    # All rows of a person are at one site, as the plan declares.
+    people, person = np.unique(columns["zper"], return_inverse=True)
+    owner = (np.random.default_rng(0).permutation(len(people)) % n_sites)[person]
+    for number, (name, place) in enumerate(places.items()):
+        rows = pa.table({name: values[owner == number] for name, values in columns.items()})
+        arrow_csv.write_csv(rows, place / "rows.csv")
+        (place / "policy.toml").write_text(_POLICY.format(name=name, n_sites=MIN_COHORT), encoding="utf-8")
+        (place / "site.toml").write_text(_SITE.format(name=name), encoding="utf-8")
+    text = rand_hie_plan_text()
+    federation = f"min_sites = {max(MIN_COHORT, n_sites * 2 // 3)}\njoin_timeout = 3600\nround_timeout = 1800"
+    for old, new in (("n_records = 14133", "n_records = 20190"), ("min_sites = 6", federation)):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    text += "\n[model]\n" + "".join(f"{name} = {value}\n" for name, value in model.items())
+    (folder / "plan.toml").write_text(text, encoding="utf-8")
+    (folder / "coordinator.toml").write_text(_COORDINATOR, encoding="utf-8")
+
+
+def partition_file(folder: Path, number: int) -> Path:
+    """The site's file of one partition."""
+    return folder / f"site-{number}" / "site.toml"
 
 
 def over_flower(folder: Path, n_sites: int, *, resident: bool) -> Measured:

@@ -208,7 +208,7 @@ def expect_numbers(at: np.ndarray) -> Curve:
 @pytest.mark.parametrize("kind", ["count", "regression"])
 def test_training_and_another_site_fit_one_line_of_means(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is mended in the expectation of a mean is mended in a training's last release and in a recalibration."""
-    plan, fitted = make_plan(kind, {"calibration": "means"}), list[Curve]()
+    plan, fitted = make_plan(kind, {"calibration": "auto"}), list[Curve]()
 
     def spy(known: KnownBins, curve: Curve, prior: LinePrior) -> tuple[float, float]:
         fitted.append(curve)

@@ -27,7 +27,15 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import WAITING, Farewell, Result, Wanted, WireRefusal, read_as
-from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, conclude, run_coordinator, tell_end
+from hedgerow.server.coordinator import (
+    RunEvent,
+    RunEventKind,
+    RunSession,
+    RunSetup,
+    conclude,
+    run_coordinator,
+    tell_end,
+)
 from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.status import Audience, HubTraffic, Publisher, RunBoard

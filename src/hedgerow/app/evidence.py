@@ -107,8 +107,8 @@ def gather_evidence(
         "evaluation": None if evaluation is None else read_evaluation(evaluation),
         "software": _describe_software(),
     }
-    said = _describe(model, content)
     words = read_words()
+    said = _name_values(model, content, words)
     fill = [(item, about, Template(text).substitute(said).strip()) for item, about, text in words["annex"]["card"]]
     content["model_card"] = [
         {"item": item, "asks": about, "answer": text or "For the authors."} for item, about, text in fill
@@ -150,57 +150,46 @@ def _describe_software() -> Content:
     }
 
 
-def _describe(model: Model, content: Content) -> dict[str, str]:
+def _name_values(model: Model, content: Content, words: Content) -> dict[str, str]:
     """What the sentences of `evidence.toml` name."""
-    plan, report = model.plan, model.report
-    facts = dict(content["facts"])
-    label = plan.label
-    whom = "a record" if report.unit == "record" else f"a {report.unit}"
-    sites = f"{len(model.sites)} sites: {join_names(model.sites)}" if model.sites else "The file names no sites"
-    trees = f"{model.ensemble.n_trees} trees" if model.ensemble.n_trees else "no tree"
-    n_evaluated = sum(release.kind in EVALUATION_KINDS for release in model.ledger)
-    evaluated = "It was evaluated on rows that sites gave for it." if n_evaluated else "It was not evaluated by sites."
-    counts = [line for line in content["recount"] if "epsilon" in line]
-    recounted = "; ".join(f"{line['epsilon']:.6g} by {line['by']}" for line in counts)
-    origin = content["report"].get("taken_as_public", {}).get("n_records", {}).get("origin", "declared")
-    kind = label.kind.describe(label)
-    bound = f"For {whom} differential privacy bounds what any of this can reach: {facts.get('in words')}"
-    bound = bound if report.guarantee == "holds" else f"No bound holds for this model: {'; '.join(report.voided_by)}."
-    # Noise from a seed is taken off again by who guesses the seed.
-    is_exact = report.seeded or any(line["noise"] == "unnoised" for line in content["ledger"])
-    return {
-        "description": f"A model that predicts {label.name} ({label.type}, {kind}) from {len(plan.features)} features, "
-        f"{trees}, trained by the method {plan.model.algorithm} with Hedgerow {model.created_with}.",
-        "label": f"{label.name} ({label.type}, {kind})",
+    plan, report, label = model.plan, model.report, model.plan.label
+    facts, holds = dict(content["facts"]), model.report.guarantee == "holds"
+    recounted = [f"{line['epsilon']:.6g} by {line['by']}" for line in content["recount"] if "epsilon" in line]
+    values = {
+        "label": f"{label.name} ({label.type}, {label.kind.describe(label)})",
         "n_features": str(len(plan.features)),
         "feature_names": ", ".join(plan.feature_names),
-        "sites": sites,
+        "n_sites": str(len(model.sites)),
+        "site_names": join_names(model.sites),
         "n_records": f"{plan.privacy.n_records:,}",
-        "n_records_origin": origin,
+        "n_records_origin": content["report"].get("taken_as_public", {}).get("n_records", {}).get("origin", "declared"),
         "outlook": "; ".join(f"{name}: {text}" for name, text in outlook_facts(plan)),
-        "method": f"{plan.model.algorithm}, {trees}.",
-        "evaluated": evaluated,
-        "updated": "After its training the model was given the level and slope of one site's rows, for rows like those."
-        if report.n_recalibrations
-        else "By this file the model was not updated after its training.",
-        "output": read_words()["output"][label.kind.predicts],
-        "bound": bound,
-        "promise": "The promise does not depend on it: it holds against anyone who sees the file, whatever they know"
-        f"{', ' + report.condition if report.authors else ''}."
-        if report.guarantee == "holds"
-        else "No promise holds, whoever sees it.",
-        "exact": "what follows from totals without noise." if is_exact else "no row, and no exact total.",
-        "counts": f"Exact counts {'follow from' if is_exact else 'are no part of'} the release.",
+        "algorithm": plan.model.algorithm,
+        "n_trees": str(model.ensemble.n_trees),
+        "output": words["output"][label.kind.predicts],
+        "whom": "a record" if report.unit == "record" else f"a {report.unit}",
+        "in_words": str(facts.get("in words")),
+        "voided_by": "; ".join(report.voided_by),
+        "condition": f", {report.condition}" if report.authors else "",
         "releases": facts["releases"],
         "n_releases": f"{report.n_releases:,}",
         "n_choices": str(report.n_choices),
         "n_groups": str(report.n_groups),
-        "recounted": recounted or "none of them could.",
+        "recounts": "; ".join(recounted),
         "agreed_digest": content["model"]["agreed_digest"],
         "model_file": content["model"]["file"],
         "version": model.created_with,
-        "clear": ", unless sums are in the clear (below)" if report.sums_in_clear else "",
+    }
+    # Noise from a seed is taken off again by who guesses the seed.
+    is_exact = report.seeded or any(line["noise"] == "unnoised" for line in content["ledger"])
+    is_so = {
+        "trees": model.ensemble.n_trees > 0, "sites": bool(model.sites), "updated": report.n_recalibrations > 0,
+        "evaluated": any(release.kind in EVALUATION_KINDS for release in model.ledger), "bound": holds,
+        "promise": holds, "exact": is_exact, "counts": is_exact, "recounted": bool(recounted),
+        "clear": report.sums_in_clear,
     }  # fmt: skip
+    values |= {name: Template(words["said"][name][is_so[name]]).substitute(values) for name in is_so}
+    return values | {"description": Template(words["said"]["description"]).substitute(values)}
 
 
 def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Content:

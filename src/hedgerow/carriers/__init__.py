@@ -28,10 +28,6 @@ from hedgerow.plan.fields import (
 from hedgerow.plugins import load_agreed
 
 FILE_VERSION = 1
-_PATHS = {
-    "data", "held_out", "arrivals", "models", "identity", "roster", "policy", "plan", "state", "budget", "model", "out",
-    "scores", "journal",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,18 +49,18 @@ class SiteFile:
     """
 
     version: int = define_field(integer(1, FILE_VERSION))
-    identity: str = define_field(text)
-    roster: str = define_field(text)
-    policy: str = define_field(text)
-    state: str = define_field(text)
-    data: str = define_field(text, "")
+    identity: str = define_field(text, is_path=True)
+    roster: str = define_field(text, is_path=True)
+    policy: str = define_field(text, is_path=True)
+    state: str = define_field(text, is_path=True)
+    data: str = define_field(text, "", is_path=True)
     query: str = define_field(text, "")
-    held_out: str = define_field(text, "")
+    held_out: str = define_field(text, "", is_path=True)
     held_out_query: str = define_field(text, "")
-    arrivals: str = define_field(text, "")
-    models: tuple[str, ...] = define_field(distinct_texts, ())
-    plan: str = define_field(text, "")
-    budget: str = define_field(text, "")
+    arrivals: str = define_field(text, "", is_path=True)
+    models: tuple[str, ...] = define_field(distinct_texts, (), is_path=True)
+    plan: str = define_field(text, "", is_path=True)
+    budget: str = define_field(text, "", is_path=True)
     threads: int = define_field(integer(0, 4096), 0)
 
 
@@ -92,17 +88,17 @@ class CoordinatorFile:
     """
 
     version: int = define_field(integer(1, FILE_VERSION))
-    roster: str = define_field(text)
-    identity: str = define_field(text)
-    plan: str = define_field(text, "")
-    model: str = define_field(text, "")
+    roster: str = define_field(text, is_path=True)
+    identity: str = define_field(text, is_path=True)
+    plan: str = define_field(text, "", is_path=True)
+    model: str = define_field(text, "", is_path=True)
     epsilon: float = define_field(number(0.0, math.inf, exclusive=True), 0.0)
     delta: float = define_field(number(0.0, 1.0, exclusive=True), 0.0)
     noise: str = define_field(one_of("distributed", "server"), "")
     by: tuple[str, ...] = define_field(distinct_texts, ())
-    out: str = define_field(text, "")
-    scores: str = define_field(text, "")
-    journal: str = define_field(text, "")
+    out: str = define_field(text, "", is_path=True)
+    scores: str = define_field(text, "", is_path=True)
+    journal: str = define_field(text, "", is_path=True)
     by_files: tuple[str, ...] = define_field(distinct_texts, ())
     listen: str = define_field(text, "")
     monitor: str = define_field(text, "")
@@ -162,8 +158,9 @@ def _read(kind: type[File], path: Path, name: str) -> File:
         raise UsageError("party-file", path=path, fault=f"no TOML, {fault}") from None
     here = path.parent.resolve()
     absolute: dict[str, Any] = {}
-    for name in _PATHS & {field.name for field in fields(found)}:
-        if named := getattr(found, name):
+    for declared in fields(found):
+        named = getattr(found, declared.name)
+        if named and declared.metadata.get("is_path"):
             each = tuple(str(here / path) for path in named) if isinstance(named, tuple) else None
-            absolute[name] = each or (named if "://" in named else str(here / named))
+            absolute[declared.name] = each or (named if "://" in named else str(here / named))
     return replace(found, **absolute)

@@ -83,7 +83,6 @@ def unwrap(content: RecordDict) -> bytes:
 SITE_KEY = "hedgerow-site"
 """The key of a SuperNode's --node-config that names its site's file."""
 COORDINATOR_KEY = "coordinator"
-SIMULATION_KEY = "simulation"
 
 
 def serve(grid: Grid, context: Context, app_version: str) -> None:
@@ -92,12 +91,6 @@ def serve(grid: Grid, context: Context, app_version: str) -> None:
     from hedgerow.carriers.coordinator import coordinate
 
     require_version(app_version, "The app")
-    folder = str(context.run_config.get(SIMULATION_KEY, ""))
-    if folder:
-        from hedgerow.carriers.simulation import simulate
-
-        simulate(grid, GridCarrier(grid), Path(folder), context.run_config)
-        return
     file = read_coordinator_file(Path(str(context.run_config.get(COORDINATOR_KEY, ""))))
     coordinate(file, GridCarrier(grid), Patience(repeat=file.repeat, longest_repeat=10.0 * file.repeat))
 
@@ -113,17 +106,11 @@ def reply_to(message: Message, context: Context, app_version: str) -> Message:
 
 
 def site_path(context: Context) -> Path:
-    """The site's file or its node's socket, as the SuperNode's operator named it; in a simulation, the partition's.
+    """The site's file or its node's socket, as the SuperNode's operator named it, and nobody else.
 
-    Only --node-config names it: nothing that the coordinator sends can.
+    Raises UsageError `flower-no-site` where its --node-config names none.
     """
     node: Mapping[str, object] = context.node_config
-    if SITE_KEY in node:
-        return Path(str(node[SITE_KEY]))
-    folder = str(context.run_config.get(SIMULATION_KEY, ""))
-    # NVFlare's Flower jobs give their nodes a partition too, and a client's name: none may choose a folder for it.
-    if folder and "partition-id" in node and "num-partitions" in node and "client-name" not in node:
-        from hedgerow.carriers.simulation import partition_file
-
-        return partition_file(Path(folder), int(str(node["partition-id"])))
-    raise UsageError("flower-no-site", site_key=SITE_KEY)
+    if SITE_KEY not in node:
+        raise UsageError("flower-no-site", site_key=SITE_KEY)
+    return Path(str(node[SITE_KEY]))

@@ -350,11 +350,11 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def define_field(check: Check, default: Any = dataclasses.MISSING) -> Any:
-    """A dataclass field that carries its check."""
+def define_field(check: Check, default: Any = dataclasses.MISSING, **facts: bool) -> Any:
+    """A dataclass field that carries its check, and what else its reader asks of it."""
     if default is dataclasses.MISSING:
-        return dataclasses.field(metadata={"check": check})
-    return dataclasses.field(default=default, metadata={"check": check})
+        return dataclasses.field(metadata={"check": check, **facts})
+    return dataclasses.field(default=default, metadata={"check": check, **facts})
 
 
 def read_section(section: type[Section], table: object, path: str) -> Section:
