@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Held, Shows, add_site_noise, make_node, show_nothing
-from hedgerow.data.parts import Part
-from hedgerow.data.units import hash_rows
+from hedgerow.data.units import Part, hash_rows
 from hedgerow.errors import DataError, EnvironmentFault
 from hedgerow.methods.tasks import Task
 from hedgerow.privacy.noise import NoiseSource

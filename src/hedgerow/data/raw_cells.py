@@ -23,10 +23,9 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import classify_type
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import LineCounts
-from hedgerow.data.parts import Part
-from hedgerow.data.sources import Location, find_place, open_table
+from hedgerow.data.sources import Location, divide_table, find_place, open_table
 from hedgerow.data.tables import require_columns
-from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, hash_rows, hash_texts, rows_within_bounds
+from hedgerow.data.units import Part, RowCount, RowsLeftOut, count_left_out, rows_within_bounds
 from hedgerow.survey.kinds import DATE, TEXT
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import AskedColumn
@@ -160,8 +159,7 @@ def read_raw(
     require_columns(table.source, names, table.names())
     left_out: RowsLeftOut = {}
     place = find_place(table)
-    if part is not None and part.divide(table, unit):
-        part = None
+    part = divide_table(table, part, unit)
 
     def read(batches: Sequence[Sequence[Any]]) -> list[RawColumn]:
         return [
@@ -180,11 +178,11 @@ def read_raw(
 def _take_part(part: Part, batch: tuple[Any, ...], columns: Sequence[RawColumn], unit: str) -> tuple[Any, ...]:
     """The rows of a batch that are in a part; with a unit, the last column says whom a row is about."""
     if unit == "record":
-        hashes = hash_rows(RawSite(columns, None, len(batch[0])).list_contents(), len(batch[0]))
-        rows = np.flatnonzero(part.holds(hashes))
+        contents = RawSite(columns, None, len(batch[0])).list_contents()
+        rows = np.flatnonzero(part.holds_rows(contents, len(batch[0])))
     else:
         named, whom = columns[-1].identifiers()
-        rows = named[part.holds(hash_texts(whom, np.uint64(0)))]
+        rows = named[part.holds_units(whom)]
     return tuple(
         [column[row] for row in rows] if isinstance(column, list) else column.take(pa.array(rows)) for column in batch
     )

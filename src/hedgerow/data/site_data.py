@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.mapped import ExternalMemory, Stretches, make_zeros
-from hedgerow.data.parts import Part
-from hedgerow.data.sources import Location, open_table, read_records
-from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, hash_rows, hash_texts, rows_within_bounds
+from hedgerow.data.sources import Location, divide_table, open_table, read_records
+from hedgerow.data.units import ContributionReport, Part, Records, RowsLeftOut, rows_within_bounds
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
 from hedgerow.trees.binning import UNKNOWN_CATEGORY, CodeArray, FloatArray, Grid, PlaceArray, build_grid
@@ -226,14 +225,14 @@ def site_rows_from_records(
             if records.label is None:
                 raise DataError("data-label-missing", place="The records")
             if part is not None and records.unit is not None:
-                records = records.take(np.flatnonzero(part.holds(hash_texts(records.unit, np.uint64(0)))))
+                records = records.take(np.flatnonzero(part.holds_units(records.unit)))
             for name, n_cells in count_beyond(records.features, plan):
                 beyond[name] += n_cells
             own = grid.encode(records.features)
             within = grid.places(records.features, own)
             label = plan.label.kind.encode(records.label, plan.label)
             if part is not None and records.unit is None:
-                held = part.holds(hash_rows([*own, label, *within], len(label)))
+                held = part.holds_rows([*own, label, *within], len(label))
                 own, within, label = own[:, held], within[:, held], label[held]
             codes.add(own)
             places.add(within)
@@ -380,10 +379,8 @@ def read_site_rows(
     """
     left_out: RowsLeftOut | None = None if strict else {}
     table = open_table(path, plan)
-    if part is not None and part.divide(table, plan.privacy.unit):
-        part = None
-    chunks = read_records(table, plan, left_out=left_out)
-    rows = site_rows_from_records(chunks, plan, left_out, folder, part)
+    left = divide_table(table, part, plan.privacy.unit)
+    rows = site_rows_from_records(read_records(table, plan, left_out=left_out), plan, left_out, folder, left)
     # Arrow would keep the room of the table for the next one.
     pa.default_memory_pool().release_unused()
     return replace(rows, lines=getattr(table, "lines", None))

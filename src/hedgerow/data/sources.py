@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from hedgerow.data.adapters import PLAIN, AdaptedTable, Adapter
 from hedgerow.data.columns import Place
-from hedgerow.data.databases import AdbcTable, DuckDbTable, SqlTable
+from hedgerow.data.databases import AdbcTable, DuckDbTable, SqlTable, TypedQuery
 from hedgerow.data.lines import plain_name, without_declaration
 from hedgerow.data.omop import locate_query
 from hedgerow.data.tables import PARQUET, CsvTable, ParquetTable, Table
-from hedgerow.data.units import Records, RowsLeftOut, list_needed_columns, records_from_columns
+from hedgerow.data.units import Part, Records, RowsLeftOut, list_needed_columns, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import Registry
@@ -115,6 +117,23 @@ def open_table(location: Location, plan: Plan | None = None, *, line_breaks: int
     if isinstance(table, CsvTable):
         table.line_breaks = line_breaks if plan is None else plan.privacy.line_breaks
     return table if own == PLAIN else AdaptedTable(table, own)
+
+
+def divide_table(table: Table, part: Part | None, unit: str) -> Part | None:
+    """Have a table give a part alone where it can: a database by whole numbers that are identifiers, Parquet by groups.
+
+    Returns:
+        The part that is still to be chosen among the rows that it gives: None where it gives no others.
+    """
+    if part is None:
+        return None
+    if isinstance(table, ParquetTable) and unit == "record":
+        table.keep_groups(part.number, part.n_parts)
+        return None
+    if isinstance(table, TypedQuery) and pa.types.is_integer(table.types().get(unit, pa.null())):
+        table.keep_remainder(unit, part.number, part.n_parts)
+        return None
+    return part
 
 
 def read_records(

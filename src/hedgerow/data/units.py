@@ -465,3 +465,31 @@ def mix_words(words: Words) -> Words:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the parts of a table that several processes hold.
+
+    Each row is in one part, and all rows of a person in the same. Most tables are divided by what a row is and never by
+    where it stands, for a query may give its rows in another order each time, and a row in two parts would count twice:
+    by the identifier as it is read, of which two spellings are one, or by the row's codes where there is none.
+
+    Attributes:
+        number: 0 to n_parts - 1.
+        n_parts: of the table.
+    """
+
+    number: int
+    n_parts: int
+
+    def holds_units(self, units: NDArray[np.str_]) -> NDArray[np.bool_]:
+        """Which rows are in it, by whom they are about: bool [n]."""
+        return self._holds(hash_texts(units, np.uint64(0)))
+
+    def holds_rows(self, columns: Iterable[NDArray[Any]], n_rows: int) -> NDArray[np.bool_]:
+        """Which rows are in it, by what they are: bool [n]; arguments as of `hash_rows`."""
+        return self._holds(hash_rows(columns, n_rows))
+
+    def _holds(self, hashes: Words) -> NDArray[np.bool_]:
+        return np.asarray(mix_words(hashes) % np.uint64(self.n_parts) == np.uint64(self.number))

@@ -454,28 +454,41 @@ class Plan:
             require_plain(table, MAX_VALUES)
         except ValueError as error:
             raise PlanError("plan-not-plain", error=error) from None
-        _check_top_level(table)
+        if (version := table.get("version")) is None:
+            raise PlanError("plan-missing-field", path="plan", name="version", value=f" = {PLAN_VERSION}", also="")
+        if isinstance(version, int) and version > PLAN_VERSION:
+            raise PlanError("plan-newer-version", version=version, newest=PLAN_VERSION)
+        if version != PLAN_VERSION or isinstance(version, bool):
+            raise refuse("version", version, str(PLAN_VERSION))
+        # Before the names of sections: that of an unknown method's own one is unknown, too.
+        model = read_section(ModelSection, table.get("model", {}), "model")
+        known = {"version", "name", "model", "privacy", "label", "features", "federation", "prepared", "loss", "omop"}
+        known |= set(sections())
+        for name in table:
+            if name not in known:
+                raise PlanError("plan-unknown-field", path="plan", name=name, fields=", ".join(sorted(known)))
         features = table.get("features")
         if not isinstance(features, list | tuple) or not features:
             raise refuse("features", features, "at least one [[features]] table")
         prepared = table.get("prepared", [])
         if not isinstance(prepared, list | tuple):
             raise refuse("prepared", prepared, "[[prepared]] tables, as a survey writes them")
+        privacy = read_section(Privacy, table.get("privacy", {}), "privacy")
+        federation = read_section(FederationSection, table.get("federation", {}), "federation")
+        if federation.echo is None:
+            federation = dataclasses.replace(federation, echo=privacy.noise == "distributed")
         plan = cls(
             name=text(table.get("name", "plan"), "name"),
-            privacy=read_section(Privacy, table.get("privacy", {}), "privacy"),
+            privacy=privacy,
             features=tuple(read_feature(item, f"features[{i}]") for i, item in enumerate(features)),
             label=label or read_section(Label, table.get("label", {}), "label"),
-            model=read_section(ModelSection, table.get("model", {}), "model"),
-            federation=read_section(FederationSection, table.get("federation", {}), "federation"),
+            model=model,
+            federation=federation,
             loss=_read_loss(table.get("loss")),
+            own=_own_section(table, model),
             prepared=tuple(read_section(Prepared, item, f"prepared[{i}]") for i, item in enumerate(prepared)),
             omop=read_omop(table.get("omop")),
         )
-        plan = dataclasses.replace(plan, own=_own_section(table, plan.model))
-        if plan.federation.echo is None:
-            federation = dataclasses.replace(plan.federation, echo=plan.privacy.noise == "distributed")
-            plan = dataclasses.replace(plan, federation=federation)
         check_consistency(plan)
         if not is_stored:
             _check_timeouts(plan.federation)
@@ -763,24 +776,6 @@ def _read_loss(table: Any) -> NamedLoss | None:
     name = _require_known(table.get("name"), "loss.name", named_losses())
     parameters = {field: value for field, value in table.items() if field != "name"}
     return read_section(named_losses()[name], parameters, "loss")
-
-
-def _check_top_level(table: Mapping[str, Any]) -> None:
-    version = table.get("version", None)
-    if version is None:
-        raise PlanError("plan-missing-field", path="plan", name="version", value=f" = {PLAN_VERSION}", also="")
-    if isinstance(version, int) and version > PLAN_VERSION:
-        raise PlanError("plan-newer-version", version=version, newest=PLAN_VERSION)
-    if version != PLAN_VERSION or isinstance(version, bool):
-        raise refuse("version", version, str(PLAN_VERSION))
-    if isinstance(model := table.get("model"), Mapping) and "algorithm" in model:
-        # Before its section, which is unknown where it is.
-        _algorithm(model["algorithm"], "model.algorithm")
-    known = {"version", "name", "model", "privacy", "label", "features", "federation", "prepared", "loss", "omop"}
-    known |= set(sections())
-    for name in table:
-        if name not in known:
-            raise PlanError("plan-unknown-field", path="plan", name=name, fields=", ".join(sorted(known)))
 
 
 def _own_section(table: Mapping[str, Any], model: ModelSection) -> Any:
