@@ -142,7 +142,7 @@ def _knock_tag(secret: bytes, invitation: bytes, commitment: bytes) -> bytes:
     return derive_tag(secret, "knock", invitation, commitment)
 
 
-def _opening_tag(ends: Ends, numbers: tuple[bytes, bytes], challenge: bytes, max_rows: int) -> bytes:
+def _tag_opening(ends: Ends, numbers: tuple[bytes, bytes], challenge: bytes, max_rows: int) -> bytes:
     parts = ends.invitation, ends.party.digest(), *numbers, challenge, max_rows.to_bytes(8, "big")
     return derive_tag(ends.secret, "opening", *parts)
 
@@ -200,7 +200,7 @@ class Applicant:
         if heard != challenge:
             raise WireRefusal(WireCode.INVITATION_USED, "The coordinator does not say what it said before.")
         own = self._ends.party
-        tag = _opening_tag(self._ends, (self._nonce, self._sealed), challenge, self._max_rows)
+        tag = _tag_opening(self._ends, (self._nonce, self._sealed), challenge, self._max_rows)
         return Opening(
             self._name, own.identity_key, own.certificate, own.proof, self._nonce, self._sealed, self._max_rows, tag,
             self._key.sign(_SIGNED, tag),
@@ -366,7 +366,7 @@ class Reception:
                 return self._was_asked(read_as(Asking, message))
         raise WireRefusal(WireCode.UNEXPECTED_FRAME)
 
-    def _guest(self, name: str) -> Guest:
+    def _find_guest(self, name: str) -> Guest:
         guest = self._book.guest(name)
         if guest is None:
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
@@ -375,13 +375,13 @@ class Reception:
     def _update_guest(self, guest: Guest, **fields: object) -> Guest:
         """The guest with these fields, on the disk; raises WireRefusal where another invitation has taken its place."""
         self._book.note(guest, **fields)
-        found = self._guest(guest.name)
+        found = self._find_guest(guest.name)
         if found.invitation != guest.invitation:
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
         return found
 
     def _handle_knock(self, knock: Knock) -> Challenge:
-        guest = self._guest(knock.party)
+        guest = self._find_guest(knock.party)
         expected = _knock_tag(guest.secret, guest.invitation, knock.commitment)
         if not hmac.compare_digest(expected, knock.tag):
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
@@ -393,10 +393,10 @@ class Reception:
         return Challenge(guest.challenge)
 
     def _handle_opening(self, opening: Opening) -> Standing:
-        guest = self._guest(opening.party)
+        guest = self._find_guest(opening.party)
         party = PublicIdentity(guest.name, guest.role, opening.identity_key, opening.certificate, opening.proof)
         ends = Ends(guest.invitation, guest.secret, self._coordinator, party)
-        expected = _opening_tag(ends, (opening.nonce, opening.sealed), guest.challenge, opening.max_rows)
+        expected = _tag_opening(ends, (opening.nonce, opening.sealed), guest.challenge, opening.max_rows)
         if not guest.commitment or not hmac.compare_digest(expected, opening.tag):
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
         verify(party.identity_key, _SIGNED, opening.tag, opening.signature)
@@ -408,7 +408,7 @@ class Reception:
         return Standing()
 
     def _was_asked(self, asking: Asking) -> Standing:
-        guest = self._guest(asking.party)
+        guest = self._find_guest(asking.party)
         if guest.party is None:
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
         body = _digest_asking(guest.invitation, asking.step, asking.roster, asking.nonce)

@@ -17,7 +17,7 @@ import pytest
 from hedgerow.app import coordinator, study
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
 from hedgerow.app.inputs import prompt, read_policy
-from hedgerow.app.join import JoinOptions, _book, _compare, _DoorLine, _require_company
+from hedgerow.app.join import JoinOptions, _compare, _DoorLine, _find_book, _require_company
 from hedgerow.app.rows import _read_now, make_loader
 from hedgerow.app.study import build_policy
 from hedgerow.app.survey import SurveyOptions
@@ -214,11 +214,11 @@ def test_a_site_by_another_name_begins_no_second_account(
     folder, plan = Path("wards"), parse_plan(PLAN)
     with closing(BudgetBook(folder / "north-budget.db")) as book:
         book.reserve(b"run", "north", plan, [GaussianEvent(20.0)], (3.0, 1e-5))
-    assert _book(folder, "north", "north") == folder / "north-budget.db"
+    assert _find_book(folder, "north", "north") == folder / "north-budget.db"
     with pytest.raises(UsageError) as refused:
-        _book(folder, "north-2", "north")
+        _find_book(folder, "north-2", "north")
     assert refused.value.code == "budget-elsewhere" and "--budget wards/north-budget.db" in str(refused.value.remedy)
-    assert _book(folder, "north-2", "others") == folder / "north-2-budget.db"
+    assert _find_book(folder, "north-2", "others") == folder / "north-2-budget.db"
     said = " ".join(joined(capsys, "wards/north-2.invitation", "--data-set", "north").split())
     assert "(budget-elsewhere, exit code 2)" in said
 

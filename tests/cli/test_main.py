@@ -232,7 +232,7 @@ def test_slow_imports_are_told_of_in_a_terminal(
     monkeypatch.setattr(entry, "SECONDS_OF_IMPORTS", 0.05)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
     monkeypatch.delitem(sys.modules, "a_slow_module", raising=False)
-    with entry._slow_imports_told(quiet=False):
+    with entry._tell_of_slow_imports(quiet=False):
         if is_importing:
             importlib.import_module("a_slow_module")
         else:

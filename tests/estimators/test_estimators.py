@@ -309,8 +309,8 @@ def test_whole_numbers_are_read_as_they_are_among_fractions() -> None:
     """One fraction makes numpy's whole numbers double precision; rounded to single at once they could differ."""
     whole = np.array([[2**60 + 2**36 + 1], [0]])
     estimator = DPGBDTClassifier()
-    alone = estimator._table(whole, [0, 1])
-    among = estimator._table(np.vstack([whole.astype(np.float64), [[0.5]]]), [0, 1, 0])
+    alone = estimator._read_table(whole, [0, 1])
+    among = estimator._read_table(np.vstack([whole.astype(np.float64), [[0.5]]]), [0, 1, 0])
     assert isinstance(alone, np.ndarray) and isinstance(among, np.ndarray)
     assert alone.astype(np.float32)[0, 0] == among.astype(np.float32)[0, 0]
 

@@ -214,7 +214,7 @@ def test_labels_that_are_found_as_numbers_are_compared_as_numbers() -> None:
             labels = pd.read_csv(io.StringIO("\n".join(["y", *cells * 200, last])))["y"]
             model = DPGBDTClassifier(epsilon=50, n_trees=1, random_state=0)
             model.fit(pd.DataFrame({"a": np.arange(401)}), labels)
-            classes.append((model.classes_.tolist(), model._encoded(labels, model.model_.plan)[:400].tolist()))
+            classes.append((model.classes_.tolist(), model._encode(labels, model.model_.plan)[:400].tolist()))
         assert classes == [([1, 2], [0, 1] * 200)] * 2
 
 

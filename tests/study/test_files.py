@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.app.inputs import read_policy, read_text
-from hedgerow.app.join import _rules
+from hedgerow.app.join import _list_rules
 from hedgerow.app.study import build_policy
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, UsageError
@@ -122,7 +122,7 @@ def test_a_policy_is_shown_as_it_is_read() -> None:
     The budget stands right above the question.
     """
     proposal = 'max_epsilon = 100\n"delta" = 1e-6\nlabels = ["""\\\n  max_epsilon = 0.1"""]\n'
-    shown = _rules(build_policy(proposal + "# max_epsilon = 0.1\n" * 99, "wards"))
+    shown = _list_rules(build_policy(proposal + "# max_epsilon = 0.1\n" * 99, "wards"))
     assert {("data_set", "wards"), ("labels", "max_epsilon = 0.1"), ("features", "all")} < set(shown)
     assert shown[-2:] == [("max_epsilon", "100.0"), ("delta", "1e-06")]
     assert sum("epsilon" in name for name, _ in shown) == 1

@@ -165,7 +165,7 @@ def test_a_network_that_is_cut_at_any_message_costs_a_try(
                 study.book.invite(invitation)
                 folder = tmp_path / f"site-{number}"
                 folder.mkdir()
-                identity = join._identity(folder, invitation)
+                identity = join._make_identity(folder, invitation)
                 with closing(Notebook(folder / "enrolment.db")) as notes:
                     typed = join.JoinOptions(
                         invitation="north.toml", folder=str(folder), max_rows="5000", connect=invitation.address,

@@ -81,7 +81,7 @@ def test_sums_of_pairs_equal_a_slow_walk(
     trees = random_trees(random, n_trees, depth, [N_CODES] * 6)
     query, records, pairs = make_query(random, n_slots, trees, loss), make_records(random, 300, loss), PairedBinsCache()
     paired = node_histograms(records, query, loss, 1, pairs)
-    assert pairs.bins_for(records.codes, query, 1) is not None  # that is what was summed over
+    assert pairs.pair_bins(records.codes, query, 1) is not None  # that is what was summed over
     assert (paired == slow_sums(records, query, loss)).all()
     assert (paired == node_histograms(records, query, loss)).all()
 
@@ -111,9 +111,9 @@ def test_what_is_kept_is_only_used_for_what_it_was_made_of() -> None:
     random, loss = np.random.default_rng(1), make_loss("binary", "newton")
     trees = random_trees(random, 1, 1, [N_CODES] * 6)
     query, records, pairs = make_query(random, 4, trees, loss), make_records(random, 300, loss), PairedBinsCache()
-    kept = pairs.bins_for(records.codes, query, 1)
+    kept = pairs.pair_bins(records.codes, query, 1)
     copied = replace(query, features=query.features.copy(), bin_of_code=query.bin_of_code.copy())
-    assert pairs.bins_for(records.codes, copied, 1) is kept
+    assert pairs.pair_bins(records.codes, copied, 1) is kept
     # Changed in place as well: what is kept does not follow.
     query.bin_of_code[query.features[0, 0]] = 0
     others = [
@@ -130,10 +130,10 @@ def test_pairs_are_left_alone_where_they_do_not_pay() -> None:
     random, loss = np.random.default_rng(2), make_loss("binary", "newton")
     query = make_query(random, 4, random_trees(random, 2, 1, [N_CODES] * 6), loss)
     few, many = (make_records(random, n, loss) for n in (3, 300))
-    assert PairedBinsCache().bins_for(many.codes, query, 1) is not None
-    assert PairedBinsCache().bins_for(few.codes, query, 1) is None
+    assert PairedBinsCache().pair_bins(many.codes, query, 1) is not None
+    assert PairedBinsCache().pair_bins(few.codes, query, 1) is None
     query.features[1] = (query.features[0] + 1) % 6
-    assert PairedBinsCache().bins_for(many.codes, query, 1) is None
+    assert PairedBinsCache().pair_bins(many.codes, query, 1) is None
 
 
 def test_a_large_batch_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,11 +143,11 @@ def test_a_large_batch_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch)
     records, bins = make_records(random, 300, loss), query.n_bins[query.features[0]]
     n_cells = int(bins[0] * bins[1] + bins[2] * bins[3])
     monkeypatch.setattr(paired_bins, "MAX_STATISTICS", 3 * 2 * n_cells * loss.n_statistics)
-    assert PairedBinsCache().bins_for(records.codes, query, 1) is not None
-    assert PairedBinsCache().bins_for(records.codes, query, 2) is None
+    assert PairedBinsCache().pair_bins(records.codes, query, 1) is not None
+    assert PairedBinsCache().pair_bins(records.codes, query, 2) is None
     monkeypatch.setattr(paired_bins, "MAX_STATISTICS", 3 * 2 * n_cells * loss.n_statistics - 1)
     pairs = PairedBinsCache()
-    assert pairs.bins_for(records.codes, query, 1) is None
+    assert pairs.pair_bins(records.codes, query, 1) is None
     assert (node_histograms(records, query, loss, 1, pairs) == slow_sums(records, query, loss)).all()
 
 

@@ -143,10 +143,10 @@ class RunLines:
         """
         now = time.monotonic()
         self._phase_ends = now + seconds
-        missing = sorted(awaited) or (self._missing() if self._is_waiting else [])
+        missing = sorted(awaited) or (self._list_missing() if self._is_waiting else [])
         pause = SECONDS_BETWEEN_LINES if awaited and missing != self._last_awaited else _SECONDS_BETWEEN_WAITS
         is_early = bool(awaited) and now - self._phase_began < _SECONDS_UNTIL_LATE
-        text = "" if is_early else self._text(missing)
+        text = "" if is_early else self._word_missing(missing)
         self._shows(text)
         if self._quiet or not text or now - self._last_wait_line < pause:
             return
@@ -169,7 +169,7 @@ class RunLines:
             said, mood = EVENT_WORDS.get(event.kind, (event.kind.value, ""))
             why = f" ({event.code})" if event.code else ""
             level = "WARNING" if mood == "bad" or event.kind is RunEventKind.SILENT else "INFO"
-            self._say_again(event.site, f"{event.site} {said}{why}", self._then(event), level)
+            self._say_again(event.site, f"{event.site} {said}{why}", self._say_next(event), level)
         elif event.kind is RunEventKind.ABANDONED:
             if count := self._repeats.note("", event.code):
                 tell(f"round {event.round + 1}: begun again ({event.code}){times(count)}", level="WARNING")
@@ -184,7 +184,7 @@ class RunLines:
         if event.kind is RunEventKind.PHASE:
             self._phase_began = time.monotonic()
             self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
-            self._shows(self._text(self._missing()) if self._is_waiting else "")
+            self._shows(self._word_missing(self._list_missing()) if self._is_waiting else "")
             self._is_over = event.code in {RunState.FINISHING.value, RunState.OVER.value}
         elif event.kind is RunEventKind.JOINED:
             self._connected.add(event.site)
@@ -197,21 +197,21 @@ class RunLines:
         elif event.kind in {RunEventKind.REFUSED, RunEventKind.LEFT_OUT}:
             self._given_up.add(event.site)
 
-    def _then(self, event: RunEvent) -> str:
+    def _say_next(self, event: RunEvent) -> str:
         """Who is still missing when a site is ready; nothing where all are there, or the run goes on without them."""
-        missing = self._missing()
+        missing = self._list_missing()
         if event.kind is not RunEventKind.READY or not self._is_waiting or not missing:
             return ""
         self._last_wait_line = time.monotonic()
-        return f"; waiting for {join_names(missing)}{self._how_long()}"
+        return f"; waiting for {join_names(missing)}{self._word_patience()}"
 
-    def _missing(self) -> list[str]:
+    def _list_missing(self) -> list[str]:
         return [site for site in self._sites if site not in self._ready | self._given_up]
 
-    def _text(self, missing: Sequence[str]) -> str:
-        return f"waiting for {join_names(missing)}{self._how_long()}" if missing else ""
+    def _word_missing(self, missing: Sequence[str]) -> str:
+        return f"waiting for {join_names(missing)}{self._word_patience()}" if missing else ""
 
-    def _how_long(self) -> str:
+    def _word_patience(self) -> str:
         """How many sites the run needs besides, and how long it waits, as far as that is known."""
         said = []
         if self.least:
@@ -260,16 +260,16 @@ class ModelFile:
         if made is None:
             self.require_room()
             return
-        is_there = self.path.is_file() and not writes_over(self._model(made), self.path, self._remedy)
+        is_there = self.path.is_file() and not writes_over(self._build_model(made), self.path, self._remedy)
         if not self.quiet:
             place = f"Its model is in {self.path}" if is_there else f"Its model is written to {self.path}"
             note(f"The run is over. {place}; sites that missed the end are told of it.")
 
     def keep(self, outcome: Outcome, session: RunSession) -> None:
         """Write the model that was trained, or the one that was evaluated with its evaluation; raises as `save`."""
-        self.save(self._model(outcome))
+        self.save(self._build_model(outcome))
 
-    def _model(self, outcome: Outcome) -> Model:
+    def _build_model(self, outcome: Outcome) -> Model:
         return build_model(outcome) if self.evaluated is None else conclude_evaluation(outcome, self.evaluated).model
 
     def save(self, model: Model) -> None:

@@ -86,7 +86,7 @@ def demonstrate(out: str | None, n_threads: int | None, *, as_json: bool) -> Non
         note(f"The model of an earlier demonstration, and what it has cost, is kept as {aside}.")
     result = _Result(model, sites, scores, others, _write(folder, data, model, scores, quiet=as_json))
     if as_json:
-        print_json(_content(result))
+        print_json(_describe_result(result))
     else:
         _print_result(console, result, folder)
 
@@ -127,7 +127,7 @@ def _draw_shapes(model: Model, path: Path, quiet: bool) -> bool:
     return True
 
 
-def _table(what: str, number: str) -> Table:
+def _make_table(what: str, number: str) -> Table:
     """A table of names, numbers, and bars for them."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(what)
@@ -137,7 +137,7 @@ def _table(what: str, number: str) -> Table:
 
 
 def _print_sites(console: Console, sites: Mapping[str, ContributionReport]) -> None:
-    table = _table("takes part with", "rows")
+    table = _make_table("takes part with", "rows")
     used = {name: (site.n_rows - site.n_dropped, site.n_rows) for name, site in sites.items()}
     largest = max(n_used for n_used, _ in used.values())
     for name, (n_used, n_rows) in used.items():
@@ -159,7 +159,7 @@ def _print_result(console: Console, result: _Result, folder: Path) -> None:
             padding=(0, 2),
         )
     )
-    table = _table(f"test AUC on {scores['n_records']:,} held-out rows", "")
+    table = _make_table(f"test AUC on {scores['n_records']:,} held-out rows", "")
     rows = {"private for a person": scores["auc"], **result.others, "chance": 0.5}
     above_chance = max(rows.values()) - 0.5
     for name, area in rows.items():
@@ -199,7 +199,7 @@ _PUBLIC = (
 )
 
 
-def _content(result: _Result) -> dict[str, Any]:
+def _describe_result(result: _Result) -> dict[str, Any]:
     return {
         "note": _PUBLIC,
         "sites": {name: site.n_records for name, site in result.sites.items()},
@@ -241,13 +241,13 @@ def score_xgboost(plan: Plan, data: SiteFiles) -> float:
     test = concatenate(read_records(data.test, plan, with_unit=False))
     booster = xgboost.train(
         {"objective": "binary:logistic", "max_depth": 4, "eta": 0.1, "tree_method": "hist", "verbosity": 0},
-        xgboost.DMatrix(_matrix(train), label=train.label),
+        xgboost.DMatrix(_make_matrix(train), label=train.label),
         num_boost_round=100,
     )
-    return roc_auc(np.asarray(test.label) == 1, booster.predict(xgboost.DMatrix(_matrix(test))))
+    return roc_auc(np.asarray(test.label) == 1, booster.predict(xgboost.DMatrix(_make_matrix(test))))
 
 
-def _matrix(records: Records) -> NDArray[np.float32]:
+def _make_matrix(records: Records) -> NDArray[np.float32]:
     """Features as numbers; categories by their index, missing ones as NaN."""
     columns = [np.where(column == -2, np.nan, column) if column.dtype.kind == "i" else column
                for column in records.features]  # fmt: skip

@@ -164,7 +164,7 @@ def describe_left_out(names: Sequence[str]) -> str:
 
 def _describe_group(own: Evaluation) -> str:
     """One group's scores in a line."""
-    scores = (f"{format_title(name)} {_short(each)}" for name, each in own.scores.items())
+    scores = (f"{format_title(name)} {_shorten(each)}" for name, each in own.scores.items())
     return "; ".join([f"records {_count_text(own.n_records)}", *scores])
 
 
@@ -172,7 +172,7 @@ def _count_text(n_records: Estimate) -> str:
     return f"about {max(n_records.value, 0):,.0f} ± {n_records.noise_error:,.0f}"
 
 
-def _short(estimate: Estimate) -> str:
+def _shorten(estimate: Estimate) -> str:
     sampling = 0.0 if math.isnan(estimate.sampling_error) else estimate.sampling_error
     known = not math.isnan(estimate.value)
     return f"{number(estimate.value)} ± {number(math.hypot(estimate.noise_error, sampling), 2)}" if known else "-"

@@ -332,7 +332,7 @@ def render_evidence(model: Model, content: Content) -> str:
 
 def _render_table(title: str, rows: Sequence[Content]) -> str:
     heads = [name.replace("_", " ") for name in rows[0]] if rows else ["none"]
-    return render_table(title, heads, [[_text(cell) for cell in row.values()] for row in rows])
+    return render_table(title, heads, [[_format_cell(cell) for cell in row.values()] for row in rows])
 
 
 def _render_public(report: Content) -> str:
@@ -341,7 +341,7 @@ def _render_public(report: Content) -> str:
     rows = []
     for each in columns:
         more = [(name, value) for name, value in each.items() if name not in ("name", "role", "type", "origin")]
-        said = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in more]
+        said = [f"{name.replace('_', ' ')} {_format_cell(value)}" for name, value in more]
         rows.append((each["name"], each["role"], each["type"], each["origin"], "; ".join(said)))
     return render_table("Public columns", ("column", "role", "type", "from", "values"), rows)
 
@@ -352,11 +352,11 @@ def _render_budget(content: Content, notes: Mapping[str, str]) -> list[str]:
         return [render_text(notes["no_book"])]
     parts = [render_text(notes["book"])]
     for data_set in content["budget"]["data_sets"]:
-        epsilon, delta = _text(data_set["epsilon"]), f"{content['budget']['delta']:.3g}"
+        epsilon, delta = _format_cell(data_set["epsilon"]), f"{content['budget']['delta']:.3g}"
         said = f"{data_set['data_set']}: epsilon {epsilon} together at delta {delta}"
         own = content["model"]["plan_digest"], content["model"]["agreed_digest"]
         rows = [
-            (*(_text(run[name] or "?") for name in _OF_RUNS), "yes" if run["plan_digest"] in own else "no")
+            (*(_format_cell(run[name] or "?") for name in _OF_RUNS), "yes" if run["plan_digest"] in own else "no")
             for run in data_set["runs"]
         ]
         parts += [render_text(said), render_table(data_set["data_set"], (*_OF_RUNS, "this plan"), rows)]
@@ -384,8 +384,8 @@ def _list_counts(content: Content) -> list[tuple[str, str]]:
     return [(by, f"{found:.10g}" if isinstance(found, float) else str(found)) for by, found in counts]
 
 
-def _text(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     """A cell of a table: six digits of a number, and commas in a whole one; of a list, such as of categories, each."""
     if isinstance(value, list | tuple):
-        return ", ".join(_text(each) if isinstance(each, float) else str(each) for each in value)
+        return ", ".join(_format_cell(each) if isinstance(each, float) else str(each) for each in value)
     return number(value, 6) if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

@@ -127,7 +127,7 @@ def _print_fit(found: TableFit) -> None:
 def whose_rows(place: Location, names: Sequence[str]) -> str:
     """What a table's owner is asked where values of columns repeat as people's do; "" where none do."""
     said = [f"{name} ({n_values:,} values, {n_different:,} different)"
-            for name, (n_values, n_different) in _repeating(place, names).items()]  # fmt: skip
+            for name, (n_values, n_different) in _find_repeating(place, names).items()]  # fmt: skip
     if not said:
         return ""
     return (
@@ -137,7 +137,7 @@ def whose_rows(place: Location, names: Sequence[str]) -> str:
     )
 
 
-def _repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+def _find_repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Columns that may tell whose a row is, of people who have several: values, and how many different ones.
 
     They are called as identifiers are, or have hundreds of values most of which occur again. The first rows are read.
@@ -162,7 +162,7 @@ def _repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, in
 def _print_columns(found: TableFit) -> None:
     """One line a column: a table, or, where the terminal has no room for it, what there is to say of each."""
     rows = [_TITLES, *(fit_row(column) for column in found.columns)]
-    table = _table(rows)
+    table = _format_table(rows)
     if max(map(len, table.split("\n"))) <= width():
         print(table)
         return
@@ -173,7 +173,7 @@ def _print_columns(found: TableFit) -> None:
     print_facts(facts)
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
+def _format_table(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(row[index]) for row in rows) for index in range(len(_TITLES))]
     lines = []
     for row in rows:

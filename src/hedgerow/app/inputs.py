@@ -52,7 +52,7 @@ def parse_sites(arguments: Sequence[str]) -> dict[str, str]:
     """
     sites: dict[str, str] = {}
     for argument in arguments:
-        name, place = _site(argument)
+        name, place = _parse_site(argument)
         if name in sites:
             raise UsageError("duplicate-site", argument=argument, name=name)
         sites[name] = place
@@ -91,7 +91,7 @@ def adapt_table(place: str, file: str | None) -> Location:
     return adapt_sites({"": place}, [] if file is None else [file])[""]
 
 
-def _site(argument: str) -> tuple[str, str]:
+def _parse_site(argument: str) -> tuple[str, str]:
     name, equals, place = argument.partition("=")
     # Behind a "#" stands what is declared about a file, or a query.
     if equals and name and not {os.sep, "#"} & set(name) and place and not Path(argument).exists():

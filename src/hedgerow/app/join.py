@@ -174,7 +174,7 @@ def _join(options: JoinOptions, invitation: StudyInvitation, folder: Path, page:
         parse_plan(wanted.plan)
     with closing(Notebook(folder / "enrolment.db")) as notes:
         kept = notes.read("invitation")
-        identity = _identity(folder, invitation)
+        identity = _make_identity(folder, invitation)
         if kept is None:
             _agree(options, wanted, folder, page)
             notes.keep(invitation=invitation.digest())
@@ -202,7 +202,7 @@ def _make_room(invitation: StudyInvitation, folder: Path) -> None:
     note(f"{folder} belongs to another invitation, which came to nothing. It is set aside as {place}.")
 
 
-def _identity(folder: Path, invitation: StudyInvitation) -> PrivateIdentity:
+def _make_identity(folder: Path, invitation: StudyInvitation) -> PrivateIdentity:
     """The keys of this party, made where they stay."""
     private = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
     return read_private(private) if private.exists() else create_identity(folder, invitation.party, invitation.role)[0]
@@ -291,13 +291,13 @@ def _show_site(
     policy.check_plan(plan)
     title = "Your policy, which your node enforces whatever the coordinator asks for"
     print(f"\n{wrap_text(title, hanging=0)}\n")
-    print_facts(_rules(text))
+    print_facts(_list_rules(text))
     if proposed is not None and (wider := policy.beyond_defaults(plan)):
         warn(f"This policy allows more, or tells more, than one that says nothing of it: {'; '.join(wider)}.")
     place = _choose_book(options, invitation, policy.data_set)
     title = f"What the rows of {escape_for_terminal(policy.data_set)} have cost, in all studies whose book is {place}"
     print(f"\n{wrap_text(title, hanging=0)}\n")
-    print_facts(_spending(place, plan if options.data is not None else None, policy))
+    print_facts(_list_spending(place, plan if options.data is not None else None, policy))
     return proposed, found
 
 
@@ -325,7 +325,7 @@ def _require_trust(options: JoinOptions, proposed: Policy) -> None:
                 raise PolicyRefusal("not-agreed")
 
 
-def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str, str]]:
+def _list_spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str, str]]:
     """What has been spent of what the policy allows, and what it would come to with one run of this plan."""
     from hedgerow.app.owner import format_budget
     from hedgerow.client.budget import RESERVED, BudgetBook, compose_epsilon
@@ -352,19 +352,19 @@ _UNSAID = {
 """What a policy allows that does not say it."""
 
 
-def _rules(text: str) -> list[tuple[str, str]]:
+def _list_rules(text: str) -> list[tuple[str, str]]:
     """All that a policy allows, what it does not say as well, the budget last, above the question."""
     from hedgerow.client.policy import parse_policy
 
     content = vars(parse_policy(text)) | {"data": read_toml(text).get("data", {})}
     del content["version"]
     names = sorted(content, key=lambda name: name in ("delta", "max_epsilon"))
-    return [line for name in names for line in _lines(name, content[name])]
+    return [line for name in names for line in _word_rule(name, content[name])]
 
 
-def _lines(name: str, value: object) -> list[tuple[str, str]]:
+def _word_rule(name: str, value: object) -> list[tuple[str, str]]:
     if isinstance(value, dict):
-        return [line for inner, each in value.items() for line in _lines(f"{name}.{inner}", each)]
+        return [line for inner, each in value.items() for line in _word_rule(f"{name}.{inner}", each)]
     every = value if isinstance(value, list | tuple) else [value]
     said = [escape_for_terminal(str(each)) for each in every if each != ""]
     # Every one of them: what is left out here is allowed all the same.
@@ -391,7 +391,7 @@ def _require_known(options: JoinOptions, invitation: StudyInvitation, data_set: 
     """Raise UsageError "data-set-new" where this party's book counts for other data, and not for a table's name.
 
     A table that was exported again, with its date in the name, holds the same people; its budget would begin again. A
-    party without a book may have had another name before: the coordinator chooses it, as `_book` says.
+    party without a book may have had another name before: the coordinator chooses it, as `_find_book` says.
     """
     from hedgerow.client.budget import BudgetBook
 
@@ -423,7 +423,7 @@ def confirm(invitation: StudyInvitation, folder: Path, said: str) -> None:
     with closing(Notebook(folder / "enrolment.db")) as notes:
         if notes.read("invitation") != invitation.digest() or notes.read("challenge") is None:
             raise UsageError("not-enrolled", name=invitation.party)
-        identity = _identity(folder, invitation)
+        identity = _make_identity(folder, invitation)
         applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
         if not are_same_words(said, applicant.words):
             raise UsageError("words-differ", name=invitation.party)
@@ -448,7 +448,7 @@ def _enrol(
 
     wait_for("Enrolling", "Waiting for the coordinator.")
     if invitation.role is Role.SITE and notes.read("max_rows") is None:
-        notes.keep(max_rows=_most_rows(options).to_bytes(8, "big"))
+        notes.keep(max_rows=_ask_most_rows(options).to_bytes(8, "big"))
     applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
     line = _DoorLine(invitation, options.connect)
     if applicant.roster is None:
@@ -481,7 +481,7 @@ def _enrol(
     notes.keep(settled=b"1")
 
 
-def _most_rows(options: JoinOptions) -> int:
+def _ask_most_rows(options: JoinOptions) -> int:
     """The most rows of this site, a round public number that its owner says; never read off the table. 0 for none."""
     said = options.max_rows
     if said is None and is_terminal() and not options.yes:
@@ -589,13 +589,13 @@ class _DoorLine:
 
 
 def _choose_book(options: JoinOptions, invitation: StudyInvitation, data_set: str) -> Path:
-    """Where what these rows cost is counted; raises as `_book`."""
+    """Where what these rows cost is counted; raises as `_find_book`."""
     if options.budget is not None:
         return Path(options.budget)
-    return _book(Path(options.invitation).parent, invitation.party, data_set)
+    return _find_book(Path(options.invitation).parent, invitation.party, data_set)
 
 
-def _book(folder: Path, party: str, data_set: str) -> Path:
+def _find_book(folder: Path, party: str, data_set: str) -> Path:
     """This party's budget book; raises UsageError "budget-elsewhere" where another one counts for the same rows.
 
     The coordinator chooses what a party is called. A site that is invited again under another name would otherwise

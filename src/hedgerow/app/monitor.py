@@ -55,16 +55,16 @@ def watch(
     # Not for secrets: it only keeps monitors from coming back all at once.
     with closing(GrpcWatch(address, *files, random.random, interval=every)) as link:
         if once:
-            _once(link, address, as_json=as_json)
+            _watch_once(link, address, as_json=as_json)
         elif console is not None:
-            _page(link, console)
+            _serve_page(link, console)
         elif as_json:
-            _lines(link)
+            _print_lines(link)
         else:
-            _live(link, address)
+            _watch_live(link, address)
 
 
-def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
+def _watch_once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
     deadline = time.monotonic() + _PATIENCE_ONCE
     note(f"Trying to reach the coordinator at {address}, for up to {_PATIENCE_ONCE:.0f} s.")
     why = WireCode.UNREACHABLE
@@ -85,7 +85,7 @@ def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
     raise WireRefusal(why)
 
 
-def _lines(watch: GrpcWatch) -> None:
+def _print_lines(watch: GrpcWatch) -> None:
     view = RunView()
     while True:
         event = watch.receive(60.0)
@@ -104,7 +104,7 @@ def _lines(watch: GrpcWatch) -> None:
                 return
 
 
-def _page(watch: GrpcWatch, place: str) -> None:
+def _serve_page(watch: GrpcWatch, place: str) -> None:
     # An extra: only who wants the page needs it.
     from hedgerow.app.page import Console
 
@@ -121,7 +121,7 @@ def _page(watch: GrpcWatch, place: str) -> None:
         page.wait()
 
 
-def _live(watch: GrpcWatch, address: str) -> None:
+def _watch_live(watch: GrpcWatch, address: str) -> None:
     console = Console()
     view = MonitorView(address, time.monotonic)
     event: WatchEvent | None = None
@@ -210,7 +210,7 @@ class MonitorView:
         if not state:
             return Panel(head, title=title, title_align="left", width=width)
         title += f"   {state['title']}   plan {dict(state['facts'])['plan']}"
-        numbers = _numbers(state, width, is_live=self._gone is None)
+        numbers = _render_numbers(state, width, is_live=self._gone is None)
         style = "red" if self._gone else ""
         panel = Panel(Group(head, *numbers), title=title, title_align="left", width=width, border_style=style)
         n_sites, n_events = len(state["sites"]), _FEW_EVENTS
@@ -218,10 +218,10 @@ class MonitorView:
             rows = height - _FRAME_LINES
             n_sites = max(2, min(n_sites, rows - _FEW_EVENTS // 2))
             n_events = max(1, rows - n_sites)
-        return Group(panel, _sites(state, width, n_sites), _events(state["events"][:n_events], width))
+        return Group(panel, _render_sites(state, width, n_sites), _render_events(state["events"][:n_events], width))
 
 
-def _numbers(state: dict[str, Any], width: int, *, is_live: bool) -> list[RenderableType]:
+def _render_numbers(state: dict[str, Any], width: int, *, is_live: bool) -> list[RenderableType]:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(width=8, style="dim")
     table.add_column(width=max(16, width // 4))
@@ -241,7 +241,7 @@ def _numbers(state: dict[str, Any], width: int, *, is_live: bool) -> list[Render
     return [table, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines if line)]
 
 
-def _sites(state: dict[str, Any], width: int, room: int) -> Panel:
+def _render_sites(state: dict[str, Any], width: int, room: int) -> Panel:
     """All sites in the roster's order; if they do not fit, those in trouble, then as many others as fit."""
     sites = state["sites"]
     shown = sites
@@ -265,7 +265,7 @@ def _sites(state: dict[str, Any], width: int, room: int) -> Panel:
     return Panel(content, title=title, title_align="left", width=width)
 
 
-def _events(events: list[dict[str, str]], width: int) -> Panel:
+def _render_events(events: list[dict[str, str]], width: int) -> Panel:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", style="dim", no_wrap=True, min_width=8)
     table.add_column(no_wrap=True)

@@ -53,11 +53,11 @@ def report_error(error: HedgerowError, *, as_json: bool, exit_code: int | None =
     if (log := _LOG.get()) is not None:
         log.say("ERROR", error.what, cause=error.cause, remedy=remedy, code=error.code, exit_code=code)
         return code
-    print(_paragraph(_style("Error", "1;31", sys.stderr) + "   ", len("Error   "), error.what), file=sys.stderr)
+    print(_wrap(_apply_style("Error", "1;31", sys.stderr) + "   ", len("Error   "), error.what), file=sys.stderr)
     for title, text in (("Cause", error.cause), ("To do", remedy)):
         if text:
-            print(_paragraph(_style(title, "1", sys.stderr) + "   ", len(title) + 3, text), file=sys.stderr)
-    print(_style(f"        ({error.code}, exit code {code})", "2", sys.stderr), file=sys.stderr)
+            print(_wrap(_apply_style(title, "1", sys.stderr) + "   ", len(title) + 3, text), file=sys.stderr)
+    print(_apply_style(f"        ({error.code}, exit code {code})", "2", sys.stderr), file=sys.stderr)
     return code
 
 
@@ -74,14 +74,14 @@ def print_json(content: Mapping[str, Any]) -> None:
 
 def json_text(content: Mapping[str, Any], *, indent: int | None = 2) -> str:
     """The object as `print_json` prints it, without a newline at its end; without `indent`, in one line."""
-    return json.dumps(_json_value(content), ensure_ascii=False, indent=indent, allow_nan=False)
+    return json.dumps(_to_json_value(content), ensure_ascii=False, indent=indent, allow_nan=False)
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Name and value, aligned; long values are wrapped."""
     longest = max((len(name) for name, _ in facts), default=0)
     for name, value in facts:
-        print(_paragraph(f"  {name:<{longest}}  ", longest + 4, value))
+        print(_wrap(f"  {name:<{longest}}  ", longest + 4, value))
 
 
 def today() -> str:
@@ -134,7 +134,7 @@ class Log:
         else:
             said = [text, *(f"{title}: {more[part]}" for part, title in _PARTS if more.get(part))]
             said += [f"({more['code']}, exit code {more['exit_code']})"] if more else []
-            line = f"{at} {level} run={run or '-'} site={site} {_one_line(' '.join(said))}"
+            line = f"{at} {level} run={run or '-'} site={site} {_escape_line(' '.join(said))}"
         print(line, file=sys.stderr, flush=True)
         self.also(level, text)
 
@@ -203,7 +203,7 @@ def note(text: str, *, level: str = "INFO") -> None:
     if (log := _LOG.get()) is not None:
         log.say(level, text)
         return
-    print(textwrap.fill(_one_line(text), width(), break_on_hyphens=False), file=sys.stderr)
+    print(textwrap.fill(_escape_line(text), width(), break_on_hyphens=False), file=sys.stderr)
 
 
 def warn(text: str) -> None:
@@ -211,12 +211,12 @@ def warn(text: str) -> None:
     if (log := _LOG.get()) is not None:
         log.say("WARNING", text)
         return
-    print(_paragraph(_style("Note", "1;33", sys.stderr) + "    ", 8, text), file=sys.stderr)
+    print(_wrap(_apply_style("Note", "1;33", sys.stderr) + "    ", 8, text), file=sys.stderr)
 
 
 def alarm(text: str) -> None:
     """What a person must not pass over, in red, on stdout."""
-    print(_style(text, "1;31", sys.stdout))
+    print(_apply_style(text, "1;31", sys.stdout))
 
 
 def warn_seeded() -> None:
@@ -252,28 +252,28 @@ def megabytes(n_bytes: int) -> str:
     return f"{n_bytes} bytes"
 
 
-def _paragraph(start: str, indent: int, text: str) -> str:
+def _wrap(start: str, indent: int, text: str) -> str:
     """`start`, which takes `indent` columns, then the text, wrapped and indented alike."""
     room = max(20, width() - indent)
-    lines = textwrap.wrap(_one_line(text), room, break_on_hyphens=False, break_long_words=False) or [""]
+    lines = textwrap.wrap(_escape_line(text), room, break_on_hyphens=False, break_long_words=False) or [""]
     return start + ("\n" + " " * indent).join(lines)
 
 
-def _one_line(text: str) -> str:
+def _escape_line(text: str) -> str:
     """The text without what a terminal could take for a command: errors may quote a file, or a peer."""
     return escape_for_terminal(text.translate({ord(each): " " for each in "\n\t\r"}))
 
 
-def _style(text: str, style: str, stream: TextIO) -> str:
+def _apply_style(text: str, style: str, stream: TextIO) -> str:
     plain = not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     return text if plain else f"\033[{style}m{text}\033[0m"
 
 
-def _json_value(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, float):
         return None if math.isnan(value) else "infinite" if math.isinf(value) else value
     if isinstance(value, Mapping):
-        return {str(key): _json_value(item) for key, item in value.items()}
+        return {str(key): _to_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json_value(item) for item in value]
+        return [_to_json_value(item) for item in value]
     return value

@@ -90,9 +90,9 @@ class Page:
         address = Address.parse(place, "--console", host="127.0.0.1")
         self._host = address.host
         self._token, self._actions = secrets.token_urlsafe(16), actions or {}
-        own = {"name": name, "main": _file(f"{name}.html").decode()}
-        self._files = {"": Template(_file("page.html").decode()).substitute(own).encode()}
-        self._files |= {file: _file(file) for file in (f"{name}.js", "page.css", "page.js")}
+        own = {"name": name, "main": _read_file(f"{name}.html").decode()}
+        self._files = {"": Template(_read_file("page.html").decode()).substitute(own).encode()}
+        self._files |= {file: _read_file(file) for file in (f"{name}.js", "page.css", "page.js")}
         self._picture = b""
         self._parts: dict[str, Any] = {}
         self._state, self._version, self._n_streams, self._closes = b"{}", 0, 0, False
@@ -234,7 +234,7 @@ class Page:
         self.close()
 
 
-def _file(name: str) -> bytes:
+def _read_file(name: str) -> bytes:
     return resources.files("hedgerow.app").joinpath(name).read_bytes()
 
 
@@ -312,7 +312,7 @@ class Console(Page):
         Args:
             plan: of the run that goes on.
         """
-        self.say(history=[_past(run) for run in past], budget=budget_facts(past, plan))
+        self.say(history=[_describe_past(run) for run in past], budget=budget_facts(past, plan))
 
     def show_waiting(self, said: str) -> None:
         """For whom the run waits, as the coordinator's log says it; a monitor's page makes that out by itself."""
@@ -411,7 +411,7 @@ def _identify_survey(plan: Plan) -> Hashable:
     return plan if None in runs else frozenset(runs)
 
 
-def _past(run: PastRun) -> list[str]:
+def _describe_past(run: PastRun) -> list[str]:
     delta = run.plan.privacy.delta
     epsilon = get_accountant("gdp").epsilon([*read_prepared_events(run.plan), *run.events], delta)
     return [run.name, run.state, run.plan.name, number(epsilon), run.remark]
@@ -662,7 +662,7 @@ class _Look:
         }
         if is_last or time.monotonic() >= self._again:
             began = time.monotonic()
-            parts |= self._ledger()
+            parts |= self._describe_ledger()
             ended = time.monotonic()
             self._again = ended + _IDLE_PER_WORK * (ended - began)
         return parts
@@ -673,7 +673,7 @@ class _Look:
         *facts, then, _ = list_facts(question)
         return [*facts, ("spent now", f"epsilon {before:.4g}"), then]
 
-    def _ledger(self) -> dict[str, Any]:
+    def _describe_ledger(self) -> dict[str, Any]:
         """The budget book as numbers, a table and a curve."""
         policy, run_id = self._policy, self._session.run_id.hex()
         lines = self._book.lines(policy.data_set)

@@ -191,10 +191,11 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
 def list_scores(evaluation: Content) -> list[tuple[str, str, str, str]]:
     """Name, value and interval of each score; the number of records first."""
     found = {"records": evaluation["n_records"], **evaluation["scores"]}
-    return [(format_title(name), *_interval(each, _ENDS.get(name, (0.0, math.inf)))) for name, each in found.items()]
+    ends = {name: _ENDS.get(name, (0.0, math.inf)) for name in found}
+    return [(format_title(name), *_format_interval(each, ends[name])) for name, each in found.items()]
 
 
-def _interval(estimate: Mapping[str, Any], ends: tuple[float, float]) -> tuple[str, str, str]:
+def _format_interval(estimate: Mapping[str, Any], ends: tuple[float, float]) -> tuple[str, str, str]:
     """An estimate and its 95 % interval from noise and sampling, cut off at `ends`."""
     value, noise, sampling = (estimate[name] for name in ("value", "noise_error", "sampling_error"))
     if value is None or not isinstance(noise, int | float):

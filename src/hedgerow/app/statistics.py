@@ -103,16 +103,16 @@ def build_sheets(found: TableStatistics | SurvivalCurves, *, is_page: bool = Fal
         is_page: with room for bounds, bands, finer pictures and every class.
     """
     if isinstance(found, SurvivalCurves):
-        return [_curve_sheet(found, curve) for curve in found.curves]
+        return [_make_curve_sheet(found, curve) for curve in found.curves]
     numbers = [column for column in found.columns if column.kind == "number"]
     has_odd = any(column.odd.is_shown for column in numbers)
     plain, dates = ([column for column in numbers if column.is_date == is_date] for is_date in (False, True))
     texts = [column for column in found.columns if column.kind == "text"]
     sheets = [
-        _number_sheet("Numbers", plain, has_odd=has_odd, has_mean=True, is_page=is_page),
+        _make_number_sheet("Numbers", plain, has_odd=has_odd, has_mean=True, is_page=is_page),
         # Without a mean on a terminal: dates are wide, and the median says when.
-        _number_sheet("Dates", dates, has_odd=has_odd, has_mean=is_page, is_page=is_page),
-        _text_sheet(texts, is_page=is_page),
+        _make_number_sheet("Dates", dates, has_odd=has_odd, has_mean=is_page, is_page=is_page),
+        _make_text_sheet(texts, is_page=is_page),
     ]
     for name in found.classes if is_page and len(found.classes) > 2 else found.classes[-1:]:
         sheets.append(_rate_sheet(found, name, is_page=is_page))
@@ -130,7 +130,7 @@ def explain_sheets(found: TableStatistics | SurvivalCurves) -> str:
     )
 
 
-def _number_sheet(
+def _make_number_sheet(
     title: str, columns: list[ColumnStatistics], *, has_odd: bool, has_mean: bool, is_page: bool
 ) -> Sheet:
     """Numbers; with the share of cells that are none, where some column `has_odd` ones in such number."""
@@ -189,7 +189,7 @@ def build_histogram(column: ColumnStatistics, n_bars: int) -> Bars:
     return Bars(tuple(shown), below / top, above / top)
 
 
-def _text_sheet(columns: list[ColumnStatistics], *, is_page: bool) -> Sheet:
+def _make_text_sheet(columns: list[ColumnStatistics], *, is_page: bool) -> Sheet:
     heads = ("column", "missing", "categories", *(["shares"] if is_page else []))
     rows = []
     for column in columns:
@@ -256,7 +256,7 @@ def _rate_text(group: Group, place: int) -> str:
     return f"{percent(rate)} ±{100 * BAND * rate.deviation:.0f} at {group.name}"
 
 
-def _curve_sheet(found: SurvivalCurves, curve: Curve) -> Sheet:
+def _make_curve_sheet(found: SurvivalCurves, curve: Curve) -> Sheet:
     """Who is without the event at the end of each interval, and how many were at risk in it."""
     rows = []
     for place, end in enumerate(found.ends):
@@ -279,7 +279,7 @@ def count_text(count: Noisy) -> str:
     return f"{count.value:,.0f} ± {BAND * count.deviation:,.0f}" if count.is_shown else NOT_SHOWN
 
 
-def _unknown_text(found: TableStatistics | SurvivalCurves) -> str:
+def _word_unknown(found: TableStatistics | SurvivalCurves) -> str:
     unknown = [column.name for column in getattr(found, "columns", ()) if column.kind == "unknown"]
     return f"Too little stands out of the noise in, and a drafted plan lacks: {join_names(unknown)}." if unknown else ""
 
@@ -293,11 +293,11 @@ def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, 
     Args:
         names: of the sites.
     """
-    print_facts([("sites", _sites_text(names)), ("records", f"about {count_text(found.n_records)}")])
+    print_facts([("sites", _word_sites(names)), ("records", f"about {count_text(found.n_records)}")])
     console.print()
     for sheet in build_sheets(found):
         print_sheet(console, sheet)
-    if said := _unknown_text(found):
+    if said := _word_unknown(found):
         console.print(Text(f"{said}\n"))
     console.print(Text(f"{explain_sheets(found)}\n", style="dim"))
 
@@ -320,7 +320,7 @@ def print_sheet(console: Console, sheet: Sheet, *, widest: int = 18) -> None:
     console.print(table)
 
 
-def _sites_text(names: Sequence[str]) -> str:
+def _word_sites(names: Sequence[str]) -> str:
     return f"{len(names)} {'sites' if len(names) > 1 else 'site'}: {join_names(names)}"
 
 
@@ -340,11 +340,11 @@ def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
         *(render_text(f"Void: {reason}.", "void") for reason in report.voided_by),
         draw_curves(found) if isinstance(found, SurvivalCurves) else "",
         *(render_section(sheet.title, [render_sheet(sheet)]) for sheet in sheets),
-        render_text(" ".join(filter(None, (_unknown_text(found), explain_sheets(found)))), "muted"),
+        render_text(" ".join(filter(None, (_word_unknown(found), explain_sheets(found)))), "muted"),
         render_section("What it cost", [render_printed(report.text(subject))]),
     ]
     title = "Survival curves" if is_curves else "Statistics before training"
-    return render_document(title, f"Noisy sums over {_sites_text(sites)}", body)
+    return render_document(title, f"Noisy sums over {_word_sites(sites)}", body)
 
 
 def render_sheet(sheet: Sheet) -> str:
@@ -379,7 +379,7 @@ def draw_curves(found: SurvivalCurves, *, is_file: bool = False) -> str:
         x = left + width * place / len(found.curves)
         text = escape(name if len(name) <= 18 else name[:17] + "…")
         parts += [
-            _curve(curve, found.ends, colour),
+            _draw_curve(curve, found.ends, colour),
             f'<rect x="{x:.1f}" y="7" width="14" height="4" fill="{colour}"/>',
             f'<text x="{x + 19:.1f}" y="13" {muted}>{text}</text>',
         ]
@@ -390,7 +390,7 @@ def draw_curves(found: SurvivalCurves, *, is_file: bool = False) -> str:
     return head + "".join(parts) + "</svg>\n"
 
 
-def _curve(curve: Curve, ends: Sequence[float], colour: str) -> str:
+def _draw_curve(curve: Curve, ends: Sequence[float], colour: str) -> str:
     left, top, width, height = _PLOT
 
     def points(values: Sequence[float]) -> list[str]:

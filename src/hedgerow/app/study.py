@@ -353,11 +353,11 @@ def serve(options: StudyOptions, words: Sequence[str], report: Report) -> None:
     last, is_over = newest_run(folder)
     # A run that is open has the roster with which it began.
     is_receiving = not (folder / study.ROSTER).is_file() or not (are_all_in or (last and not is_over))
-    late = [] if is_receiving else _late(folder, last)
+    late = [] if is_receiving else _list_late(folder, last)
     if late:
         note(f"Run {last} is over. Away at its end, and told of it now: {join_names(late)}.")
     is_resting = not late and (is_over or (last > 0 and _pause_file(folder, last).exists()))
-    with _page(options) if is_receiving or not is_resting else nullcontext() as page:
+    with _open_page(options) if is_receiving or not is_resting else nullcontext() as page:
         if is_receiving:
             with closing(study.StudyBook(folder)) as book:
                 _receive(book, page)
@@ -369,7 +369,7 @@ def serve(options: StudyOptions, words: Sequence[str], report: Report) -> None:
 
 
 @contextmanager
-def _page(options: StudyOptions) -> Iterator[Console | None]:
+def _open_page(options: StudyOptions) -> Iterator[Console | None]:
     """The page of the study, if one is wanted: from before the first run, with those that are over."""
     folder = options.folder
     if options.console is None:
@@ -545,7 +545,7 @@ def _carry_out(options: StudyOptions, number: int, report: Report, page: Console
         page.show_history(past_runs(folder, number), read_plan(str(plan)))
         page.show_plan(read_plan(str(plan)))
     try:
-        file = ModelFile(place / "model.json", None, _journal_file(folder, number), quiet=options.quiet)
+        file = ModelFile(place / "model.json", None, _name_journal(folder, number), quiet=options.quiet)
         coordinator = options.coordinator()
         report(*train_over_nodes(coordinator, read_plan(str(plan)), file, page), file.path)
         hand_out(coordinator, file.path, only_late=True)
@@ -562,11 +562,11 @@ def _carry_out(options: StudyOptions, number: int, report: Report, page: Console
 
 
 def _say_who_was_away(folder: Path, number: int) -> None:
-    if late := _late(folder, number):
+    if late := _list_late(folder, number):
         note(f"Not by {join_names(late)}: once they are back, `hedgerow study serve` gives it to them.")
 
 
-def _late(folder: Path, number: int) -> list[str]:
+def _list_late(folder: Path, number: int) -> list[str]:
     """The sites that have not taken the model of a run, if it has made one."""
     from hedgerow.app import coordinator
 
@@ -577,10 +577,10 @@ def _late(folder: Path, number: int) -> list[str]:
 def _pause_file(folder: Path, number: int) -> Path:
     from hedgerow.app import coordinator
 
-    return coordinator.pause_file(_journal_file(folder, number))
+    return coordinator.pause_file(_name_journal(folder, number))
 
 
-def _journal_file(folder: Path, number: int) -> Path:
+def _name_journal(folder: Path, number: int) -> Path:
     return run_folder(folder, number) / "model.json.journal"
 
 
@@ -597,7 +597,7 @@ def past_runs(folder: Path, before: int) -> list[PastRun]:
             model = Model.load(place / "model.json")
             plan, releases, remark = model.plan, model.ledger.releases[len(model.plan.prepared) :], ""
         elif state == "ended":
-            with closing(Journal(_journal_file(folder, number))) as journal:
+            with closing(Journal(_name_journal(folder, number))) as journal:
                 plan, releases, remark = read_plan(str(place / study.PLAN)), journal.entries(), "no model"
         else:
             continue
@@ -631,7 +631,7 @@ def run(options: StudyOptions, plan: str | None, report: Report) -> None:
         note(f"Send {plan} to all sites; each takes it up by `hedgerow join INVITATION --plan FILE ...`.")
     number = last + 1 if is_over or not last else last
     _pause_file(folder, number).unlink(missing_ok=True)
-    with _page(options) as page:
+    with _open_page(options) as page:
         _carry_out(options, number, report, page)
 
 
@@ -641,7 +641,7 @@ def pause(folder: Path) -> None:
     if not last or is_over:
         raise UsageError("study-no-run", code="study-no-run", what="run")
     _pause_file(folder, last).touch(mode=0o600)
-    while _is_carried_out(_journal_file(folder, last)):
+    while _is_carried_out(_name_journal(folder, last)):
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     if newest_run(folder)[1]:
         _pause_file(folder, last).unlink(missing_ok=True)
@@ -708,7 +708,7 @@ def abort(options: StudyOptions) -> tuple[bytes, list[str], int]:
     if not last or is_over:
         raise UsageError("study-no-run", code="study-no-run", what="run")
     plan = read_plan(str(run_folder(folder, last) / study.PLAN))
-    ended = end_run(options.coordinator(), plan, _journal_file(folder, last))
+    ended = end_run(options.coordinator(), plan, _name_journal(folder, last))
     study.write_private(run_folder(folder, last) / "ended", "")
     return ended
 

@@ -150,7 +150,7 @@ def survey_over_tables(
         # Before anything is spent: an earlier plan's account is another one, and somebody may have corrected it.
         new_file(str(folder / PLAN))
     places = adapt_sites(tables, options.adapters)
-    curves = _curves(options, {})
+    curves = _read_curves(options, {})
     if curves is None:
         schema, without = _read_declarations(options, column_names(next(iter(places.values()))))
     with status("Reading", quiet=options.quiet):
@@ -193,7 +193,7 @@ def survey_over_nodes(
     from hedgerow.app.coordinator import serve
 
     label, noise = _read_label(options), {"noise": options.noise or "distributed"}
-    asked = _curves(options, noise) or _ask_nodes(options, header, noise)
+    asked = _read_curves(options, noise) or _ask_nodes(options, header, noise)
     task = SurveyTask(asked)
 
     def conclude(outcome: Outcome, session: RunSession) -> Survey:
@@ -225,11 +225,11 @@ def _read_label(options: SurveyOptions) -> dict[str, Any] | None:
     return survey.read_numeric_label(read_text(str(options.schema)), options.label) if is_declared else None
 
 
-def _curves(options: SurveyOptions, noise: Mapping[str, str]) -> OpenTable | None:
+def _read_curves(options: SurveyOptions, noise: Mapping[str, str]) -> OpenTable | None:
     """The curves that are asked for instead of statistics; None where none are."""
     if options.survival is None:
         return None
-    return survey.ask_curves(read_text(options.survival), options.by, _privacy(options, noise))
+    return survey.ask_curves(read_text(options.survival), options.by, _draft_privacy(options, noise))
 
 
 def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, str]) -> OpenTable:
@@ -280,10 +280,10 @@ def _open_table(options: SurveyOptions, columns: Sequence[AskedColumn], noise: M
         raise UsageError(
             "unknown-name", code="survey-column", kind="column", name=options.label, known=join_names(names)
         )
-    return OpenTable.of(columns, options.label or "", _privacy(options, noise))
+    return OpenTable.of(columns, options.label or "", _draft_privacy(options, noise))
 
 
-def _privacy(options: SurveyOptions, noise: Mapping[str, str]) -> dict[str, object]:
+def _draft_privacy(options: SurveyOptions, noise: Mapping[str, str]) -> dict[str, object]:
     """The promise, as a plan's [privacy]."""
     unit = {} if options.unit is None else {"unit": options.unit, "max_rows_per_unit": options.max_rows_per_unit or 1}
     return {"epsilon": options.epsilon, "delta": options.delta, **noise, **unit}

@@ -95,14 +95,14 @@ class RunView:
         report = self.report
         if report is None:
             return {}
-        waiting = self._waiting(report)
+        waiting = self._describe_waiting(report)
         kind = report.task if report.task in (EVALUATION, SURVEY) else "run"
         if report.failure:
             phase, mood = f"Given up: {report.failure}", "bad"
         elif report.is_over:
             phase, mood = "Finished", "good"
         else:
-            phase, mood = _capital(PHASE_WORDS.get(report.phase, report.phase)), "waits" if waiting else "runs"
+            phase, mood = _capitalise(PHASE_WORDS.get(report.phase, report.phase)), "waits" if waiting else "runs"
             if waiting and report.phase not in (WAITING, RunState.GATHERING):
                 phase = f"Waiting for sites: {phase[:1].lower()}{phase[1:]}"
         has_promise = not math.isinf(report.epsilon_limit)
@@ -141,11 +141,11 @@ class RunView:
                 ["troubles", ", ".join(troubles) or "none"],
             ],
             "sites_text": ", ".join(f"{count} {state}" for state, count in tally.most_common()),
-            "sites": [_site(site) for site in report.sites],
+            "sites": [_describe_site(site) for site in report.sites],
             "events": in_words(self._events)[::-1],
         }
 
-    def _waiting(self, report: RunReport) -> str:
+    def _describe_waiting(self, report: RunReport) -> str:
         if report.is_over:
             return ""
         if self.awaited is not None:
@@ -157,7 +157,7 @@ class RunView:
         return f"Waiting for {join_names(missing)}{since}." if missing else "All sites are there."
 
 
-def _site(site: SiteReport) -> dict[str, Any]:
+def _describe_site(site: SiteReport) -> dict[str, Any]:
     mark, mood = _MARKS[SiteState(site.state)] if site.state in set(SiteState) else ("", "")
     counts = [site.rounds, site.dropouts, site.refusals]
     words = {"name": site.name, "mark": mark, "mood": mood, "state": site.state, "why": site.code}
@@ -183,10 +183,10 @@ def in_words(events: Iterable[EventReport]) -> list[dict[str, str]]:
 
 def sentence(said: str) -> str:
     """A remark as a sentence; nothing for nothing."""
-    return f"{_capital(said)}." if said else ""
+    return f"{_capitalise(said)}." if said else ""
 
 
-def _capital(said: str) -> str:
+def _capitalise(said: str) -> str:
     return said[:1].upper() + said[1:]
 
 

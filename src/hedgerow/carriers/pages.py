@@ -71,7 +71,7 @@ def describe_reply(name: str, data: bytes, envelope: Envelope, messages: Sequenc
             ("promise", "epsilon {:g} at delta {:g}, for all that the run publishes".format(*run.task.promise)),
             ("who sees totals", who_sees(plan.privacy.noise)),
         ]
-    return _page(f"File {name}, which leaves {envelope.site}", name, data, about, holds or ["Nothing."], _CANNOT)
+    return _render_page(f"File {name}, which leaves {envelope.site}", name, data, about, holds or ["Nothing."], _CANNOT)
 
 
 def describe_request(name: str, data: bytes, envelope: Envelope, site: str) -> str:
@@ -80,10 +80,12 @@ def describe_request(name: str, data: bytes, envelope: Envelope, site: str) -> s
     if envelope.kind is EnvelopeKind.GREETING:
         opens = f"{site}; it is signed, and not encrypted: it holds the plan, which all parties have"
     about = [("from", "the coordinator, whose key has signed it"), ("to", opens)]
-    return _page(f"File {name}, for {site}", name, data, about, [_REQUEST_HOLDS], _REQUEST_CANNOT)
+    return _render_page(f"File {name}, for {site}", name, data, about, [_REQUEST_HOLDS], _REQUEST_CANNOT)
 
 
-def _page(title: str, name: str, data: bytes, about: Sequence[tuple[str, str]], holds: list[str], cannot: str) -> str:
+def _render_page(
+    title: str, name: str, data: bytes, about: Sequence[tuple[str, str]], holds: list[str], cannot: str
+) -> str:
     facts = [
         *about,
         ("file", name),

@@ -172,13 +172,13 @@ class CarriedNode:
         keys = LinkKeys.agree(link.secret, link.hub_key, link.link, self._identity.public.name)
         messages = open_messages(request, keys.to_node)
         store.save(link)
-        answers, link.kept = self._work(messages, link, is_greeting=request.kind is EnvelopeKind.GREETING)
-        reply = self._envelope(EnvelopeKind.REPLY, request, derive_public_key(link.secret))
+        answers, link.kept = self._feed_session(messages, link, is_greeting=request.kind is EnvelopeKind.GREETING)
+        reply = self._make_envelope(EnvelopeKind.REPLY, request, derive_public_key(link.secret))
         link.reply = sign(seal_messages(reply, keys.to_hub, answers, entropy), self._identity.seed)
         store.save(link)
         return link.reply
 
-    def _work(self, messages: Sequence[bytes], link: _Link, *, is_greeting: bool) -> tuple[list[bytes], bytes]:
+    def _feed_session(self, messages: Sequence[bytes], link: _Link, *, is_greeting: bool) -> tuple[list[bytes], bytes]:
         """What the session answers, and what the next process needs of it."""
         hello = [encode(Hello(0))] if is_greeting else []
         with closing(NodeStore(self._folder)) as store, closing(BudgetBook(self._budget)) as book:
@@ -227,10 +227,10 @@ class CarriedNode:
 
     def _answer_lost(self, request: Envelope, latest: int) -> bytes:
         """Say that the link is lost, by the number of the last request that is known."""
-        lost = self._envelope(EnvelopeKind.LOST, request, bytes(KEY_BYTES))
+        lost = self._make_envelope(EnvelopeKind.LOST, request, bytes(KEY_BYTES))
         return sign(replace(lost, number=max(0, latest)), self._identity.seed)
 
-    def _envelope(self, kind: EnvelopeKind, request: Envelope, key: bytes) -> Envelope:
+    def _make_envelope(self, kind: EnvelopeKind, request: Envelope, key: bytes) -> Envelope:
         return Envelope(kind, self._identity.public.name, request.link, request.number, key, request.digest)
 
 
@@ -252,7 +252,7 @@ def check_site_file(path: Path) -> None:
     for table in filter(None, (options.data, options.held_out)):
         check_table(table, policy.data)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write = _teller(folder)
+    write = _make_teller(folder)
 
     def show(text: str, level: str = "") -> None:
         write(text, level)
@@ -296,12 +296,12 @@ def build_setup(
                 raise PolicyRefusal("rows-unchecked", why=why, what=what)
 
         return make_loader(
-            data, query, strict=policy.is_strict, tell=_teller(folder), own=policy.data, memory=folder, name=name,
+            data, query, strict=policy.is_strict, tell=_make_teller(folder), own=policy.data, memory=folder, name=name,
             more=limits, before=require_checked,
         )  # fmt: skip
 
     plan = None if options.plan is None else read_plan(options.plan)
-    return make_setup(options, keys, policy, plan, n_threads, read, _teller(folder))
+    return make_setup(options, keys, policy, plan, n_threads, read, _make_teller(folder))
 
 
 def answer_request(path: Path, request: bytes) -> bytes:
@@ -315,7 +315,7 @@ def answer_request(path: Path, request: bytes) -> bytes:
         return CarriedNode(*keys, setup, folder, budget).answer(request)
 
 
-def _teller(folder: Path) -> Tell:
+def _make_teller(folder: Path) -> Tell:
     """Writes lines for the owner into the node's own folder."""
     return lambda text, level="": _log(folder, f"{level} {text}".strip())
 

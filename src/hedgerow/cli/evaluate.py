@@ -115,7 +115,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     _check_federated(arguments)
     model = Model.load(arguments.model)
     out = check_can_write(arguments.out or arguments.model)
-    picture = _picture(arguments.plot, model)
+    picture = _draw_picture(arguments.plot, model)
     if arguments.roster is None:
         require_room(out, model)
         named = parse_sites(arguments.sites) if arguments.federated else {"site": arguments.data}
@@ -194,7 +194,7 @@ def _check_federated(arguments: argparse.Namespace) -> None:
         raise UsageError("usage-beside", option=arguments.data, other="--federated")
 
 
-def _picture(path: str | None, model: Model) -> Path | None:
+def _draw_picture(path: str | None, model: Model) -> Path | None:
     if path is None:
         return None
     if model.plan.label.kind.predicts != "probabilities":

@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> None:
         limit = f" of {number(data_set['max_epsilon'])}" if "max_epsilon" in data_set else ""
         print(f"{data_set['data_set']}: epsilon {number(data_set['epsilon'])}{limit} at delta {delta:g}")
         is_shared = len({run["site"] for run in data_set["runs"]}) > 1
-        print_facts([(f"run {run['run_id'][:12]}", _line(run, is_shared=is_shared)) for run in data_set["runs"]])
+        print_facts([(f"run {run['run_id'][:12]}", _format_run(run, is_shared=is_shared)) for run in data_set["runs"]])
     _say_invitations(asked, is_list=arguments.invitations)
     if any(line["status"] == RESERVED for data_set in content["data_sets"] for line in data_set["runs"]):
         note(
@@ -180,7 +180,7 @@ def _say_invitations(lines: list[InvitationLine], *, is_list: bool) -> None:
         print(f"  {line.count} x {line.kind}, epsilon {number(line.epsilon)}, {what}: {line.answer}, {span}")
 
 
-def _line(run: dict[str, Any], *, is_shared: bool) -> str:
+def _format_run(run: dict[str, Any], *, is_shared: bool) -> str:
     site = f"{run['site']}: " if is_shared and run["site"] else ""
     # A line of an earlier version has no date.
     begun = run["begun"][:10] or "?"

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report_interrupt()
     except BrokenPipeError:
         # Python flushes stdout again when it ends; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _stdout_descriptor())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _find_stdout())
         return BROKEN_PIPE
     except Exception as error:
         if _is_interruption(error):
@@ -139,12 +139,12 @@ def _run(arguments: list[str]) -> None:
 
         for name in namespace.plugins:
             load_plugin(name)
-    with _slow_imports_told(quiet=getattr(namespace, "quiet", False)):
+    with _tell_of_slow_imports(quiet=getattr(namespace, "quiet", False)):
         namespace.function(namespace)
 
 
 @contextmanager
-def _slow_imports_told(*, quiet: bool) -> Iterator[None]:
+def _tell_of_slow_imports(*, quiet: bool) -> Iterator[None]:
     """In a terminal, say after a second that the command is still being read from the disk, where it is."""
     here = threading.get_ident()
 
@@ -165,7 +165,7 @@ def _slow_imports_told(*, quiet: bool) -> Iterator[None]:
         timer.cancel()
 
 
-def _stdout_descriptor() -> int:
+def _find_stdout() -> int:
     try:
         return sys.stdout.fileno()
     except (OSError, ValueError):

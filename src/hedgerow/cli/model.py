@@ -141,7 +141,7 @@ def predict(arguments: argparse.Namespace) -> None:
     # Before anything is written: a table that is not there, or does not fit, leaves no header of predictions.
     table = adapt_table(arguments.data, arguments.adapter)
     records = read_own(table, model.plan, arguments.allow_loss, with_label=False)
-    chunks = _predictions(model, records, arguments, len(header))
+    chunks = _predict_chunks(model, records, arguments, len(header))
     if arguments.json and out is None:
         rows = [row if len(header) > 1 else row[0] for chunk in chunks for row in chunk]
         print_json({**PRIVATE_MARK, "columns": header, "predictions": rows})
@@ -159,7 +159,7 @@ def predict(arguments: argparse.Namespace) -> None:
         note(f"Wrote {n_rows:,} predictions to {out}. {PRIVATE}")
 
 
-def _predictions(
+def _predict_chunks(
     model: Model, chunks: Iterable[Records], arguments: argparse.Namespace, n_columns: int
 ) -> Iterator[Rows]:
     from hedgerow.models.model import MIN_TO_WARN, no_values_text

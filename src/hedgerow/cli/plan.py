@@ -212,9 +212,9 @@ def preset(arguments: argparse.Namespace) -> None:
     if arguments.plan is None:
         if arguments.out is not None:
             raise UsageError("usage-needs", option="--out", other="--plan")
-        print(_sections(preset), end="")
+        print(_word_sections(preset), end="")
         return
-    text = _header(preset) + plan_toml(apply_preset(preset, read_plan(arguments.plan)))
+    text = _word_header(preset) + plan_toml(apply_preset(preset, read_plan(arguments.plan)))
     if arguments.out is None:
         print(text, end="")
         return
@@ -223,18 +223,18 @@ def preset(arguments: argparse.Namespace) -> None:
     note(f"Wrote {out}. Now see what it costs: {format_command(f'hedgerow privacy {out}')}")
 
 
-def _header(preset: Preset) -> str:
+def _word_header(preset: Preset) -> str:
     source = wrap_text(preset.source, hanging=0, columns=100)
     return "".join(f"# {line.strip()}\n" for line in (f"{preset.title}.", *source.splitlines()))
 
 
-def _sections(preset: Preset) -> str:
+def _word_sections(preset: Preset) -> str:
     model: Mapping[str, Any] = preset.model
-    lines = [_header(preset), toml_section("model", model)]
+    lines = [_word_header(preset), toml_section("model", model)]
     if preset.trees_per_feature:
         kept = {name: value for name, value in model.items() if name != "n_trees"}
         count = f"# n_trees =   # FILL IN: {preset.trees_per_feature} times the number of features"
-        lines = [_header(preset), toml_section("model", kept), count + "\n"]
+        lines = [_word_header(preset), toml_section("model", kept), count + "\n"]
     if preset.section:
         lines += ["\n", toml_section(preset.section_name, preset.section)]
     privacy: dict[str, Any] = {"accountant": preset.accountant, **preset.privacy}

@@ -36,12 +36,12 @@ def run(arguments: argparse.Namespace) -> None:
     expected = forecast(plan)
     n_sites = arguments.sites or max(MIN_COHORT, plan.federation.min_sites)
     if arguments.json:
-        print_json(_content(plan, expected, n_sites))
+        print_json(_describe_cost(plan, expected, n_sites))
         return
     show_cost(plan, expected, n_sites)
 
 
-def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
+def _describe_cost(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
     from hedgerow.app.cost import compare_distributed_noise, model_facts, warnings
     from hedgerow.local.forecast import expect_singles
     from hedgerow.methods.registry import find_method

@@ -159,7 +159,7 @@ def confirm(arguments: argparse.Namespace) -> None:
     study.confirm(study.find_folder(arguments.study), arguments.words)
 
 
-def _options(arguments: argparse.Namespace) -> study.StudyOptions:
+def _read_options(arguments: argparse.Namespace) -> study.StudyOptions:
     from hedgerow.app import study
 
     return read_options(study.StudyOptions, arguments, folder=study.find_folder(arguments.study))
@@ -169,14 +169,14 @@ def serve(arguments: argparse.Namespace) -> None:
     """Wait for all parties, have their words compared, send the roster, and carry out the first run."""
     from hedgerow.app import study
 
-    study.serve(_options(arguments), arguments.confirm, _report(arguments))
+    study.serve(_read_options(arguments), arguments.confirm, _report(arguments))
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Go on with the newest run, or begin another one."""
     from hedgerow.app import study
 
-    study.run(_options(arguments), arguments.plan, _report(arguments))
+    study.run(_read_options(arguments), arguments.plan, _report(arguments))
 
 
 def _report(arguments: argparse.Namespace) -> study.Report:
@@ -205,7 +205,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
         show(found, sites, place, None, is_seeded=arguments.seed is not None, as_json=arguments.json)
 
     noise, by = arguments.noise or "", arguments.by
-    study.evaluate(_options(arguments), arguments.epsilon, arguments.run, noise, by, report)
+    study.evaluate(_read_options(arguments), arguments.epsilon, arguments.run, noise, by, report)
 
 
 def survey(arguments: argparse.Namespace) -> None:
@@ -219,7 +219,7 @@ def survey(arguments: argparse.Namespace) -> None:
     from hedgerow.cli.survey import show as show_survey
     from hedgerow.study import PLAN
 
-    options = _options(arguments)
+    options = _read_options(arguments)
     study.require_roster(options.folder)
     place = options.folder / PLAN
     plan, party = read_plan(str(place)), options.coordinator()
@@ -245,7 +245,7 @@ def abort(arguments: argparse.Namespace) -> None:
     from hedgerow.app import study
     from hedgerow.cli.coordinator import print_end
 
-    print_end(*study.abort(_options(arguments)), as_json=arguments.json)
+    print_end(*study.abort(_read_options(arguments)), as_json=arguments.json)
 
 
 def show(arguments: argparse.Namespace) -> None:
@@ -353,7 +353,7 @@ class _Scene:
         """A command that ends; returns what it printed. Raises EnvironmentFault "demo-command" where it fails."""
         if shows:
             note(f"$ hedgerow {shlex.join(words)}")
-        done = subprocess.run(self._command(words), cwd=self._folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(self._type_command(words), cwd=self._folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise EnvironmentFault("demo-command", command=shlex.join(words), said=done.stderr[-2000:])
         return done.stdout
@@ -363,7 +363,7 @@ class _Scene:
         note(f"$ hedgerow {shlex.join(words)} &")
         log = self._stack.enter_context((self._folder / f"{name}.log").open("wb"))
         process = subprocess.Popen(
-            self._command(words), cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            self._type_command(words), cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
         self._staying[name] = process
         self._stack.callback(self._end, process)
@@ -375,7 +375,7 @@ class _Scene:
         process.wait()
 
     @staticmethod
-    def _command(words: tuple[str, ...]) -> list[str]:
+    def _type_command(words: tuple[str, ...]) -> list[str]:
         return [sys.executable, "-m", "hedgerow", *words]
 
     def wait_for(self, name: str, pattern: str) -> str:

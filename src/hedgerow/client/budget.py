@@ -147,7 +147,7 @@ class BudgetBook:
         )
         return [
             BudgetLine(
-                run_id, site, state, name, plan, digest, unit, status, _read(events, _scope(run_id, site)), begun
+                run_id, site, state, name, plan, digest, unit, status, _read(events, _name_scope(run_id, site)), begun
             )
             for run_id, site, state, name, plan, digest, unit, status, events, begun in rows
         ]
@@ -299,7 +299,7 @@ class BudgetBook:
             if line.run_id == run_id.hex() and (line.site == self._site or not line.site):
                 if line.status == RESERVED:
                     # A node that has lost its database does not know what the run was for; the book does.
-                    wanted = scope_events(events, _scope(line.run_id, line.site))
+                    wanted = scope_events(events, _name_scope(line.run_id, line.site))
                     if line.plan_digest != plan.digest or list(line.events) != wanted:
                         raise PolicyRefusal("run-of-another-task")
                     return False
@@ -309,7 +309,7 @@ class BudgetBook:
                 raise PolicyRefusal("policy-unit-of-earlier-runs", unit=plan.privacy.unit, earlier=line.unit)
         epsilon, delta = limit
         before = [event for line in lines for event in line.events]
-        total = compose_epsilon((*before, *scope_events(events, _scope(run_id.hex(), self._site))), delta)
+        total = compose_epsilon((*before, *scope_events(events, _name_scope(run_id.hex(), self._site))), delta)
         if total > epsilon:
             raise PolicyRefusal(
                 "policy-over-budget",
@@ -508,7 +508,7 @@ class PeerBook:
             self._database = None
 
 
-def _scope(run_id: str, site: str) -> str:
+def _name_scope(run_id: str, site: str) -> str:
     """A filter lets each node spend its budget once in a run; two nodes in one run have two filters."""
     return f"{run_id}/{site}" if site else run_id
 

@@ -552,7 +552,7 @@ class NodeRun:
         kind = content[4] if len(content) > 4 else 0
         if kind == Kind.READY_LIST:
             ready = enrolment.finish(self._context, content).state
-            origin = self._origin_in(ready.view)
+            origin = self._find_origin(ready.view)
             self._book.note_epoch(self.run_id, ready.view.digest)
             self.participant, self.enrolment = ready, None
             self._store.save(self.run_id, NodeStep(participant=self.participant, origin=origin))
@@ -603,7 +603,7 @@ class NodeRun:
         policy.require(view.parameters, min(of.n_nodes for of in view.by_node.values()))
         if self.origin is not None and self.origin[0] != view.digest:
             raise RemoteProtocolError("structure-seed")
-        origin = self._origin_in(view)
+        origin = self._find_origin(view)
         self._store.save(self.run_id, NodeStep(origin=origin))
         self._take_origin(origin)
 
@@ -626,7 +626,7 @@ class NodeRun:
         """Whether the nonces of a set-up draw anything: the trees' seed, where there is none yet, or a sparse graph."""
         return (self.plan.has_joint_structure and self.origin is None) or parameters.wishes.is_sparse
 
-    def _origin_in(self, view: EpochView) -> tuple[bytes, int] | None:
+    def _find_origin(self, view: EpochView) -> tuple[bytes, int] | None:
         """What an epoch says about the seed of the trees, where that is news; `_take_origin` when it is on the disk.
 
         Raises:
@@ -668,7 +668,7 @@ class NodeRun:
             raise refuse(Code.SLOT_REUSED, "Its spec was answered, and comes with new releases.", "coordinator")
         return self._record_step(step, NodeStep(releases=fresh, spent=(request.round, cost), masked=cohort))
 
-    def _parts(self) -> tuple[tuple[int, ...], ...]:
+    def _divide_roster(self) -> tuple[tuple[int, ...], ...]:
         """The nodes of the roster, by their groups in the next round."""
         roster = self._setup.roster
         return split_members(roster, range(len(roster.sites)), self.replica.n_groups, self.replica.drawing)
@@ -691,7 +691,7 @@ class NodeRun:
         if not self.replica.n_groups or drawing in self._grouped_by:
             return
         own = roster.find_node(self._setup.identity.public)
-        part = next(part for part in self._parts() if own in part)
+        part = next(part for part in self._divide_roster() if own in part)
         members = digest("group-members", *sorted(roster.sites[node].key for node in part))
         is_exact = noise_mode(self.plan) is NoiseMode.SERVER
         # By its number: after its state was lost a node may be told of another seed, which would draw others.
@@ -856,7 +856,7 @@ class NodeRun:
         if query is not None and not self._holds_answer():
             self.node.finish(query)
         self._look()
-        parts = self._parts()
+        parts = self._divide_roster()
         self.replica.feed(release)
         self._vector = None
         found = self._lineup.take(release, parts) if self.replica.n_groups else []
@@ -897,7 +897,7 @@ class NodeRun:
         Whose vectors were in a sum is not known here, nor how many shares of noise: more of it is allowed for, and
         totals of rounds are not compared.
         """
-        groups, mode = self._parts(), noise_mode(self.plan)
+        groups, mode = self._divide_roster(), noise_mode(self.plan)
         noise = noise_of(query, 1 if mode is NoiseMode.DISTRIBUTED else None, is_local=mode is NoiseMode.LOCAL)
         for number, row in enumerate(self.replica.read_sums(release)):
             if len(groups) > 1 and not row.any():

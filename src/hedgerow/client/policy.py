@@ -39,7 +39,7 @@ be known: an owner who agrees to either says so.
 
 
 @allows({"type": "array", "items": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}, "uniqueItems": True})
-def _plan_digests(value: object, path: str) -> tuple[str, ...]:
+def _read_plan_digests(value: object, path: str) -> tuple[str, ...]:
     """A list of distinct digests of plans, 64 hexadecimal digits each."""
     digests = tuple(digest.lower() for digest in distinct_texts(value, path))
     for digest in digests:
@@ -98,7 +98,7 @@ class Policy:
     features: tuple[str, ...] = define_field(distinct_texts, ())
     labels: tuple[str, ...] = define_field(distinct_texts, ())
     query_kinds: tuple[str, ...] = define_field(distinct_texts, ())
-    plans: tuple[str, ...] = define_field(_plan_digests, ())
+    plans: tuple[str, ...] = define_field(_read_plan_digests, ())
     noise: tuple[str, ...] = define_field(some_of(*NOISE), ())
     evaluation_noise: tuple[str, ...] = define_field(some_of(*NOISE), ())
     site_figures: bool = define_field(boolean, False)
@@ -138,7 +138,7 @@ class Policy:
 
     def shows_figures(self, query: SiteQuery) -> bool:
         """Whether this site's own figures may be told, with its noise; else it has an empty part in the sums."""
-        return self.site_figures and not _beyond([query.purpose.kind], self.query_kinds)
+        return self.site_figures and not _list_beyond([query.purpose.kind], self.query_kinds)
 
     @property
     def secure_sums(self) -> NodePolicy:
@@ -205,10 +205,10 @@ class Policy:
             epsilon: what the run may cost; None for the plan's, other for the evaluation of the plan's model.
             evaluation_noise: who adds the noise to such an evaluation; None for training.
         """
-        beyond = _beyond(plan.feature_names, self.features)
+        beyond = _list_beyond(plan.feature_names, self.features)
         if beyond:
             raise PolicyRefusal("policy", code="policy-feature", asked=f"the column {beyond[0]!r}, which the plan uses")
-        beyond = _beyond(plan.label.columns, self.labels)
+        beyond = _list_beyond(plan.label.columns, self.labels)
         if beyond:
             raise PolicyRefusal("policy", code="policy-label", asked=f"predictions of {beyond[0]!r}")
         if evaluation_noise is not None and evaluation_noise not in self.noise_of_evaluations:
@@ -252,7 +252,7 @@ class Policy:
     def _require_kind(self, query: Query) -> None:
         kind = query.purpose.kind
         # Of figures by site that are not allowed it answers nothing, and need not stay away.
-        if not isinstance(query, SiteQuery) and _beyond([kind], self.query_kinds):
+        if not isinstance(query, SiteQuery) and _list_beyond([kind], self.query_kinds):
             raise PolicyRefusal("policy", code="policy-query-kind", asked=f"queries of the kind {kind}")
 
 
@@ -286,6 +286,6 @@ def noise_refusal(what: str, noise: str, line: str) -> PolicyRefusal:
     return PolicyRefusal("policy-noise", what=what, noise=noise, line=line)
 
 
-def _beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
+def _list_beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
     """What is wanted and not allowed; an empty list of what is allowed allows everything."""
     return [name for name in wanted if allowed and name not in allowed]

@@ -279,7 +279,7 @@ class NodeStore:
             ("insert or replace into run values (?, ?, ?, ?, ?, null)", values),
             ("insert or replace into steps values (?, 0, null, ?)", (run_id, barred)),
             ("delete from arrivals where run_id = ?", (run_id,)),
-            *([_spending_lost(run_id)] if is_lost else []),
+            *([_charge_lost(run_id)] if is_lost else []),
         )
         self._barred = barred
         return cast(StoredRun, self.load())
@@ -325,7 +325,7 @@ class NodeStore:
 
     def lose_spending(self, run_id: bytes) -> None:
         """What a run has cost is not known here any more: all of it will be charged."""
-        self.database.write(_spending_lost(run_id))
+        self.database.write(_charge_lost(run_id))
 
     def run_ids(self, status: str | None = None) -> list[bytes]:
         """All runs that this node has ever been in, or those of one status; one that it is joining is of that only."""
@@ -382,7 +382,7 @@ class NodeStore:
         participant, counter = step.participant, self._counter
         if participant is not None:
             # From the key in the counter: a step that the counter did not reach is written again under the same key.
-            counter = self._next_counter(run_id, step, participant.sequence)
+            counter = self._make_counter(run_id, step, participant.sequence)
             statements += self._write_participant(run_id, participant, counter)
         if statements:
             self.database.write(*statements)
@@ -390,7 +390,7 @@ class NodeStore:
             self._epoch, self._purposes = participant.view.digest, participant.purposes
             self._write_counter(counter)
 
-    def _next_counter(self, run_id: bytes, step: NodeStep, sequence: int) -> Counter:
+    def _make_counter(self, run_id: bytes, step: NodeStep, sequence: int) -> Counter:
         """What the counter is to say after a step that changed the participant."""
         known = self._counter
         masked = known.masked if step.spent is None else max(known.masked, step.spent[0])
@@ -398,7 +398,7 @@ class NodeStore:
         # over, whether or not this node was asked to help to open its sum.
         over = [known.answered, *(number for number, _ in step.releases)]
         over += [] if step.answered is None else [step.answered]
-        return Counter(run_id.hex(), known.attempt, sequence, max(over), masked, _following(known.key))
+        return Counter(run_id.hex(), known.attempt, sequence, max(over), masked, _advance_key(known.key))
 
     def _write_participant(self, run_id: bytes, participant: Participant, counter: Counter) -> list[Statement]:
         """What writes a participant's step under its key, the last round barred, and its epoch if that is not here."""
@@ -481,7 +481,7 @@ class NodeStore:
             fault = mistake.with_traceback(None)
             fault.__cause__ = fault.__context__ = None
             # With the steps that were lost went what their rounds have cost.
-            self.database.write(_spending_lost(run_id))
+            self.database.write(_charge_lost(run_id))
             # One of the two files was lost or is too old, and what the other tells of may have been opened since.
             last = self._counter.last_barred if self.knows(run_id) else -1
             self._barred = max(self._barred, last, *(number for number, _ in masked))
@@ -514,7 +514,7 @@ class NodeStore:
         if epoch is None or state is None:
             return None, ""
         purposes = [row[0] for row in self.database.rows("select purpose from purposes where run_id = ?", (run_id,))]
-        key = self._counter.key if step == counted else _following(self._counter.key)
+        key = self._counter.key if step == counted else _advance_key(self._counter.key)
         opened = decrypt_state(bytes.fromhex(key), state, run_id, step[1])
         participant = Participant.restore_parts(epoch, opened, purposes, step[1])
         self._epoch, self._purposes = participant.view.digest, participant.purposes
@@ -531,11 +531,11 @@ class NodeStore:
         self._counter = counter
 
 
-def _spending_lost(run_id: bytes) -> Statement:
+def _charge_lost(run_id: bytes) -> Statement:
     return "insert or ignore into spent values (?, ?, 'null')", (run_id, _LOST_ROUND)
 
 
-def _following(key: str) -> str:
+def _advance_key(key: str) -> str:
     return next_state_key(bytes.fromhex(key)).hex()
 
 
@@ -649,16 +649,16 @@ class OwnerDesk:
 
     def pending(self) -> Question | None:
         """What the node waits to be told, the newest question alone; None for nothing."""
-        return self._question("id not in (select id from answers)")
+        return self._read_question("id not in (select id from answers)")
 
     def find_denied_roster(self) -> Question | None:
         """The newest question, if it is about a roster that was denied; None otherwise.
 
         A run that was denied is over, and the next one asks anew; a roster stays, and so may a no by mistake.
         """
-        return self._question(f"kind = '{ROSTER}' and id in (select id from answers where not is_approved)")
+        return self._read_question(f"kind = '{ROSTER}' and id in (select id from answers where not is_approved)")
 
-    def _question(self, where: str) -> Question | None:
+    def _read_question(self, where: str) -> Question | None:
         database = self._open()
         if database is None:
             return None

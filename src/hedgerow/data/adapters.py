@@ -54,7 +54,7 @@ _EVERY_COLUMN = ""
 
 
 @fields.allows({"type": "string"})
-def _encoding(value: Any, path: str) -> str:
+def _read_encoding(value: Any, path: str) -> str:
     """An encoding that CSV files may be declared in."""
     try:
         parse_declaration(f"encoding={fields.text(value, path)}")
@@ -76,7 +76,7 @@ def _require_table(value: Any, path: str, expected: str) -> Mapping[str, Any]:
 
 
 @fields.allows(_by_column(fields.allowed_by(fields.text)))
-def _renames(value: Any, path: str) -> tuple[tuple[str, str], ...]:
+def _read_renames(value: Any, path: str) -> tuple[tuple[str, str], ...]:
     found = _require_table(value, path, 'a table such as {age_years = "age"}')
     names = tuple((name, fields.text(new, f"{path}.{name}")) for name, new in found.items())
     if len({new for _, new in names}) < len(names):
@@ -99,20 +99,20 @@ def _recodes(value: Any, path: str) -> tuple[tuple[str, tuple[tuple[str, str], .
 @fields.allows(
     {"anyOf": [fields.allowed_by(fields.distinct_texts), _by_column(fields.allowed_by(fields.distinct_texts))]}
 )
-def _missing(value: Any, path: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _read_missing(value: Any, path: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if not isinstance(value, Mapping):
         return ((_EVERY_COLUMN, fields.distinct_texts(value, path)),)
     return tuple((column, fields.distinct_texts(texts, f"{path}.{column}")) for column, texts in value.items())
 
 
 @fields.allows(_by_column(fields.allowed_by(fields.date_format)))
-def _dates(value: Any, path: str) -> tuple[tuple[str, str], ...]:
+def _read_dates(value: Any, path: str) -> tuple[tuple[str, str], ...]:
     found = _require_table(value, path, 'a table of formats, such as {admitted = "%d.%m.%Y"}')
     return tuple((column, fields.date_format(layout, f"{path}.{column}")) for column, layout in found.items())
 
 
 @fields.allows(_by_column({"anyOf": [{"type": "number"}, {"enum": list(UNITS)}]}))
-def _scales(value: Any, path: str) -> tuple[tuple[str, tuple[float, float]], ...]:
+def _read_scales(value: Any, path: str) -> tuple[tuple[str, tuple[float, float]], ...]:
     found = []
     for column, factor in _require_table(value, path, 'a table of factors, such as {age = "days to years"}').items():
         is_number = isinstance(factor, int | float) and not isinstance(factor, bool)
@@ -139,12 +139,12 @@ class Adapter:
 
     separator: str = fields.define_field(fields.one_of(*SEPARATORS), "")
     decimal: str = fields.define_field(fields.one_of(*DECIMALS), "")
-    encoding: str = fields.define_field(_encoding, "")
-    missing: tuple[tuple[str, tuple[str, ...]], ...] = fields.define_field(_missing, ())
-    rename: tuple[tuple[str, str], ...] = fields.define_field(_renames, ())
+    encoding: str = fields.define_field(_read_encoding, "")
+    missing: tuple[tuple[str, tuple[str, ...]], ...] = fields.define_field(_read_missing, ())
+    rename: tuple[tuple[str, str], ...] = fields.define_field(_read_renames, ())
     recode: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = fields.define_field(_recodes, ())
-    date: tuple[tuple[str, str], ...] = fields.define_field(_dates, ())
-    scale: tuple[tuple[str, tuple[float, float]], ...] = fields.define_field(_scales, ())
+    date: tuple[tuple[str, str], ...] = fields.define_field(_read_dates, ())
+    scale: tuple[tuple[str, tuple[float, float]], ...] = fields.define_field(_read_scales, ())
 
     @property
     def columns(self) -> set[str]:

@@ -48,7 +48,7 @@ def collect(table: Any) -> Any:
         return known.collect(backend="pyarrow").to_native() if isinstance(known, narwhals.LazyFrame) else table
     except Exception as fault:  # whatever a library raises
         require_distinct_names(list(getattr(table, "columns", ())))
-        raise _unread("the table", "", fault) from fault
+        raise _refuse_column("the table", "", fault) from fault
 
 
 def as_columns(table: Any) -> Mapping[str, Any]:
@@ -79,10 +79,10 @@ def to_arrow(column: Any, source: str, name: str) -> Any:
     try:
         return _plain(column)
     except Exception as fault:  # whatever a library raises
-        raise _unread(source, name, fault, getattr(column, "dtype", None)) from fault
+        raise _refuse_column(source, name, fault, getattr(column, "dtype", None)) from fault
 
 
-def _unread(source: str, name: str, fault: Exception, kind: Any = None) -> DataError:
+def _refuse_column(source: str, name: str, fault: Exception, kind: Any = None) -> DataError:
     said = str(fault) if kind is None else f"{kind}: {fault}"
     return DataError("data-column-type", source=source, column=name, found=" ".join(said.split())[:_MAX_FAULT])
 

@@ -167,7 +167,7 @@ def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.floa
     found, undecodable, bad = read(typed, place.has_decimal_commas)
 
     def error_at(index: int) -> DataError:
-        return _cell_error(place, index, typed, _not_a_number)
+        return _refuse_cell(place, index, typed, _not_a_number)
 
     unfit(undecodable, "data-encoding", error_at)
     unfit(bad & ~undecodable, "data-wrong-type", error_at)
@@ -187,16 +187,16 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
     if layout is not None and isinstance(typed, list):
         # Cell by cell: a database gives dates as such beside text.
         typed = [_reformat_date(cell, layout) if isinstance(cell, str | bytes) else cell for cell in typed]
-    texts = _texts(typed, place)
+    texts = _read_texts(typed, place)
     distinct, is_absent = texts.distinct, texts.is_missing
     if layout is not None and isinstance(typed, pa.Array) and not is_moment(typed.type):
-        distinct = _rewritten(distinct, layout)
+        distinct = _rewrite_dates(distinct, layout)
     found, is_read = _parse_days(distinct)
 
     def error_at(index: int) -> DataError:
         wanted = "ISO 8601, such as 2020-01-31" if layout is None else layout
         return DataError(
-            "data-not-a-date", place=place.at(index), value=quote_cell(_value_at(typed, index)), wanted=wanted
+            "data-not-a-date", place=place.at(index), value=quote_cell(_read_value(typed, index)), wanted=wanted
         )
 
     _report_unreadable(texts, place, unfit)
@@ -215,9 +215,9 @@ def kinds(column: Any, place: Place) -> NDArray[np.int8]:
     typed = to_arrow(column, place.source, place.column)
     if isinstance(typed, pa.Array) and (pa.types.is_integer(typed.type) or pa.types.is_floating(typed.type)):
         return np.where(np.isnan(_as_floats(typed)), ABSENT, NUMBER).astype(np.int8)
-    texts = _texts(typed, place)
+    texts = _read_texts(typed, place)
     own = np.where(_parse_days(texts.distinct)[1], DATE, TEXT)
-    own[_flags(pc.is_in(pc.utf8_lower(texts.distinct), value_set=pa.array(_TRUTHS)))] = TRUTH
+    own[_to_flags(pc.is_in(pc.utf8_lower(texts.distinct), value_set=pa.array(_TRUTHS)))] = TRUTH
     own[texts.is_missing | texts.unreadable] = ABSENT
     found = own.astype(np.int8)[texts.codes]
     is_written = isinstance(typed, pa.Array) and is_text(typed.type)
@@ -232,7 +232,7 @@ def category_indices(column: Any, categories: Sequence[str], place: Place, unfit
     Values match as the plan writes them (`as_text`): 3, 3.0 and "3.0" all match "3". Where the plan lists no "true" or
     "false", they match "1" and "0", and the other way round.
     """
-    texts = _texts(column, place)
+    texts = _read_texts(column, place)
     table = _match_categories(texts.distinct, categories)
     _report_unreadable(texts, place, unfit)
     indices: NDArray[np.int32] = table[texts.codes]
@@ -244,8 +244,8 @@ def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = ref
 
     A value's bucket depends on that value and the number of buckets alone, so there is no list to be read off the data.
     """
-    texts = _texts(column, place)
-    canonical = _canonical(texts.distinct).to_pylist()
+    texts = _read_texts(column, place)
+    canonical = _write_canonically(texts.distinct).to_pylist()
     buckets = [
         MISSING_CATEGORY if absent or text is None else hash_to_bucket(text, n_buckets)
         for text, absent in zip(canonical, texts.is_missing.tolist(), strict=True)
@@ -266,11 +266,11 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
     identifier goes to `unfit`, and so does a float of 2^53 or more, which stands for several whole numbers. Text beyond
     64 characters is replaced by its SHA-256: the room that each row takes must not depend on the longest one.
     """
-    texts = _texts(column, place)
+    texts = _read_texts(column, place)
 
     def error_at(index: int) -> DataError:
         if texts.ambiguous[texts.codes[index]]:
-            value = quote_cell(_value_at(texts.typed, index))
+            value = quote_cell(_read_value(texts.typed, index))
             return DataError("data-unit-ambiguous", place=place.at(index), value=value)
         return DataError("data-unit-missing", place=place.at(index))
 
@@ -278,7 +278,7 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
     unfit(((texts.is_missing | texts.ambiguous) & ~texts.unreadable)[texts.codes], "data-unit-missing", error_at)
     distinct = [
         hashlib.sha256(text.encode()).hexdigest() if text is not None and len(text) > _MAX_IDENTIFIER else text or ""
-        for text in _canonical(texts.distinct).to_pylist()
+        for text in _write_canonically(texts.distinct).to_pylist()
     ]
     return np.array(distinct or [""], dtype=np.str_)[texts.codes] if len(texts.codes) else np.empty(0, dtype=np.str_)
 
@@ -291,10 +291,10 @@ def read_texts(column: Any, place: Place) -> list[str | None]:
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    texts = _texts(column, place)
+    texts = _read_texts(column, place)
     found: list[str | None] = texts.distinct.take(pa.array(texts.codes)).to_pylist()
     for index in np.flatnonzero(texts.unreadable[texts.codes]).tolist():
-        found[index] = str(_value_at(texts.typed, index))
+        found[index] = str(_read_value(texts.typed, index))
     return found
 
 
@@ -306,9 +306,9 @@ def encode_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    texts = _texts(column, place)
+    texts = _read_texts(column, place)
     has_none = texts.is_missing | texts.unreadable
-    canonical = _canonical(texts.distinct).to_pylist()
+    canonical = _write_canonically(texts.distinct).to_pylist()
     numbers_of: dict[str, int] = {}
     table = [
         -1 if absent or text is None else numbers_of.setdefault(text, len(numbers_of))
@@ -319,9 +319,9 @@ def encode_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]
 
 def distinct_texts(column: Any, place: Place) -> Any:
     """The distinct values that are not missing, as canonical text, in an Arrow array."""
-    texts = _texts(column, place)
+    texts = _read_texts(column, place)
     _report_unreadable(texts, place, refuse)
-    canonical = _canonical(texts.distinct)
+    canonical = _write_canonically(texts.distinct)
     return pc.unique(canonical.filter(pc.invert(_is_missing(canonical))))
 
 
@@ -336,11 +336,11 @@ def replace_texts(column: Any, targets: Mapping[str, str | None], place: Place) 
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    texts = _texts(column, place)
+    texts = _read_texts(column, place)
     typed: Any = texts.typed
     written, keys = pc.fill_null(texts.distinct, ""), pc.utf8_trim_whitespace(pa.array(targets, pa.string()))
     exact = pc.index_in(written, value_set=keys)
-    otherwise = pc.index_in(_canonical(written), value_set=_canonical(keys))
+    otherwise = pc.index_in(_write_canonically(written), value_set=_write_canonically(keys))
     found = np.array([*pc.fill_null(pc.coalesce(exact, otherwise), -1).to_pylist(), -1], dtype=np.intp)
     found[:-1][texts.unreadable] = -1
     at, values = found[texts.codes], [*targets.values(), None]
@@ -352,7 +352,7 @@ def replace_texts(column: Any, targets: Mapping[str, str | None], place: Place) 
             return pc.if_else(pa.array(at >= 0), new.take(pa.array(at % len(values))), typed)
         if all(value is None for value in values):
             return pc.if_else(pa.array(at >= 0), pa.scalar(None, typed.type), typed)
-    cells = _cells(column, typed)
+    cells = _list_cells(column, typed)
     return [cell if index < 0 else values[index] for cell, index in zip(cells, at.tolist(), strict=True)]
 
 
@@ -370,8 +370,8 @@ def parse_dates(column: Any, layout: str, place: Place) -> Any:
     typed = to_arrow(column, place.source, place.column)
     if isinstance(typed, pa.Array) and is_moment(typed.type):
         return column
-    texts = _texts(typed, place)
-    missing, iso = texts.is_missing, _rewritten(texts.distinct, layout)
+    texts = _read_texts(typed, place)
+    missing, iso = texts.is_missing, _rewrite_dates(texts.distinct, layout)
     is_date = _parse_days(iso)[1]
     table = [
         None if absent else datetime.datetime.fromisoformat(own) if is_read else f"{text} (not {layout})"
@@ -379,7 +379,7 @@ def parse_dates(column: Any, layout: str, place: Place) -> Any:
             texts.distinct.to_pylist(), iso.to_pylist(), missing.tolist(), is_date.tolist(), strict=True
         )
     ]
-    cells = _cells(column, typed)
+    cells = _list_cells(column, typed)
     is_kept = [
         is_bad or isinstance(cell, datetime.date)
         for cell, is_bad in zip(cells, texts.unreadable[texts.codes].tolist(), strict=True)
@@ -404,11 +404,11 @@ def scale_numbers(column: Any, factor: float, offset: float, place: Place) -> An
         found = numbers(column, place, unfit) * factor + offset
     if not bad.any():
         return pa.array(found, from_pandas=True)
-    cells = _cells(column, to_arrow(column, place.source, place.column))
+    cells = _list_cells(column, to_arrow(column, place.source, place.column))
     return [cell if is_bad else own for cell, is_bad, own in zip(cells, bad.tolist(), found.tolist(), strict=True)]
 
 
-def _cells(column: Any, typed: Any) -> Sequence[Any]:
+def _list_cells(column: Any, typed: Any) -> Sequence[Any]:
     """The plain value of each cell of a column; the text of a date or time that Python has no value for.
 
     Args:
@@ -424,31 +424,31 @@ def _cells(column: Any, typed: Any) -> Sequence[Any]:
     try:
         return list(typed.to_pylist())
     except (OverflowError, ValueError):
-        return [_cell(typed, index) for index in range(len(typed))]
+        return [_read_cell(typed, index) for index in range(len(typed))]
 
 
-def _cell(typed: Any, index: int) -> object:
+def _read_cell(typed: Any, index: int) -> object:
     try:
         return typed[index].as_py()
     except (OverflowError, ValueError):
-        return _value_at(typed, index)
+        return _read_value(typed, index)
 
 
 def value_at(column: Any, index: int) -> object:
     """One cell's plain value, for the message of an error."""
-    return _value_at(to_arrow(column, "", ""), index)
+    return _read_value(to_arrow(column, "", ""), index)
 
 
 def _report_unreadable(texts: _Texts, place: Place, unfit: Unfit) -> None:
     code = "data-encoding" if isinstance(texts.typed, pa.Array) else "data-wrong-type"
     rows = texts.unreadable[texts.codes]
-    unfit(rows, code, lambda index: _cell_error(place, index, texts.typed, _not_a_kind))
+    unfit(rows, code, lambda index: _refuse_cell(place, index, texts.typed, _not_a_kind))
 
 
 # Cells --------------------------------------------------------------------------------------------------------------
 
 
-def _value_at(typed: Any, index: int) -> object:
+def _read_value(typed: Any, index: int) -> object:
     if not isinstance(typed, pa.Array):
         value: object = typed[index]
         return value
@@ -462,14 +462,14 @@ def _value_at(typed: Any, index: int) -> object:
     return value
 
 
-def _cell_error(place: Place, index: int, typed: Any, otherwise: Callable[[str, object], DataError]) -> DataError:
+def _refuse_cell(place: Place, index: int, typed: Any, otherwise: Callable[[str, object], DataError]) -> DataError:
     """That the cell's bytes are not UTF-8, or what the caller says of its value."""
     value = typed[index]
     if isinstance(typed, pa.Array):
         value = typed.slice(index, 1).cast(pa.large_binary())[0].as_py()
     if isinstance(value, bytes) and _decode_cell(value) is _UNREADABLE:
         return DataError("data-encoding", source=place.source, where=f"data row {place.first_row + index}")
-    return otherwise(place.at(index), _value_at(typed, index))
+    return otherwise(place.at(index), _read_value(typed, index))
 
 
 def _not_a_number(place: str, value: object) -> DataError:
@@ -481,7 +481,7 @@ def _not_a_kind(place: str, value: object) -> DataError:
     return DataError("data-cell-type", place=place, value=quote_cell(value), type=type(value).__name__)
 
 
-def _flags(array: Any) -> Flags:
+def _to_flags(array: Any) -> Flags:
     return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
@@ -531,9 +531,9 @@ def _parse_numbers(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
     found = _as_floats(pc.if_else(is_sure, distinct, pa.scalar(None, pa.string())))
     # As a typed column has it: pandas makes texts of a column of true and false with one other cell.
     truth = pc.fill_null(pc.index_in(pc.utf8_lower(distinct), value_set=pa.array(_TRUTHS), skip_nulls=True), -1)
-    found = np.where(_flags(pc.greater_equal(truth, 0)), truth.to_numpy(), found)
-    bad = ~_flags(pc.or_(is_sure, pc.greater_equal(truth, 0)))
-    perhaps = bad & _flags(pc.fill_null(pc.match_substring_regex(distinct, _PERHAPS_NUMBER), False))
+    found = np.where(_to_flags(pc.greater_equal(truth, 0)), truth.to_numpy(), found)
+    bad = ~_to_flags(pc.or_(is_sure, pc.greater_equal(truth, 0)))
+    perhaps = bad & _to_flags(pc.fill_null(pc.match_substring_regex(distinct, _PERHAPS_NUMBER), False))
     for index in np.flatnonzero(perhaps).tolist():
         try:
             found[index] = _as_floats(distinct.slice(index, 1))[0]
@@ -544,7 +544,7 @@ def _parse_numbers(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
 
 
 def _read_number_objects(values: list[Any], has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
-    read = [_number(value) for value in values]
+    read = [_read_number(value) for value in values]
     found = np.array([value if isinstance(value, float) else math.nan for value in read], dtype=np.float64)
     bad = np.array([value is _UNREADABLE for value in read], dtype=np.bool_)
     at = [index for index, value in enumerate(read) if isinstance(value, str)]
@@ -553,7 +553,7 @@ def _read_number_objects(values: list[Any], has_decimal_commas: bool) -> tuple[N
     return found, np.zeros(len(values), dtype=np.bool_), bad
 
 
-def _number(value: Any) -> Any:
+def _read_number(value: Any) -> Any:
     """A float, or the text of one; `_UNREADABLE` for what is neither."""
     if isinstance(value, np.generic):
         value = value.item() if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 else _unbox_numpy(value)
@@ -565,7 +565,7 @@ def _number(value: Any) -> Any:
         except ValueError:  # a Decimal that is a signaling NaN
             return math.nan
     if isinstance(value, str | bytes | bytearray | memoryview):
-        return _raw(value)
+        return _write_raw(value)
     return math.nan if _is_absent(value) else _UNREADABLE
 
 
@@ -574,12 +574,12 @@ def _number(value: Any) -> Any:
 
 def _parse_days(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
     """float64 [n], NaN where there is none, and whether each is a date of ISO 8601 that there is."""
-    is_shaped = _flags(pc.fill_null(pc.match_substring_regex(distinct, ISO_DATE), False))
+    is_shaped = _to_flags(pc.fill_null(pc.match_substring_regex(distinct, ISO_DATE), False))
     # Arrow has a year 0, which `parse_day` has not: what reads one of these must not follow from what stands beside it.
-    is_shaped &= ~_flags(pc.fill_null(pc.starts_with(distinct, "0000-"), False))
+    is_shaped &= ~_to_flags(pc.fill_null(pc.starts_with(distinct, "0000-"), False))
     # Digits beyond the microsecond are left away, as `parse_day` does.
     short = pc.replace_substring_regex(distinct, pattern=r"([.][0-9]{6})[0-9]+", replacement=r"\1")
-    has_zone = _flags(pc.fill_null(pc.match_substring_regex(distinct, r"(Z|[+-][0-9]{2}:[0-9]{2})$"), False))
+    has_zone = _to_flags(pc.fill_null(pc.match_substring_regex(distinct, r"(Z|[+-][0-9]{2}:[0-9]{2})$"), False))
     found = np.full(len(distinct), np.nan)
     for is_own, zone in ((is_shaped & ~has_zone, None), (is_shaped & has_zone, "UTC")):
         at = np.flatnonzero(is_own)
@@ -588,18 +588,18 @@ def _parse_days(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
             found[at] = moments.cast(pa.int64()).to_numpy() / (86_400 * 10**6)
         except pa.ArrowInvalid:
             # One of them is not a date, such as 2020-02-31: it alone is left out.
-            found[at] = [_day_or_nan(text) for text in short.take(pa.array(at)).to_pylist()]
+            found[at] = [_read_day(text) for text in short.take(pa.array(at)).to_pylist()]
     return found, ~np.isnan(found)
 
 
-def _day_or_nan(text: str) -> float:
+def _read_day(text: str) -> float:
     try:
         return parse_day(text)
     except (OverflowError, ValueError):
         return math.nan
 
 
-def _rewritten(texts: Any, layout: str) -> Any:
+def _rewrite_dates(texts: Any, layout: str) -> Any:
     """Texts in a format as ISO 8601; what is not in it as text that is not a date. Both ends match one whole text."""
     parts = re.findall("%(.)", layout)
     places = {part: rf"\{count}" for count, part in enumerate(parts, start=1)}
@@ -616,11 +616,11 @@ def _rewritten(texts: Any, layout: str) -> Any:
 
 def _reformat_date(cell: str | bytes, layout: str) -> Any:
     """One cell's text as ISO 8601; as it is where it is missing, or not in the format."""
-    raw = _raw(cell)
+    raw = _write_raw(cell)
     text = raw.strip() if isinstance(raw, str) and _is_encodable(raw) else ""
     if text.lower() in MISSING_WORDS:
         return cell
-    return _rewritten(pa.array([text]), layout)[0].as_py()
+    return _rewrite_dates(pa.array([text]), layout)[0].as_py()
 
 
 # Texts --------------------------------------------------------------------------------------------------------------
@@ -647,10 +647,10 @@ class _Texts:
     @property
     def is_missing(self) -> Flags:
         """bool [n_distinct]."""
-        return _flags(_is_missing(self.distinct))
+        return _to_flags(_is_missing(self.distinct))
 
 
-def _texts(column: Any, place: Place) -> _Texts:
+def _read_texts(column: Any, place: Place) -> _Texts:
     """The texts of a column; raises DataError for a type that Hedgerow does not read."""
     own = typed = to_arrow(column, place.source, place.column)
     if not isinstance(typed, pa.Array):
@@ -691,9 +691,9 @@ def _format_distinct(values: Any) -> tuple[Any, Flags]:
         ambiguous = np.abs(floats) >= _MAX_EXACT
         whole = (np.floor(floats) == floats) & ~ambiguous
         whole_texts = pc.cast(pa.array(np.where(whole, floats, 0).astype(np.int64)), pa.string())
-        others = [None if is_whole else _raw(value) for value, is_whole in zip(floats.tolist(), whole, strict=True)]
+        others = [None if own else _write_raw(value) for value, own in zip(floats.tolist(), whole, strict=True)]
         return pc.if_else(pa.array(whole), whole_texts, pa.array(others, pa.string())), ambiguous
-    return pa.array([_raw(value) for value in values.to_pylist()], pa.string()), ambiguous
+    return pa.array([_write_raw(value) for value in values.to_pylist()], pa.string()), ambiguous
 
 
 def _format_moments(column: Any) -> Any:
@@ -709,14 +709,14 @@ def _format_moments(column: Any) -> Any:
 def _format_objects(values: list[Any]) -> _Texts:
     n = len(values)
     unreadable, ambiguous = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
-    texts = [_raw(value) for value in values]
+    texts = [_write_raw(value) for value in values]
     for index, value in enumerate(values):
         ambiguous[index] = isinstance(value, float | np.floating) and abs(float(value)) >= _MAX_EXACT
-    column = _text_array(texts)
+    column = _make_text_array(texts)
     if column is None:
         for index, text in enumerate(texts):
             unreadable[index] = text is _UNREADABLE or (isinstance(text, str) and not _is_encodable(text))
-        column = _text_array([None if is_bad else text for text, is_bad in zip(texts, unreadable, strict=True)])
+        column = _make_text_array([None if is_bad else text for text, is_bad in zip(texts, unreadable, strict=True)])
     encoded = column.dictionary_encode(null_encoding="encode")
     distinct, codes = encoded.dictionary, np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.intp)
     # A text has a second entry for the cells with a mark: 2.0**53 and 2**53 are one category, but no one unit.
@@ -728,7 +728,7 @@ def _format_objects(values: list[Any]) -> _Texts:
     return _Texts(values, distinct, codes + marks * n_distinct, of_entry == 1, of_entry == 2)
 
 
-def _text_array(texts: list[Any]) -> Any:
+def _make_text_array(texts: list[Any]) -> Any:
     """An Arrow array of text; None when some of it is not text or cannot be written in UTF-8."""
     try:
         return pa.array(texts, pa.string())
@@ -766,14 +766,14 @@ def _decode_cell(content: bytes | None) -> str | _NotAValue | None:
         return _UNREADABLE
 
 
-def _raw(value: Any) -> Any:
+def _write_raw(value: Any) -> Any:
     """The text of one value by itself; None where it is missing, `_UNREADABLE` where it is neither number nor text."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, np.generic):
-        return _raw(_unbox_numpy(value))
+        return _write_raw(_unbox_numpy(value))
     if isinstance(value, int):
         return _format_decimal(Decimal(int(value)))
     if isinstance(value, float):
@@ -843,7 +843,7 @@ def _is_missing(texts: Any) -> Any:
     return pc.or_(pc.is_null(texts), pc.is_in(pc.utf8_lower(texts), value_set=words))
 
 
-def _canonical(texts: Any) -> Any:
+def _write_canonically(texts: Any) -> Any:
     """The text of the value that the text writes: "3.0" is "3", "7.50" is "7.5", "True" is "true"."""
     plain = pc.replace_substring_regex(texts, pattern=_INTEGRAL_TEXT, replacement=r"\1")
     plain = pc.replace_substring_regex(plain, pattern=_IDLE_ZEROS, replacement=r"\1")
@@ -859,8 +859,8 @@ def _match_categories(distinct: Any, categories: Sequence[str]) -> NDArray[np.in
     """int32 [n_distinct]: first the text as it stands, then the words for missing, then the canonical text."""
     listed = pc.utf8_trim_whitespace(pa.array(categories, type=pa.string()))
     exact = pc.index_in(distinct, value_set=listed, skip_nulls=True)
-    first_index = _with_other_forms(_canonical(listed).to_pylist())
-    found = pc.index_in(_canonical(distinct), value_set=pa.array(list(first_index), type=pa.string()))
+    first_index = _with_other_forms(_write_canonically(listed).to_pylist())
+    found = pc.index_in(_write_canonically(distinct), value_set=pa.array(list(first_index), type=pa.string()))
     canonical = pc.take(pa.array(list(first_index.values()), type=pa.int32()), found)
     otherwise = pc.if_else(_is_missing(distinct), pa.scalar(MISSING_CATEGORY, pa.int32()), canonical)
     indices = pc.fill_null(pc.coalesce(exact, otherwise), UNKNOWN_CATEGORY)

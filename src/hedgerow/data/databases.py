@@ -52,7 +52,7 @@ class _Query:
             raise UsageError("query-without-url")
         self._url, self._query = location[: place.start()], location[place.start() + 1 :]
 
-    def _places(self, names: Sequence[str], present: Sequence[str]) -> list[int]:
+    def _locate(self, names: Sequence[str], present: Sequence[str]) -> list[int]:
         """Where the wanted columns are; DataError unless each is there once."""
         require_columns(self.source, names, present)
         return [present.index(name) for name in names]
@@ -74,7 +74,7 @@ class TypedQuery(_Query, ABC):
     def types(self) -> dict[str, Any]:
         """See `Table.types`; the database is asked, and no row taken."""
         with self._execute(1) as reader:
-            return {field.name.strip(): self._type(field) for field in reader.schema}
+            return {field.name.strip(): self._read_type(field) for field in reader.schema}
 
     def names(self) -> list[str]:
         """See `Table.names`; the database is asked, and no row taken."""
@@ -88,17 +88,17 @@ class TypedQuery(_Query, ABC):
             DataError: code "data-sql" when the database refuses.
             EnvironmentFault: code "missing-extra" when the database's driver is not installed.
         """
-        return rechunk(self._columns(names), chunk_rows, None if left_out is not None else self.source)
+        return rechunk(self._read_columns(names), chunk_rows, None if left_out is not None else self.source)
 
-    def _columns(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    def _read_columns(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         with self._execute(self.rows_per_block) as reader:
-            at = self._places(names, [name.strip() for name in reader.schema.names])
+            at = self._locate(names, [name.strip() for name in reader.schema.names])
             for place in at:
                 self._require_meant(reader.schema.field(place))
             for batch in reader:
                 yield tuple(batch.column(place) for place in at)
 
-    def _type(self, field: Any) -> Any:
+    def _read_type(self, field: Any) -> Any:
         """The Arrow type that a column counts as."""
         return field.type
 
@@ -130,7 +130,7 @@ class SqlTable(_Query):
             EnvironmentFault: code "missing-extra" when SQLAlchemy, or the database's own driver, is not installed.
         """
         with self._execute() as result:
-            at = self._places(names, [str(name).strip() for name in result.keys()])
+            at = self._locate(names, [str(name).strip() for name in result.keys()])
             yield from _in_columns(result.fetchmany, at, chunk_rows)
 
     @contextmanager
@@ -236,8 +236,8 @@ class AdbcTable(TypedQuery):
         super().__init__(location)
         self._driver = driver
 
-    def _type(self, field: Any) -> Any:
-        """See `TypedQuery._type`."""
+    def _read_type(self, field: Any) -> Any:
+        """See `TypedQuery._read_type`."""
         # It comes as text, digit by digit.
         return pa.decimal128(38) if _own_type(field) == "numeric" else field.type
 

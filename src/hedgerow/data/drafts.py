@@ -249,9 +249,9 @@ def read_codebook(location: str) -> dict[str, Entry]:
         raise DataError("data-encoding", source=place, where="the code book") from None
     names = [_REDCAP.get(name.lower(), name.lower()) for name in header.names]
     if "field_name" in names:
-        read = _redcap_entry
+        read = _read_redcap_entry
     elif "name" in names:
-        read = _plain_entry
+        read = _read_plain_entry
     else:
         raise UsageError("codebook-header", path=place, present=", ".join(header.names))
     found: dict[str, Entry] = {}
@@ -269,14 +269,14 @@ def read_codebook(location: str) -> dict[str, Entry]:
     return found
 
 
-def _plain_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str, Entry]]:
+def _read_plain_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str, Entry]]:
     word = row.get("type", "").lower()
     if word not in _BOOK_KINDS:
         raise ValueError(f"{word!r} is no type; it may be numeric, integer, date, categorical or identifier")
     kind, listed = _BOOK_KINDS[word], row.get("categories", "")
     separator = next((each for each in "|;," if each in listed), "|")
     categories = _sort_codes([part.strip() for part in listed.split(separator) if part.strip()])
-    read = _day if kind == "date" else partial(_parse_bound, has_commas=has_commas)
+    read = _read_day if kind == "date" else partial(_parse_bound, has_commas=has_commas)
     low, high = (read(row.get(bound, "")) for bound in ("min", "max"))
     if not kind:
         kind = "categorical" if categories else "numeric" if low is not None or high is not None else ""
@@ -286,7 +286,7 @@ def _plain_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str
     yield row["name"], Entry(own, kind == "integer", low, high, categories, row.get("unit", ""))
 
 
-def _redcap_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str, Entry]]:
+def _read_redcap_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str, Entry]]:
     name, kind = row["field_name"], row.get("field_type", "").lower()
     checked = row.get("text_validation_type_or_show_slider_number", "").lower()
     low, high = (_parse_bound(row.get(f"text_validation_{bound}", ""), has_commas, checked) for bound in ("min", "max"))
@@ -311,7 +311,7 @@ def _redcap_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[st
     elif kind == "text" and checked.startswith("date"):
         # Whatever order of day and month its form shows, an export of raw data has ISO 8601.
         words = (row.get(f"text_validation_{bound}", "") for bound in ("min", "max"))
-        low, high = (_day(word) if re.match(ISO_DATE, word) else None for word in words)
+        low, high = (_read_day(word) if re.match(ISO_DATE, word) else None for word in words)
         yield name, Entry("date", False, low, high)
     elif kind in ("text", "notes") and not checked.startswith("time"):
         yield name, Entry("identifier")
@@ -330,7 +330,7 @@ def _parse_bound(text: str, has_commas: bool, checked: str = "number") -> float 
     return value
 
 
-def _day(text: str) -> float | None:
+def _read_day(text: str) -> float | None:
     """A date's bound in days since 1970-01-01; None for none."""
     try:
         return parse_day(text) if text else None

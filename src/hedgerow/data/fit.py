@@ -304,10 +304,10 @@ class _Counted:
         found = self.found
         all_differ = self._watched is not None and self._n_watched > 50 and found.kind != "identifier"
         found.looks_like_id = looks_like_identifier(found.name) or all_differ
-        found.coding = "; ".join(filter(None, [found.coding, *self._questions()]))
+        found.coding = "; ".join(filter(None, [found.coding, *self._list_questions()]))
         return found
 
-    def _questions(self) -> Iterator[str]:
+    def _list_questions(self) -> Iterator[str]:
         """What its cells may mean, where nothing but a person can tell."""
         name, odd = self.found.name, self.odd
         if name in map(str.strip, odd):
@@ -315,7 +315,7 @@ class _Counted:
         codes = [f"{value:g}" for value, count in sorted(self._sentinels.items()) if count > 1]
         if codes:
             yield f"codes for missing values? If so: missing.{toml_key(name)} = [{', '.join(codes)}]"
-        if self.found.role == "label" and (two := self._two_codes()):
+        if self.found.role == "label" and (two := self._ask_about_codes()):
             yield two
         has_marks = self.has_points_only or any(map(_THOUSANDS.fullmatch, odd))
         if self.found.kind == "numeric" and has_marks and not self.is_decided:
@@ -324,7 +324,7 @@ class _Counted:
                 "without them. A decimal mark is declared behind the file's name (docs/data.md)"
             )
 
-    def _two_codes(self) -> str:
+    def _ask_about_codes(self) -> str:
         """What is asked where a label has 0 and 1 in the plan, and 1 and another number in the table; else ""."""
         listed, odd, n_odd = self.listed, self.found.unlisted, sum(self.found.unlisted.values())
         code = max(odd, key=odd.__getitem__, default="")
@@ -443,7 +443,7 @@ def _try_adapters(
 
     def take(*trials: Adapter) -> bool:
         nonlocal own
-        gains = [_gain(place, plan, own, trial) for trial in trials]
+        gains = [_count_gain(place, plan, own, trial) for trial in trials]
         if not any(gains):
             return False
         own = trials[gains.index(max(gains))]
@@ -453,7 +453,7 @@ def _try_adapters(
         declared = f"The same behind the file's name: #encoding={own.encoding}"
         about.append(("encoding", f"cells that are not UTF-8, and that {own.encoding} reads. {declared}"))
     numeric = [count for count in counts if count.found.kind == "numeric"]
-    if (mark := _decimal_mark(numeric)) and take(replace(own, decimal=mark)):
+    if (mark := _find_decimal_mark(numeric)) and take(replace(own, decimal=mark)):
         about.append(("numbers", f"a decimal {mark}"))
         for count in numeric:
             count.is_decided = True
@@ -461,7 +461,7 @@ def _try_adapters(
         found, odd = count.found, count.odd
         if found.kind in ("hashed", "identifier") or not odd:
             continue
-        for said, pairs in _meanings(odd, count.listed):
+        for said, pairs in _list_meanings(odd, count.listed):
             new = [word for word in pairs.values() if word is not None]
             used = {count.listed[index] for index in count.used}
             # A line that makes one class of several codes, while no cell is of another class, is no reading of a label.
@@ -471,7 +471,7 @@ def _try_adapters(
     return about, list_data_lines(own, before)
 
 
-def _meanings(odd: Mapping[str, int], listed: Sequence[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
+def _list_meanings(odd: Mapping[str, int], listed: Sequence[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
     """What texts that are not read may stand for, with words for it; None for no value."""
     words, groups = (("0", "1"), (*_MEANINGS, *_FATES)) if listed == EVENT_CODES else (listed, _MEANINGS)
     meant = {text: own for text in sorted(odd) if (own := guess_meaning(text, words, groups)) is not None}
@@ -518,7 +518,7 @@ def list_data_lines(own: Adapter, before: Adapter = PLAIN) -> list[str]:
     return lines
 
 
-def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
+def _count_gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
     """How many more cells are read; 0 where one that was read becomes anything else."""
     names, gain = units.list_needed_columns(plan), 0
     tables = [open_table(adapt(place, adapter), plan) for adapter in (before, after)]
@@ -543,7 +543,8 @@ def header_advice(location: Location, plan: Plan) -> list[str]:
     """The lines by which columns that a table lacks are found and rows are used; none where there are no such lines."""
     own, place = location.adapter if isinstance(location, AdaptedLocation) else PLAIN, os.fspath(location)
     present, names = column_names(location, plan), units.list_needed_columns(plan)
-    found = _renames([name for name in names if name not in present], [each for each in present if each not in names])
+    extra = [each for each in present if each not in names]
+    found = _find_renames([name for name in names if name not in present], extra)
     trials = [replace(own, rename=(*own.rename, *found.items()))] if found else []
     trials += [] if own.separator else [replace(own, separator=word) for word in SEPARATORS]
     for trial in trials:
@@ -555,11 +556,11 @@ def header_advice(location: Location, plan: Plan) -> list[str]:
     return []
 
 
-def _renames(missing: Iterable[str], present: Sequence[str]) -> dict[str, str]:
+def _find_renames(missing: Iterable[str], present: Sequence[str]) -> dict[str, str]:
     """The table's name and the plan's of columns that a table may have under another name."""
     found: dict[str, str] = {}
     for name in missing:
-        alike = [other for other in present if other not in found and _plain(other) == _plain(name)]
+        alike = [other for other in present if other not in found and _write_plainly(other) == _write_plainly(name)]
         words = set(split_words(name))
         alike = alike or [
             other for other in present if other not in found and words and words <= set(split_words(other))
@@ -568,7 +569,7 @@ def _renames(missing: Iterable[str], present: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _decimal_mark(columns: Sequence[_Counted]) -> str:
+def _find_decimal_mark(columns: Sequence[_Counted]) -> str:
     """The word for the decimal mark, where each column with numbers that are not read shows that its mark is one."""
     with_commas = [column for column in columns if any(map(_DECIMAL_COMMA.fullmatch, column.odd))]
     if with_commas:
@@ -578,27 +579,27 @@ def _decimal_mark(columns: Sequence[_Counted]) -> str:
     return "point" if with_points and all(column.shows_points for column in with_points) else ""
 
 
-def _plain(text: str) -> str:
+def _write_plainly(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
 def guess_meaning(text: str, listed: Sequence[str], meanings: Sequence[str] = _MEANINGS) -> str | None:
     """The one listed text that another one clearly stands for."""
-    own = _word(text)
+    own = _reduce_to_word(text)
     if not own:
         return None
     groups = [set(group.split()) for group in meanings if own in group.split()]
     for fitting in (
-        [each for each in listed if _word(each) == own],
-        [each for each in listed if any(_word(each) in group for group in groups)],
-        [each for each in listed if own.isalpha() and _word(each).startswith(own)],
+        [each for each in listed if _reduce_to_word(each) == own],
+        [each for each in listed if any(_reduce_to_word(each) in group for group in groups)],
+        [each for each in listed if own.isalpha() and _reduce_to_word(each).startswith(own)],
     ):
         if fitting:
             return fitting[0] if len(fitting) == 1 else None
     return None
 
 
-def _word(text: str) -> str:
+def _reduce_to_word(text: str) -> str:
     """A text without what does not tell two apart: case, spaces, quotation marks, hyphens and points between letters.
 
     Signs and marks that may stay: -1 is not 1, A- is not A+, 1-5 is not 15.

@@ -131,7 +131,7 @@ def parse_declaration(text: str) -> Declared:
         raise UsageError("csv-declaration", text=text, part=f"decimal={decimal}")
     if encoding is not None:
         try:
-            encoding = _encoding(encoding)
+            encoding = _find_encoding(encoding)
         except LookupError:
             raise UsageError("csv-declaration", text=text, part=f"encoding={encoding}") from None
     return Declared(
@@ -239,7 +239,7 @@ class LineCutter:
         data = np.frombuffer(block, dtype=np.uint8)
         ends = np.flatnonzero(data == _LF)
         self.counts.n_lines += len(ends)
-        odd = [self._find_odd_quotes(data, ends) if b'"' in block else ends[:0], *_unusual(block, ends, is_utf8)]
+        odd = [self._find_odd_quotes(data, ends) if b'"' in block else ends[:0], *_find_unusual(block, ends, is_utf8)]
         parts, done = list[bytes](), 0
         for number in np.unique(np.concatenate(odd)).tolist():
             start = int(ends[number - 1]) + 1 if number else 0
@@ -249,7 +249,7 @@ class LineCutter:
             if not end:
                 self.counts.n_lines -= len(ends) - number
                 return b"".join([*parts, block[done:start]]), block[start:]
-            parts += [block[done:start], self._rewritten(block[start : end - 1].removesuffix(b"\r"))]
+            parts += [block[done:start], self._rewrite(block[start : end - 1].removesuffix(b"\r"))]
             done = end
         return (b"".join([*parts, block[done:]]) if parts else block), b""
 
@@ -284,7 +284,7 @@ class LineCutter:
             end = after
         return own
 
-    def _rewritten(self, line: bytes) -> bytes:
+    def _rewrite(self, line: bytes) -> bytes:
         cells, is_open = self.cells(line)
         self.counts.n_unclosed += is_open
         if len(cells) != self._n_fields:
@@ -296,7 +296,7 @@ _LF, _CR, _QUOTE = b'\n\r"'
 _LONE_CR = re.compile(rb"\r(?!\n)")
 
 
-def _unusual(block: bytes, ends: NDArray[np.intp], is_utf8: bool) -> Iterator[NDArray[np.intp]]:
+def _find_unusual(block: bytes, ends: NDArray[np.intp], is_utf8: bool) -> Iterator[NDArray[np.intp]]:
     """The numbers of lines that hold a CR by itself, or are no UTF-8: readers end a line there, or cannot name it."""
 
     def lines_at(next_at: Callable[[int], int]) -> NDArray[np.intp]:
@@ -334,7 +334,7 @@ def text_blocks(blocks: Iterable[bytes], header: TableHeader) -> Iterator[bytes]
         if header.encoding == "utf-16":
             block = utf16.decode(block).encode(errors="replace")
         elif header.encoding != "utf-8":
-            block = codecs.charmap_decode(block, "strict", _all_characters(header.encoding))[0].encode()
+            block = codecs.charmap_decode(block, "strict", _list_characters(header.encoding))[0].encode()
         elif is_first:
             block = block.removeprefix(codecs.BOM_UTF8)
         is_first = False
@@ -373,7 +373,7 @@ def without_first(blocks: Iterable[bytes], n_lines: int) -> Iterator[bytes]:
             yield block[at:]
 
 
-def _encoding(word: str) -> str:
+def _find_encoding(word: str) -> str:
     """Python's name of a declared encoding: of Unicode's, or one with a byte for each character, ASCII among them.
 
     LookupError for any other. Latin-1 is read as Windows-1252, as browsers do: it has the same characters and more.
@@ -382,7 +382,7 @@ def _encoding(word: str) -> str:
     name = {"utf-8-sig": "utf-8", "iso8859-1": "cp1252"}.get(name, name)
     if name not in _UNICODE:
         try:
-            is_plain = len(_all_characters(name)) == 256 and bytes(range(128)).decode(name) == _ASCII
+            is_plain = len(_list_characters(name)) == 256 and bytes(range(128)).decode(name) == _ASCII
         except (TypeError, ValueError):
             is_plain = False
         if not is_plain:
@@ -394,7 +394,7 @@ _ASCII = bytes(range(128)).decode("ascii")
 
 
 @functools.cache
-def _all_characters(encoding: str) -> str:
+def _list_characters(encoding: str) -> str:
     """The character of each byte; bytes that the encoding leaves open stand for themselves, as in Latin-1."""
     found = (bytes([byte]).decode(encoding, errors="ignore") or chr(byte) for byte in range(256))
     return "".join(found)

@@ -40,7 +40,7 @@ REPORT = "report.json"
 
 
 @contextmanager
-def _disk_faults(folder: Path) -> Iterator[None]:
+def _catch_disk_faults(folder: Path) -> Iterator[None]:
     """Turns what the disk refuses into EnvironmentFault "disk-full"."""
     try:
         yield
@@ -61,7 +61,7 @@ def make_zeros(folder: Path | None, shape: tuple[int, ...], dtype: Any) -> NDArr
     n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     if folder is None or not n_bytes:
         return np.zeros(shape, dtype)
-    with _disk_faults(folder), tempfile.TemporaryFile(dir=folder) as file:
+    with _catch_disk_faults(folder), tempfile.TemporaryFile(dir=folder) as file:
         _reserve(file, n_bytes)
         # As a plain array, and one that may be written to: kernels are compiled for every other kind by itself.
         return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
@@ -82,7 +82,7 @@ class Stretches:
 
     def __enter__(self) -> Self:
         if self._folder is not None:
-            with _disk_faults(self._folder):
+            with _catch_disk_faults(self._folder):
                 self._file = tempfile.TemporaryFile(dir=self._folder)
         return self
 
@@ -96,14 +96,14 @@ class Stretches:
             self._parts.append(stretch)
             return
         self._lengths.append(stretch.shape[1])
-        with _disk_faults(self._folder):
+        with _catch_disk_faults(self._folder):
             self._file.write(np.ascontiguousarray(stretch, self._dtype).data)
 
     def join(self, name: str) -> NDArray[Any]:
         """All of them, [n_columns, n]: in memory, or mapped from a file of this name in the folder."""
         if self._folder is None:
             return np.concatenate(self._parts, axis=1)
-        with _disk_faults(self._folder):
+        with _catch_disk_faults(self._folder):
             found, start = _create(self._folder / name, (self._n_columns, sum(self._lengths)), self._dtype), 0
             self._file.seek(0)
             for length in self._lengths:
@@ -163,7 +163,7 @@ class ExternalMemory:
         stamps = {name: stamp_files(place) for name, place in tables.items()}
         own = [(name, os.fspath(place), str(getattr(place, "adapter", ""))) for name, place in tables.items()]
         said = json.dumps([__version__, plan.digest, more, own, stamps])
-        with _disk_faults(folder):
+        with _catch_disk_faults(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             require_private(folder, folder.stat())
         return cls(folder, sha256(said.encode()).hexdigest()[:32], stamps, tables)
@@ -186,7 +186,7 @@ class ExternalMemory:
         part = self.place(name, ".part")
         # With the ending of one that was not finished, or of earlier versions.
         own = re.compile(rf"{re.escape(name)}-[0-9a-f]{{32}}(\.part|\.npz)?")
-        with _disk_faults(self.folder):
+        with _catch_disk_faults(self.folder):
             for old in [path for path in self.folder.iterdir() if own.fullmatch(path.name)]:
                 shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink()
             part.mkdir(mode=0o700)
@@ -204,7 +204,7 @@ class ExternalMemory:
             # What is mapped stays as long as the process.
             shutil.rmtree(part, ignore_errors=True)
             return
-        with _disk_faults(self.folder):
+        with _catch_disk_faults(self.folder):
             for array_name, array in changed.items():
                 own = part / f"{array_name}.npy"
                 own.unlink()

@@ -159,7 +159,7 @@ class CsvTable:
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         """See `Table.batches`."""
         require_columns(self.source, names, self._header.names)
-        return rechunk(self._batches(names, left_out), chunk_rows, None if left_out is not None else self.source)
+        return rechunk(self._read_batches(names, left_out), chunk_rows, None if left_out is not None else self.source)
 
     @cached_property
     def _header(self) -> TableHeader:
@@ -205,7 +205,7 @@ class CsvTable:
                 raise DataError("data-truncated", source=self.source) from None
             raise DataError("data-corrupt", source=self.source, kind="gzip") from None
 
-    def _batches(self, names: Sequence[str], left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
+    def _read_batches(self, names: Sequence[str], left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         header, self.lines = self._header, LineCounts()
         reader = _Blocks(self.source, header, names, self.lines, left_out is None)
         cutter = LineCutter(header.separator, len(header.names), self.line_breaks, self.lines)
@@ -306,13 +306,13 @@ class ParquetTable:
 
     def types(self) -> dict[str, Any]:
         """See `Table.types`: those of the first file."""
-        with _parquet_errors(self.source):
+        with _catch_parquet_errors(self.source):
             schema = arrow_parquet.read_schema(self._files[0])
         return {name.strip(): kind for name, kind in zip(schema.names, schema.types, strict=True)}
 
     def names(self) -> list[str]:
         """See `Table.names`: those of the first file."""
-        return _parquet_names(self._files[0])
+        return _list_parquet_names(self._files[0])
 
     def keep_groups(self, number: int, n_parts: int) -> None:
         """Give the row groups alone that begin in this one of so many stretches of equal length."""
@@ -321,16 +321,17 @@ class ParquetTable:
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         """See `Table.batches`."""
         for file in self._files:
-            require_columns(str(file), names, _parquet_names(file))
+            require_columns(str(file), names, _list_parquet_names(file))
         groups = zip(self._files, self._own_groups(), strict=True)
-        batches = chain.from_iterable(_parquet_batches(file, names, chunk_rows, numbers) for file, numbers in groups)
+        parts = (_read_parquet_batches(file, names, chunk_rows, numbers) for file, numbers in groups)
+        batches = chain.from_iterable(parts)
         return rechunk(batches, chunk_rows, None if left_out is not None else self.source)
 
     def _own_groups(self) -> list[list[int]]:
         """Of each file, the row groups of this part."""
         (number, n_parts), sizes = self._part, list[list[int]]()
         for file in self._files:
-            with _parquet_errors(str(file)):
+            with _catch_parquet_errors(str(file)):
                 about = arrow_parquet.read_metadata(file)
             sizes.append([about.row_group(group).num_rows for group in range(about.num_row_groups)])
         total, first, found = sum(map(sum, sizes)), 0, list[list[int]]()
@@ -343,14 +344,14 @@ class ParquetTable:
         return found
 
 
-def _parquet_names(file: Path) -> list[str]:
+def _list_parquet_names(file: Path) -> list[str]:
     """The names of a file's columns, of which some may be there twice."""
-    with _parquet_errors(str(file)):
+    with _catch_parquet_errors(str(file)):
         return [name.strip() for name in arrow_parquet.read_schema(file).names]
 
 
 @contextmanager
-def _parquet_errors(source: str) -> Iterator[None]:
+def _catch_parquet_errors(source: str) -> Iterator[None]:
     """Turns what Arrow raises for a damaged Parquet file into a `DataError`."""
     try:
         yield
@@ -366,9 +367,11 @@ def _is_long(column: pa.Array) -> bool:
     return (compute.max(compute.binary_length(cells)).as_py() or 0) > MAX_BYTES
 
 
-def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int, groups: list[int]) -> Iterator[tuple[Any, ...]]:
+def _read_parquet_batches(
+    file: Path, names: Sequence[str], chunk_rows: int, groups: list[int]
+) -> Iterator[tuple[Any, ...]]:
     source = str(file)
-    with _parquet_errors(source):
+    with _catch_parquet_errors(source):
         reader = arrow_parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
     with reader:
         stored = {name.strip(): name for name in reader.schema_arrow.names}
@@ -381,7 +384,7 @@ def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int, groups: 
                     raise DataError("data-cell-too-long", source=source, column=name, most=MAX_BYTES >> 20)
         batches = reader.iter_batches(batch_size=chunk_rows, row_groups=groups, columns=wanted)
         while True:
-            with _parquet_errors(source):
+            with _catch_parquet_errors(source):
                 batch = next(batches, None)
             if batch is None:
                 return

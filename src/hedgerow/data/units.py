@@ -221,7 +221,7 @@ def records_from_columns(
     fit = _Fit(n_records, left_out)
     records = Records(
         features=tuple(read_feature(columns[item.name], item, place(item.name), fit.unfit) for item in plan.features),
-        label=_label(columns, plan.label, table, fit.unfit) if with_label else None,
+        label=_read_label(columns, plan.label, table, fit.unfit) if with_label else None,
         unit=(
             encoders.identifiers(columns[plan.privacy.unit], place(plan.privacy.unit), fit.unfit)
             if plan.privacy.unit in names
@@ -282,7 +282,7 @@ def read_feature(column: Any, feature: Feature, place: Place, unfit: encoders.Un
         return encoders.numbers(column, place, unfit).astype(np.float32)
 
 
-def _label(columns: Mapping[str, Any], label: Label, table: Place, unfit: encoders.Unfit) -> LabelColumn:
+def _read_label(columns: Mapping[str, Any], label: Label, table: Place, unfit: encoders.Unfit) -> LabelColumn:
     """The labels of a table, as in `Records`."""
     own = label.kind.columns(label)
     places = [replace(table, column=each.name) for each in own]
@@ -387,7 +387,7 @@ def rows_within_bound(
     )
     if not report.n_dropped:
         return np.arange(n_rows, dtype=np.intp), report
-    tickets = _tickets(unit, _rank_within_group(np.argsort(codes, kind="stable"), codes, counts), key)
+    tickets = _draw_tickets(unit, _rank_within_group(np.argsort(codes, kind="stable"), codes, counts), key)
     by_ticket = np.lexsort((tickets, codes))
     rank = _rank_within_group(by_ticket, codes, counts)
     return np.flatnonzero(rank < max_rows_per_unit), report
@@ -427,7 +427,7 @@ def _rank_within_group(
     return rank
 
 
-def _tickets(unit: NDArray[np.str_], occurrence: NDArray[np.int64], key: bytes) -> Words:
+def _draw_tickets(unit: NDArray[np.str_], occurrence: NDArray[np.int64], key: bytes) -> Words:
     """uint64 [n]: a keyed hash of (identifier, how many rows of that unit came before).
 
     It spreads the choice; nothing secret hangs on it, so a fast mixing function (splitmix64, Steele et al. 2014) does.

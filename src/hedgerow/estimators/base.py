@@ -139,7 +139,7 @@ def _read_bounds(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> di
     if _is_word(bounds, PRIVATE):
         return dict.fromkeys(wanted, PRIVATE)
     if is_one_pair(bounds):
-        return {name: _pair(bounds, name) for name in wanted}
+        return {name: _read_pair(bounds, name) for name in wanted}
     if isinstance(bounds, str) or not isinstance(bounds, Iterable):
         raise UsageError("argument", code="bounds", name="bounds", value=bounds, expected=_BOUNDS)
     if isinstance(bounds, Mapping):
@@ -156,7 +156,7 @@ def _read_bounds(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> di
     if absent:
         lacking = ", ".join(map(repr, absent[:8])) + (" and others" if len(absent) > 8 else "")
         raise UsageError("bounds-absent", lacking=lacking)
-    return {name: _pair(by_name[name], name) for name in wanted}
+    return {name: _read_pair(by_name[name], name) for name in wanted}
 
 
 def is_dataframe(X: Any) -> bool:
@@ -232,7 +232,7 @@ def plan_features(
     features, own = list[dict[str, Any]](), dict[str, Any]()
     for name in names:
         if name in declaration.categories:
-            own = {"type": "categorical", "categories": _plain(declaration.categories[name])}
+            own = {"type": "categorical", "categories": _to_plain(declaration.categories[name])}
             own["origin"] = TYPED if name in declaration.typed else DECLARED
         elif name in declaration.bounds:
             low, high = declaration.bounds[name]
@@ -365,7 +365,7 @@ def signs_by_name(given: Any, names: Sequence[str]) -> dict[str, int]:
     """What is known of features' directions, by name: 1, -1 or 0; UsageError for what says no such thing."""
     if given is None:
         return {}
-    values = given if isinstance(given, Mapping) else _plain(given) if hasattr(given, "__len__") else [given]
+    values = given if isinstance(given, Mapping) else _to_plain(given) if hasattr(given, "__len__") else [given]
     if isinstance(values, str | list) and len(values) != len(names):
         raise _not_signs(given, names)
     signs = _by_name(values if isinstance(values, Mapping) else dict(enumerate(values)), names, "monotonic_cst")
@@ -389,7 +389,7 @@ def groups_by_name(given: Any, names: Sequence[str]) -> list[list[str]]:
     return [list(_by_name(dict.fromkeys(group), names, "interaction_cst")) for group in given]
 
 
-def _pair(value: Any, name: str) -> Any:
+def _read_pair(value: Any, name: str) -> Any:
     """(min, max), or "private" as it is; dates as ISO 8601."""
     if _is_word(value, PRIVATE):
         return PRIVATE
@@ -414,7 +414,7 @@ def _bound(value: Any) -> float | str:
 _NOTHING = object()
 
 
-def _plain(values: Any) -> list[Any]:
+def _to_plain(values: Any) -> list[Any]:
     if isinstance(values, np.ndarray):
         return list(np.asarray(values).tolist())
     return [value.item() if isinstance(value, np.generic) else value for value in values]
@@ -566,21 +566,21 @@ class PrivateTrees(BaseEstimator, ABC):
         model and its report to others, never errors.
         """
         refuse_weights(others)
-        self._train(self._ready(X, y, sites, units))
+        self._train(self._prepare(X, y, sites, units))
         return self
 
     @abstractmethod
-    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
+    def _prepare(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
         """Read `X` and `y`, and find what is not declared; arguments and errors as in `fit`."""
 
-    def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
+    def _encode(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         """The labels as a node holds them."""
         kept: NDArray[np.int32] = plan.label.kind.encode(y, plan.label)
         return kept
 
     # Reading X and y -----------------------------------------------------------------------------------------------
 
-    def _table(self, X: Any, y: Any = _NOTHING) -> Table:
+    def _read_table(self, X: Any, y: Any = _NOTHING) -> Table:
         """The validated table that a fit is given with as many labels, or a prediction without."""
         is_fit = y is not _NOTHING
         for parameter, given in (("X", X), ("y", y if is_fit else None)):
@@ -603,7 +603,7 @@ class PrivateTrees(BaseEstimator, ABC):
         if not self._reads_columns(X, is_fit):
             return matrix
         said = self.categories.values() if isinstance(self.categories, Mapping) else [self.categories]
-        return read_table(X, self._feature_names(), with_lists=any(_is_word(word, FROM_TYPE) for word in said))
+        return read_table(X, self._list_features(), with_lists=any(_is_word(word, FROM_TYPE) for word in said))
 
     def _reads_columns(self, X: Any, is_fit: bool) -> bool:
         """Whether `X` is read column by column: each table, and a matrix with columns that are no numbers."""
@@ -613,7 +613,7 @@ class PrivateTrees(BaseEstimator, ABC):
             return bool(self.categories)
         return any(feature.is_categorical or feature.is_date for feature in self.model_.plan.features)
 
-    def _feature_names(self) -> list[str]:
+    def _list_features(self) -> list[str]:
         names = getattr(self, "feature_names_in_", None)
         if names is not None:
             return [str(name) for name in names]
@@ -632,7 +632,7 @@ class PrivateTrees(BaseEstimator, ABC):
             asked: what to find of the labels, as `Questions.label`.
             label: the labels, cell by cell, or as numbers.
         """
-        names = self._feature_names()
+        names = self._list_features()
         structure_seed, noise = self._randomness()
         if self.max_rows_per_unit != 1 and units is None:
             raise UsageError("units-missing", caller="fit")
@@ -653,9 +653,9 @@ class PrivateTrees(BaseEstimator, ABC):
         trial_label = {"name": unused_name("label", names), **_TRIAL_LABEL}
         if weights := getattr(self, "class_weight", None):
             trial_label["class_weights"] = [to_python(end(weights.values())) for end in (min, max)]
-        trial = self._plan(table, names, trial_label, replace(start, n_records=self._read_n_records(n_rows) or 1))
+        trial = self._make_plan(table, names, trial_label, replace(start, n_records=self._read_n_records(n_rows) or 1))
         if units is not None:
-            kept = self._within_bound(units, n_rows, trial)
+            kept = self._choose_within_bound(units, n_rows, trial)
             start, n_rows = replace(start, rows=only_rows(start.rows, kept)), int(np.count_nonzero(kept))
         is_table = isinstance(table, Columns) and not table.is_matrix
         questions = Questions.of_plan(
@@ -683,7 +683,7 @@ class PrivateTrees(BaseEstimator, ABC):
         warn_about_few_records(questions, findings, found, self.get_params())
         return replace(start, findings=findings, ledger=surveyed.ledger, found=found, n_records=findings.n_records)
 
-    def _within_bound(self, units: Any, n_rows: int, trial: Plan) -> NDArray[np.bool_]:
+    def _choose_within_bound(self, units: Any, n_rows: int, trial: Plan) -> NDArray[np.bool_]:
         """Which rows stay, bool [n]: of each unit at most `max_rows_per_unit`, over all sites together.
 
         It is decided before anything is found, so that survey and training see the same rows, and by nothing but the
@@ -699,8 +699,8 @@ class PrivateTrees(BaseEstimator, ABC):
         return kept
 
     def _train(self, ready: TrainingInputs) -> None:
-        names, table, start = self._feature_names(), ready.table, ready.start
-        plan = self._plan(table, names, {"name": unused_name("label", names), **ready.label}, start)
+        names, table, start = self._list_features(), ready.table, ready.start
+        plan = self._make_plan(table, names, {"name": unused_name("label", names), **ready.label}, start)
         if doubt := doubt_of(plan):
             warn_caller(f"{doubt}.", FewRecordsWarning)
         threads = use_threads(count_threads(self.n_jobs))
@@ -710,19 +710,19 @@ class PrivateTrees(BaseEstimator, ABC):
 
             shown = TrainingProgress(plan, len(start.rows), patience=SECONDS_BEFORE_PROGRESS)
         with _in_parameters(self), threads as n_threads, shown as progress:
-            site_data = self._site_data(plan, table, ready.y, start.rows, n_threads)
+            site_data = self._make_site_data(plan, table, ready.y, start.rows, n_threads)
             note_first_fit()
             self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
         self.columns_ = {feature.name: (feature.type, feature.origin) for feature in plan.features}
         self.privacy_report_ = self.model_.report
         self.ledger_ = self.model_.ledger
 
-    def _site_data(
+    def _make_site_data(
         self, plan: Plan, table: Table, y: NDArray[Any], rows: Rows, n_threads: int = 1
     ) -> dict[str, SiteData]:
         """Each site's rows as its node holds them, without those that are of no class that was found."""
-        labels = self._encoded(y, plan)
-        kept = self._kept(labels)
+        labels = self._encode(y, plan)
+        kept = self._choose_kept(labels)
         n_used = len(labels) if kept is None else int(np.count_nonzero(kept))
         RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn()
         encoded = encode_rows(table, plan, build_grid(plan), is_training=True, n_threads=n_threads)
@@ -730,17 +730,17 @@ class PrivateTrees(BaseEstimator, ABC):
         own_rows = rows if kept is None or n_used == len(labels) else only_rows(rows, kept)
         return {name: data if numbers is None else data.only(numbers) for name, numbers in own_rows.items()}
 
-    def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+    def _choose_kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         """Which rows are trained on; None for all."""
         return None
 
-    def _plan(self, table: Table, names: Sequence[str], label: Mapping[str, Any], start: FitInputs) -> Plan:
+    def _make_plan(self, table: Table, names: Sequence[str], label: Mapping[str, Any], start: FitInputs) -> Plan:
         declaration = start.declaration
         unit: dict[str, Any] = {}
         if start.has_units:
             name = unused_name("unit", [*names, label["name"]])
             unit = {"unit": name, "max_rows_per_unit": to_python(self.max_rows_per_unit)}
-        sections = self._model_sections(start.structure_seed)
+        sections = self._write_model_sections(start.structure_seed)
         label = dict(label)
         sections["model"]["class_weights"] = label.pop("class_weights", [])
         if label["type"] == _TRIAL_LABEL["type"]:
@@ -779,7 +779,7 @@ class PrivateTrees(BaseEstimator, ABC):
         with _in_parameters(self):
             return with_buckets(Plan.from_dict(content))
 
-    def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
+    def _write_model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
         """The plan's [model], and the section of its algorithm."""
         model = {name: to_python(getattr(self, name)) for name in _MODEL_PARAMETERS if hasattr(self, name)}
         return {"model": {**model, "structure_seed": structure_seed}}
@@ -799,7 +799,7 @@ class PrivateTrees(BaseEstimator, ABC):
         """Whether what is not declared is read off the data, which voids the guarantee."""
         return _is_word(self.bounds, FROM_DATA)
 
-    def _origin_of_label(self, declared: Any) -> str:
+    def _find_origin_of_label(self, declared: Any) -> str:
         """Where the label's classes or bounds are from, which the caller may have declared."""
         return DECLARED if declared is not None else READ_OFF if self._reads_data else FOUND
 
@@ -853,11 +853,11 @@ class PrivateTrees(BaseEstimator, ABC):
 
     def explain(self, X: Any) -> Explanation:
         """What each feature adds to each prediction: exact Shapley values; see `Model.explain`."""
-        return self._require_model().explain_codes(self._codes(X))
+        return self._require_model().explain_codes(self._read_codes(X))
 
-    def _codes(self, X: Any) -> CodeArray:
+    def _read_codes(self, X: Any) -> CodeArray:
         check_is_fitted(self, "model_")
-        codes, _ = encode_rows(self._table(X), self.model_.plan, self.model_.ensemble.grid)
+        codes, _ = encode_rows(self._read_table(X), self.model_.plan, self.model_.ensemble.grid)
         self.model_.warn_about_missing(codes)
         return codes
 

@@ -132,16 +132,16 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
     ) -> None:
         base.store_parameters(self, locals())
 
-    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
-        y, given = _one_column(y, X), getattr(self, "class_weight", None)
+    def _prepare(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
+        y, given = _take_one_column(y, X), getattr(self, "class_weight", None)
         # Which classes there are may be known only when they are found.
         weights: dict[Any, Any] = dict(given) if isinstance(given, Mapping) else {} if given is None else {None: None}
         if not all(isinstance(weight, numbers.Real) and float(weight) > 0 for weight in weights.values()):
-            raise self._wrong_weights()
+            raise self._refuse_weights()
         cells = _read_values(y)
         if self._finds_classes and cells is not None:
             # What the labels are is found as of a feature: one of them may have decided the type of all.
-            table = self._table(X, cells)
+            table = self._read_table(X, cells)
             labels = RawColumn([to_arrow(cells, "y", "y")], Place("y", "y", 0))
             start = self._begin(table, len(cells), sites, units, "classes", labels)
             # Their type follows from what was found as well, never from that of y.
@@ -155,31 +155,31 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
                 warn_caller(_NUMBERS_AS_TEXT, DataConversionWarning)
         else:
             y, kind = _read_labels(y)
-            table = self._table(X, y)
+            table = self._read_table(X, y)
             y = column_or_1d(y, warn=True)
             if kind == "number":
-                _finite(numbers_of(y, Place("y", "y", 0)))
+                _require_finite(numbers_of(y, Place("y", "y", 0)))
             check_classification_targets(y)
             self.classes_ = self._read_declared_classes(y, kind)
             if not set(weights) <= set(self.classes_.tolist()):
-                raise self._wrong_weights()
+                raise self._refuse_weights()
             start = self._begin(table, len(y), sites, units)
         texts = [as_text(value) for value in self.classes_.tolist()]
         label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
-        label |= {"origin": self._origin_of_label(self.classes)}
+        label |= {"origin": self._find_origin_of_label(self.classes)}
         if weights:
             label["class_weights"] = [base.to_python(weights.get(name, 1)) for name in self.classes_.tolist()]
         # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
         return base.TrainingInputs(table, y if cells is None else cells, label, start)
 
-    def _encoded(self, y: Any, plan: Plan) -> NDArray[np.int32]:
-        return _class_indices(y, self.classes_, may_be_others=self._finds_classes)
+    def _encode(self, y: Any, plan: Plan) -> NDArray[np.int32]:
+        return _index_classes(y, self.classes_, may_be_others=self._finds_classes)
 
-    def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+    def _choose_kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         # Whether a row is of a class that was found depends on that row and on what was released.
         return labels >= 0 if self._finds_classes else None
 
-    def _wrong_weights(self) -> UsageError:
+    def _refuse_weights(self) -> UsageError:
         expected = (
             "a dictionary from classes of y to public numbers above 0, such as {0: 1, 1: 9} where one record in ten is "
             'known to be of class 1. "balanced" would count the classes of private rows'
@@ -205,13 +205,13 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Scores: log-odds of classes_[1], float64 [n]; for three classes or more log-weights [n, n_classes]."""
-        codes = self._codes(X)
+        codes = self._read_codes(X)
         ensemble = self.model_.ensemble
         return ensemble.link.decision(ensemble.scores(codes))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities of classes_, float64 [n, n_classes]."""
-        codes = self._codes(X)
+        codes = self._read_codes(X)
         return self.model_.ensemble.probabilities(codes)
 
     def staged_predict_proba(self, X: Any) -> Iterator[NDArray[np.float64]]:
@@ -219,7 +219,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
 
         To choose a number of trees by private rows is a release that is not: see `score`.
         """
-        return self.model_.ensemble.staged_probabilities(self._codes(X))
+        return self.model_.ensemble.staged_probabilities(self._read_codes(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy on rows that you may show.
@@ -285,20 +285,20 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
     ) -> None:
         base.store_parameters(self, locals())
 
-    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
-        y = _read_numbers(_one_column(y, X))
-        table, values = self._table(X, y), _finite(column_or_1d(y, warn=True))
+    def _prepare(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
+        y = _read_numbers(_take_one_column(y, X))
+        table, values = self._read_table(X, y), _require_finite(column_or_1d(y, warn=True))
         if getattr(self, "loss", "") == "poisson" and (values < 0).any():
             raise DataError("data-label-outside", place="y", value=f"{values.min():g}")
         is_known = self.label_bounds is not None or self._reads_data
         asked = "" if is_known else "counts" if getattr(self, "loss", "") == "poisson" else "bounds"
         start = self._begin(table, len(values), sites, units, asked, values)
-        label = {**self._label(values, start), "origin": self._origin_of_label(self.label_bounds)}
+        label = {**self._write_label(values, start), "origin": self._find_origin_of_label(self.label_bounds)}
         return base.TrainingInputs(table, values, label, start)
 
-    def _label(self, y: NDArray[np.float64], start: base.FitInputs) -> dict[str, Any]:
+    def _write_label(self, y: NDArray[np.float64], start: base.FitInputs) -> dict[str, Any]:
         """The plan's [label], but for its name."""
-        low, high = self._known_label_bounds(y, start)
+        low, high = self._read_label_bounds(y, start)
         loss = getattr(self, "loss", "squared_error")
         if not self._named_loss and (quantile := getattr(self, "quantile", None)) is not None:
             expected = 'none but with loss="quantile" or "expectile"'
@@ -322,11 +322,11 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         given: dict[str, Any] = {"name": loss} if isinstance(loss, str) else dict(loss)
         return given if quantile is None else {**given, "tau": base.to_python(quantile)}
 
-    def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
-        sections = super()._model_sections(structure_seed)
+    def _write_model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
+        sections = super()._write_model_sections(structure_seed)
         return {**sections, "loss": self._named_loss} if self._named_loss else sections
 
-    def _known_label_bounds(self, y: NDArray[np.float64], start: base.FitInputs) -> tuple[float, float]:
+    def _read_label_bounds(self, y: NDArray[np.float64], start: base.FitInputs) -> tuple[float, float]:
         if self.label_bounds is not None:
             try:
                 low, high = (float(bound) for bound in self.label_bounds)
@@ -344,7 +344,7 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predicted values, float64 [n]."""
-        codes = self._codes(X)
+        codes = self._read_codes(X)
         return np.asarray(self.model_.predict_codes(codes), dtype=np.float64)
 
     def calibrate(
@@ -366,16 +366,16 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
             PrivacyError: for epsilon or delta out of range.
         """
         model = self._require_model()
-        table, values = self._table(X), _finite(column_or_1d(_read_numbers(_one_column(y, X))))
+        table, values = self._read_table(X), _require_finite(column_or_1d(_read_numbers(_take_one_column(y, X))))
         check_consistent_length(X, values)
         rows: base.Rows = base.rows_by_site(sites, len(values))
         plan = model.plan
         if units is not None:
-            rows = base.only_rows(rows, self._within_bound(units, len(values), plan))
+            rows = base.only_rows(rows, self._choose_within_bound(units, len(values), plan))
         elif plan.privacy.unit != "record":
             raise UsageError("units-missing", caller="calibrate")
         with use_threads(count_threads(self.n_jobs)) as n_threads:
-            held_out = self._site_data(plan, table, values, rows)
+            held_out = self._make_site_data(plan, table, values, rows)
             found = evaluate_federated(
                 model, held_out, epsilon=epsilon, delta=delta, noise=self._randomness()[1], n_threads=n_threads
             )
@@ -392,7 +392,7 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
             UsageError: code "interval-coverage".
             ModelError: code "no-interval", before `calibrate`.
         """
-        codes = self._codes(X)
+        codes = self._read_codes(X)
         return self.model_.predict_interval_codes(codes, coverage)
 
 
@@ -439,19 +439,19 @@ class DPGBDTSurvival(base.PrivateTrees):
     ) -> None:
         base.store_parameters(self, locals())
 
-    def _ready(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
+    def _prepare(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
         if self.intervals is None:
             raise UsageError("intervals-missing")
         ends = ascending_numbers([base.to_python(end) for end in self.intervals], "intervals")
         codes = tuple(as_text(base.to_python(code)) for code in self.event_codes)
         about: dict[str, Any] = {"type": "survival", "event_codes": codes, "intervals": ends}
         label_kinds()["survival"].check(Label(name="label", event="event", **about))
-        event, time = _events_and_times(y, self.event_codes)
+        event, time = _read_events_and_times(y, self.event_codes)
         fates = survival_codes(time, event, ends)
         if doubt := doubt_times(np.bincount(fates, minlength=2 * len(ends) + 1), ends, "time"):
             warn_caller(f"{doubt}.")
-        table = self._table(X, fates)
-        about["event"] = base.unused_name("event", self._feature_names())
+        table = self._read_table(X, fates)
+        about["event"] = base.unused_name("event", self._list_features())
         if codes == ("0", "1"):
             # As the plan says it without a word.
             del about["event_codes"]
@@ -459,19 +459,19 @@ class DPGBDTSurvival(base.PrivateTrees):
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The risk of each row, float64 [n]: what it adds to the log-odds of the event in every interval."""
-        return np.asarray(self.model_.predict_codes(self._codes(X)), dtype=np.float64)
+        return np.asarray(self.model_.predict_codes(self._read_codes(X)), dtype=np.float64)
 
     def predict_survival_function(self, X: Any) -> NDArray[np.float64]:
         """Chances to be without the event at the end of each interval: float64 [n, n_intervals], not ascending."""
-        return self.model_.predict_survival_codes(self._codes(X))
+        return self.model_.predict_survival_codes(self._read_codes(X))
 
     def score(self, X: Any, y: Any) -> float:
         """Harrell's concordance on rows that you may show; see `DPGBDTClassifier.score` of private ones."""
-        event, time = _events_and_times(y, self.event_codes)
+        event, time = _read_events_and_times(y, self.event_codes)
         return concordance(time, event, self.predict(X))
 
 
-def _events_and_times(y: Any, codes: Sequence[float]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+def _read_events_and_times(y: Any, codes: Sequence[float]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Two columns of `y`, event and time: bool [n] and float64 [n]; UsageError for what is not such."""
     lost, seen = codes
     names = getattr(getattr(y, "dtype", None), "names", None)
@@ -493,7 +493,7 @@ def _events_and_times(y: Any, codes: Sequence[float]) -> tuple[NDArray[np.bool_]
     return event == seen, time
 
 
-def _one_column(y: Any, X: Any) -> Any:
+def _take_one_column(y: Any, X: Any) -> Any:
     """`y`, of a table or matrix of one column that column, with scikit-learn's warning.
 
     Warns also where `X` has a column of the name that `y` has, or whose name is an identifier's.
@@ -546,7 +546,7 @@ def _read_numbers(y: Any) -> Any:
     return numbers_of(y, Place("y", "y", 0)) if kind else y
 
 
-def _finite(y: Any) -> NDArray[np.float64]:
+def _require_finite(y: Any) -> NDArray[np.float64]:
     values = np.asarray(y, dtype=np.float64)
     if not np.isfinite(values).all():
         raise DataError("data-label-missing", place="y, which has NaN or infinity")
@@ -621,7 +621,7 @@ def _classify_value(value: Any) -> str | None:
     return None
 
 
-def _class_indices(y: Any, classes: NDArray[Any], *, may_be_others: bool = False) -> NDArray[np.int32]:
+def _index_classes(y: Any, classes: NDArray[Any], *, may_be_others: bool = False) -> NDArray[np.int32]:
     """The index of each label in `classes`; each is looked up by itself, by the rules of `hedgerow.data.columns`.
 
     A label of none is below 0 where there may be others, else an error. Whole numbers that were found are compared as

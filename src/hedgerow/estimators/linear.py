@@ -22,7 +22,7 @@ _OWN_PARAMETERS = ("loss", "rounds", "scale", "row_norm", "gram_share", "ridge",
 class _LinearSections:
     """The plan of a linear model."""
 
-    def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
+    def _write_model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
         own = {name: to_python(getattr(self, name)) for name in _OWN_PARAMETERS if hasattr(self, name)}
         return {"model": {"algorithm": "adassp"}, "adassp": own}
 

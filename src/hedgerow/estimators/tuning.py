@@ -112,13 +112,13 @@ def tune(
         PrivacyError: code "budget-exceeded"; the promise cannot be kept.
     """
     _check(estimator, settings, held_out)
-    lead = clone(estimator).set_params(epsilon=_cap(estimator.epsilon))
+    lead = clone(estimator).set_params(epsilon=_cap_epsilon(estimator.epsilon))
     ready = lead._ready(X, y, sites, units)
     start = ready.start
     is_held = _draw_held_out(len(ready.y), units, held_out, start.structure_seed if start.noise.seeded else None)
     n_fitted = max(1, round(start.n_records * (1 - held_out)))
     fitted = replace(ready, start=replace(start, rows=only_rows(start.rows, ~is_held), n_records=n_fitted))
-    rows, budget = only_rows(start.rows, is_held), _budget(lead, start.ledger, len(settings))
+    rows, budget = only_rows(start.rows, is_held), _divide_budget(lead, start.ledger, len(settings))
     tried: list[Estimator] = []
     scores: list[TunedSetting] = []
     for number, setting in enumerate(settings):
@@ -159,7 +159,7 @@ def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:
         raise UsageError("argument", code="tune-settings", name="accountant", value=value, expected=expected)
 
 
-def _cap(epsilon: Any) -> Any:
+def _cap_epsilon(epsilon: Any) -> Any:
     """What of an epsilon is spent; anything that is not an epsilon is left for the plan to refuse."""
     is_larger = isinstance(epsilon, Real) and _MAX_EPSILON < float(epsilon) < math.inf
     return _MAX_EPSILON if is_larger else epsilon
@@ -174,7 +174,7 @@ def _draw_held_out(n_rows: int, units: Any, share: float, seed: int | None) -> N
     return np.asarray((draws.random(len(distinct)) < share)[number])
 
 
-def _budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> _Budget:
+def _divide_budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> _Budget:
     """What each part may cost; `before` is what all plans begin with.
 
     Raises:

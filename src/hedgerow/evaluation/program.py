@@ -38,7 +38,7 @@ from hedgerow.evaluation.sums import (
     GroupedSums,
     ScoreHistogram,
     SiteSums,
-    bins_for,
+    choose_bin_count,
     count_groups,
     count_label_rows,
     error_clip,
@@ -281,7 +281,7 @@ def _evaluate_times(queries: _EvaluationQueries) -> _Outlined:
     outline = visible(noisy, queries.noise(0, query))[None, :]
     # What one bin is to two classes, a bin of all codes is here.
     noise = queries.noise(1, query) * math.sqrt(label.n_codes / 2)
-    edges = even_edges(scale, outline, bins_for(float(noisy.sum()), noise))
+    edges = even_edges(scale, outline, choose_bin_count(float(noisy.sum()), noise))
     survival = in_bins(scale, 0, outline, edges[0], survival_curves(scale.middles(0), queries.ensemble.baseline))
     real = ~np.isnan(survival[:, 0])
     survival, ends = survival[real], np.array(label.intervals)
@@ -305,7 +305,7 @@ def _evaluate_classes(queries: _EvaluationQueries) -> _Outlined:
     query = queries.histogram(0, scale.position, scale.edges, by_label=False)
     noisy = (yield query).reshape(len(scale.edges), N_OUTLINE) / UNIT
     outline = np.array([visible(row, queries.noise(0, query)) for row in noisy])
-    n_bins = bins_for(float(noisy[0].sum()), queries.noise(1, query))
+    n_bins = choose_bin_count(float(noisy[0].sum()), queries.noise(1, query))
     edges = even_edges(scale, outline, n_bins)
     # The mean predicted probability in each bin, by the outline's counts.
     middles = [scale.middles(curve)[:, None] for curve in range(len(edges))]

@@ -46,7 +46,7 @@ PROBABILITY_UNIT = 2**30
 N_OUTLINE = 64
 """Bins of the outline."""
 MIN_BINS, MAX_BINS = 8, N_OUTLINE
-"""Bins of the release that is evaluated, see `bins_for`."""
+"""Bins of the release that is evaluated, see `choose_bin_count`."""
 REACH = 5.0
 """The outline covers the model's mean score and this many of its standard deviations to either side."""
 LOGIT_REACH = 6.0
@@ -509,7 +509,7 @@ def visible(counts: Counts, noise: float) -> Counts:
     return kept if kept.any() else np.ones_like(counts)
 
 
-def bins_for(n_records: float, noise: float) -> int:
+def choose_bin_count(n_records: float, noise: float) -> int:
     """How many bins to evaluate: the noise's error grows with their root, the error of ties falls with their square.
 
     Both are equal in an area under a curve at (n_records / noise)**0.4 or so bins; a quarter more keeps the error that

@@ -355,7 +355,7 @@ def run_attacks(
     membership, reconstruction = _tell_members(target, bound, random, progress, outliers, n_models, n_units)
     return AttackReport(
         target.digest, len(target.units), target.plan.privacy.rows_per_unit, bound, membership, reconstruction, signal,
-        attributes, tuple(_contradictions(membership, signal, attributes)),
+        attributes, tuple(_find_contradictions(membership, signal, attributes)),
     )  # fmt: skip
 
 
@@ -560,7 +560,7 @@ def _alter(
     return found
 
 
-def _contradictions(
+def _find_contradictions(
     membership: Sequence[MembershipFigures], signal: Signal, attributes: Sequence[Attribute]
 ) -> Iterator[str]:
     """What was found that the ledger does not allow."""

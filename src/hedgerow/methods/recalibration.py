@@ -205,7 +205,8 @@ def _recalibrate_line(plan: Plan, ensemble: Ensemble, questions: _Questions) -> 
     known = KnownBins.of(query, (yield query), questions.sigmas[ScoreBins])
     places, n_records, labels = np.array(known.bins).reshape(-1, 3).T
     bins = _WideBins.of(expect_share, query, known)
-    before, curve, prior = bins.expect_share(places), bins.expect_class, score_bins.ODDS_PRIOR
+    before, prior = bins.expect_share(places), score_bins.ODDS_PRIOR
+    curve: score_bins.Curve = bins.expect_class
     if is_number:
         curve = score_bins.expect_mean(bins.expect_share, places, doublings, is_count=is_count)
         prior = prior if is_count else score_bins.NUMBERS_ELSEWHERE_PRIOR

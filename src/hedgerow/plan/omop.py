@@ -49,7 +49,7 @@ def read_column_name(value: Any, path: str) -> str:
 
 
 @allows({"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2}})
-def _units(value: Any, path: str) -> tuple[tuple[int, float], ...]:
+def _read_units(value: Any, path: str) -> tuple[tuple[int, float], ...]:
     pairs = list_of(list_of(lambda item, _: item))(value, path)
     if not all(len(pair) == 2 for pair in pairs):
         raise refuse(path, value, "pairs of a unit's concept and a factor, such as [[8840, 1.0], [8753, 18.016]]")
@@ -60,7 +60,7 @@ def _units(value: Any, path: str) -> tuple[tuple[int, float], ...]:
     return found
 
 
-def _section(kind: type) -> Any:
+def _define_section(kind: type) -> Any:
     """The check of a field that is a table of its own."""
 
     @allows({"type": "object"})
@@ -120,7 +120,7 @@ class OmopColumn:
     concepts: tuple[int, ...] = define_field(list_of(_CONCEPT), ())
     descendants: bool = define_field(boolean, False)
     days: int | None = define_field(_DAYS, None)
-    units: tuple[tuple[int, float], ...] = define_field(_units, ())
+    units: tuple[tuple[int, float], ...] = define_field(_read_units, ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +138,11 @@ class Omop:
     """
 
     cohort: int | None = define_field(integer(0, 2**31 - 1), None)
-    index: Events | None = dataclasses.field(default=None, metadata={"check": _section(Events)})
+    index: Events | None = dataclasses.field(default=None, metadata={"check": _define_section(Events)})
     observed: int = define_field(_DAYS, 0)
     days: int = define_field(_DAYS, 365)
-    outcome: OmopOutcome = dataclasses.field(metadata={"check": _section(OmopOutcome)})
-    columns: tuple[OmopColumn, ...] = dataclasses.field(metadata={"check": list_of(_section(OmopColumn))})
+    outcome: OmopOutcome = dataclasses.field(metadata={"check": _define_section(OmopOutcome)})
+    columns: tuple[OmopColumn, ...] = dataclasses.field(metadata={"check": list_of(_define_section(OmopColumn))})
 
 
 def read_omop(table: Any) -> Omop | None:

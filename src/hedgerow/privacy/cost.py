@@ -231,10 +231,10 @@ def compose_cost(events: Iterable[Event]) -> EventCost:
     filters: dict[tuple[str, int, float], list[EventCost]] = {}
     for event in events:
         if type(event) is FilteredGaussianEvent and event.sampling_rate == 1:
-            filters.setdefault((event.scope, event.order, event.budget), []).append(_event_cost(event))
+            filters.setdefault((event.scope, event.order, event.budget), []).append(_cost_event(event))
         else:
-            costs.append(_event_cost(event))
-    costs += [_cap(parts, 2 * budget / order * ROUND_UP) for (_, order, budget), parts in filters.items()]
+            costs.append(_cost_event(event))
+    costs += [_cap_filter(parts, 2 * budget / order * ROUND_UP) for (_, order, budget), parts in filters.items()]
     return EventCost(
         zcdp_weight=math.fsum(cost.zcdp_weight for cost in costs) * ROUND_UP,
         gdp_weight=math.fsum(cost.gdp_weight for cost in costs) * ROUND_UP,
@@ -243,7 +243,7 @@ def compose_cost(events: Iterable[Event]) -> EventCost:
     )
 
 
-def _cap(parts: list[EventCost], most: float) -> EventCost:
+def _cap_filter(parts: list[EventCost], most: float) -> EventCost:
     """The cost of one filter's releases, which take at most so much of the sum of 1 / z² from any one unit."""
     factor = max(part.gdp_weight / part.zcdp_weight for part in parts) * ROUND_UP
     weight = min(math.fsum(part.zcdp_weight for part in parts), most)
@@ -255,7 +255,7 @@ def _cap(parts: list[EventCost], most: float) -> EventCost:
     )
 
 
-def _event_cost(event: Event) -> EventCost:
+def _cost_event(event: Event) -> EventCost:
     if type(event) is UnnoisedEvent:
         return EventCost(math.inf, math.inf, 0.0, 0.0)
     if type(event) is GaussianEvent:
@@ -303,7 +303,7 @@ def for_rows(event: Event, n_rows: int) -> Event:
         less = event.noise_multiplier / math.sqrt(n_rows) * down
         return replace(event, noise_multiplier=less, length=event.length * n_rows)
     if isinstance(event, SelectionEvent):
-        drawn = _chance_of_any(event.sampling_rate, n_rows)
+        drawn = _compute_chance_of_any(event.sampling_rate, n_rows)
         return replace(event, epsilon=event.epsilon * n_rows * up, sampling_rate=drawn)
     if isinstance(event, PureEvent):
         # Of pure privacy n rows cost n times one; that of the mixture over samples is never less.
@@ -316,10 +316,10 @@ def for_rows(event: Event, n_rows: int) -> Event:
         return replace(event, noise_multiplier=less)
     if isinstance(event, FilteredGaussianEvent) and event.sampling_rate == 1:
         return replace(event, noise_multiplier=less, budget=event.budget * n_rows**2 * up)
-    drawn = _chance_of_any(event.sampling_rate, n_rows)
+    drawn = _compute_chance_of_any(event.sampling_rate, n_rows)
     return SampledGaussianEvent(less, drawn, event.share_sigma, event.n_shares, event.length, event.count)
 
 
-def _chance_of_any(rate: float, n_rows: int) -> float:
+def _compute_chance_of_any(rate: float, n_rows: int) -> float:
     """The chance that one of so many rows is drawn, rounded up."""
     return rate if rate == 1 else min(1.0, -math.expm1(n_rows * math.log1p(-rate)) * (1 + 1e-14))

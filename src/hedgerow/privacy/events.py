@@ -40,7 +40,7 @@ class EventBase:
             elif part.type == "float":
                 if isinstance(value, bool) or not isinstance(value, int | float) or not 1 / LARGEST <= value <= LARGEST:
                     range_text = f"a number from {1 / LARGEST:g} to {LARGEST:g}"
-                    raise _event_error(f"An event's {part.name} is {value!r}; it must be {range_text}.")
+                    raise _refuse_event(f"An event's {part.name} is {value!r}; it must be {range_text}.")
 
     def to_dict(self) -> dict[str, Any]:
         """The event as a dictionary of JSON values, with its type name under ``type``."""
@@ -51,11 +51,11 @@ class EventBase:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; raises PrivacyError for another type, a missing, a surplus or a wrong field."""
         if data.get("type") != cls.type_name:
-            raise _event_error(f"An event of type {data.get('type')!r} was read as {cls.type_name!r}.")
+            raise _refuse_event(f"An event of type {data.get('type')!r} was read as {cls.type_name!r}.")
         values = {key: value for key, value in data.items() if key != "type"}
         expected = {field.name for field in fields(cls)}
         if set(values) != expected:
-            raise _event_error(f"A {cls.type_name!r} event has the fields {sorted(values)}, not {sorted(expected)}.")
+            raise _refuse_event(f"A {cls.type_name!r} event has the fields {sorted(values)}, not {sorted(expected)}.")
         return cls(**values)
 
 
@@ -232,7 +232,7 @@ class FilteredGaussianEvent(SampledEvent):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 2 <= self.order <= MAX_ORDER or not isinstance(self.scope, str):
-            raise _event_error(f"A filter has order {self.order!r} and scope {self.scope!r}.")
+            raise _refuse_event(f"A filter has order {self.order!r} and scope {self.scope!r}.")
 
 
 def is_sample(event: Event) -> TypeGuard[SampledEvent]:
@@ -300,13 +300,13 @@ def round_multiplier(sigma_squared: int, sensitivity_squared: int) -> float:
 
 def _check_rate(value: float) -> None:
     if value > 1:
-        raise _event_error(f"An event's sampling_rate is {value!r}; a chance is at most 1.")
+        raise _refuse_event(f"An event's sampling_rate is {value!r}; a chance is at most 1.")
 
 
 def _check_positive_int(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _event_error(f"An event's {name} is {value!r}; it must be an integer of at least 1.")
+        raise _refuse_event(f"An event's {name} is {value!r}; it must be an integer of at least 1.")
 
 
-def _event_error(what: str) -> PrivacyError:
+def _refuse_event(what: str) -> PrivacyError:
     return PrivacyError("malformed", code="malformed-event", what=what)

@@ -83,27 +83,27 @@ class Release:
 
     def __post_init__(self) -> None:
         if not isinstance(self.purpose, str) or not self.purpose or self.round < 0 or self.length < 1:
-            raise _ledger_error(f"The release {self.purpose!r} has round {self.round} and length {self.length}.")
+            raise _refuse_ledger(f"The release {self.purpose!r} has round {self.round} and length {self.length}.")
         if not (math.isfinite(self.sensitivity) and self.sensitivity > 0):
-            raise _ledger_error(
+            raise _refuse_ledger(
                 f"The release {self.purpose!r} has sensitivity {self.sensitivity!r}; it must be above 0."
             )
         shares = getattr(self.event, "n_shares", 0)
         if self.cohort is not None and self.cohort.n_shares != shares:
-            raise _ledger_error(
+            raise _refuse_ledger(
                 f"The release {self.purpose!r} counts {shares} shares of noise; its cohort has {self.cohort.n_shares}."
             )
         if getattr(self.event, "length", self.length) != self.length:
-            raise _ledger_error(
+            raise _refuse_ledger(
                 f"The release {self.purpose!r} has {self.length} entries, and its event another number."
             )
         if isinstance(self.event, UnnoisedEvent):
             return
         if not (math.isfinite(self.sigma) and self.sigma > 0):
-            raise _ledger_error(f"The release {self.purpose!r} has sigma {self.sigma!r}; noise must be above 0.")
+            raise _refuse_ledger(f"The release {self.purpose!r} has sigma {self.sigma!r}; noise must be above 0.")
         if isinstance(self.event, PureEvent):
             if self.event.epsilon < self.sensitivity / self.sigma * (1 - _MULTIPLIER_TOLERANCE):
-                raise _ledger_error(
+                raise _refuse_ledger(
                     f"The release {self.purpose!r} claims epsilon {self.event.epsilon!r}, but sensitivity / scale is "
                     f"{self.sensitivity / self.sigma!r}."
                 )
@@ -111,7 +111,7 @@ class Release:
                 # No vector of this length and this L1 norm has a smaller L2 norm.
                 least = (self.sensitivity / self.sigma) ** 2 / self.length
                 if self.event.zcdp_weight < least * (1 - _MULTIPLIER_TOLERANCE):
-                    raise _ledger_error(
+                    raise _refuse_ledger(
                         f"The release {self.purpose!r} claims the weight {self.event.zcdp_weight!r}, but no vector of "
                         f"its length has less than {least!r}."
                     )
@@ -121,9 +121,9 @@ class Release:
         if isinstance(self.event, DiscreteGaussianSumEvent | SampledEvent):
             stated = self.event.share_sigma * math.sqrt(self.event.n_shares)
         if stated is not None and not math.isclose(stated, self.sigma, rel_tol=_MULTIPLIER_TOLERANCE):
-            raise _ledger_error(f"The release {self.purpose!r} has sigma {self.sigma!r}; its event has {stated!r}.")
+            raise _refuse_ledger(f"The release {self.purpose!r} has sigma {self.sigma!r}; its event has {stated!r}.")
         if self.event.noise_multiplier > self.sigma / self.sensitivity * (1 + _MULTIPLIER_TOLERANCE):
-            raise _ledger_error(
+            raise _refuse_ledger(
                 f"The release {self.purpose!r} claims the noise multiplier {self.event.noise_multiplier!r}, "
                 f"but sigma / sensitivity is {self.sigma / self.sensitivity!r}."
             )
@@ -181,7 +181,7 @@ class Release:
             cohort = None if content is None else NoiseCohort.from_dict(content)
             return cls(**{**values, "event": event_from_dict(data["event"]), "cohort": cohort, **flags})
         except (KeyError, TypeError, ValueError, AttributeError) as fault:
-            raise _ledger_error(f"A release in the ledger cannot be read ({fault!r}).") from fault
+            raise _refuse_ledger(f"A release in the ledger cannot be read ({fault!r}).") from fault
 
 
 @dataclass(frozen=True)
@@ -230,13 +230,13 @@ class Ledger:
         try:
             content = read_json(text)
         except ValueError as fault:
-            raise _ledger_error(f"The ledger is not JSON ({fault}).") from fault
+            raise _refuse_ledger(f"The ledger is not JSON ({fault}).") from fault
         if not isinstance(content, dict) or content.get("version") not in range(1, LEDGER_VERSION + 1):
             version = content.get("version") if isinstance(content, dict) else None
-            raise _ledger_error(f"The ledger has version {version!r}; this hedgerow reads 1 to {LEDGER_VERSION}.")
+            raise _refuse_ledger(f"The ledger has version {version!r}; this hedgerow reads 1 to {LEDGER_VERSION}.")
         releases = content.get("releases")
         if not isinstance(releases, list):
-            raise _ledger_error("The ledger has no list of releases.")
+            raise _refuse_ledger("The ledger has no list of releases.")
         return cls(tuple(Release.from_dict(release) for release in releases))
 
 
@@ -245,18 +245,18 @@ def _refuse_second(purpose: str, seen: frozenset[str] | set[str]) -> None:
         raise PrivacyError("purpose-released-twice", purpose=purpose)
 
 
-def _ledger_error(what: str) -> PrivacyError:
+def _refuse_ledger(what: str) -> PrivacyError:
     return PrivacyError("malformed", code="malformed-ledger", what=what)
 
 
 def read_prepared_ledger(plan: Plan) -> Ledger:
     """The ledger that a run of this plan begins with: empty for most."""
-    return Ledger(_releases(plan.prepared))
+    return Ledger(_read_releases(plan.prepared))
 
 
 def read_prepared_events(plan: Plan) -> list[Event]:
     """What the releases before the run have cost."""
-    return [release.event for release in _releases(plan.prepared)]
+    return [release.event for release in _read_releases(plan.prepared)]
 
 
 def write_prepared_tables(
@@ -275,7 +275,7 @@ def write_prepared_tables(
 
 
 @lru_cache(maxsize=8)
-def _releases(prepared: tuple[Prepared, ...]) -> tuple[Release, ...]:
+def _read_releases(prepared: tuple[Prepared, ...]) -> tuple[Release, ...]:
     return tuple(_read_release(number, each) for number, each in enumerate(prepared))
 
 
@@ -316,7 +316,7 @@ def _write_table(release: Release) -> dict[str, Any]:
         "kind": kind,
         "subject": subject,
         "length": release.length,
-        "sensitivity_squared": _square(release.sensitivity),
+        "sensitivity_squared": _round_square(release.sensitivity),
         "sigma": 0,
         "seeded": release.seeded,
         "approximate": release.approximate,
@@ -335,7 +335,7 @@ def _write_table(release: Release) -> dict[str, Any]:
     )
 
 
-def _square(sensitivity: float) -> int:
+def _round_square(sensitivity: float) -> int:
     """The integer whose root a sensitivity is; never less, where a double no longer tells neighbours apart."""
     squared = round(sensitivity * sensitivity)
     while math.sqrt(squared) < sensitivity:

@@ -499,27 +499,27 @@ class SeededNoise:
 
     def sample(self, sigma: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
         """See `NoiseSource.sample`; a longer vector for the same purpose begins with the shorter one (if exact)."""
-        key = _key(self._seed, purpose)
+        key = _derive_key(self._seed, purpose)
         if self._exact:
             return sample_discrete_gaussian(sigma, length, _KeyedStream(key).read)
         if not 1 <= sigma <= MAX_SIGMA:
             # The exact sampler has the words for it.
             sample_discrete_gaussian(sigma, 0, _KeyedStream(key).read)
-        return np.rint(_generator(key).standard_normal(length) * sigma).astype(np.int64)
+        return np.rint(_make_generator(key).standard_normal(length) * sigma).astype(np.int64)
 
     def laplace(self, scale: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
         """See `NoiseSource.laplace`."""
-        key = _key(self._seed, purpose)
+        key = _derive_key(self._seed, purpose)
         if self._exact:
             return sample_discrete_laplace(scale, length, _KeyedStream(key).read)
-        return np.rint(_generator(key).laplace(0.0, scale, length)).astype(np.int64)
+        return np.rint(_make_generator(key).laplace(0.0, scale, length)).astype(np.int64)
 
     def select(self, scores: Sequence[npt.NDArray[np.int64]], scale: int, purpose: str) -> npt.NDArray[np.int64]:
         """See `NoiseSource.select`; not exact: the largest score after Gumbel noise."""
-        key = _key(self._seed, purpose)
+        key = _derive_key(self._seed, purpose)
         if self._exact:
             return select(scores, scale, _KeyedStream(key).read)
-        generator = _generator(key)
+        generator = _make_generator(key)
         noisy = [values + generator.gumbel(0.0, scale, len(values)) for values in scores]
         return np.array([int(values.argmax()) if len(values) else -1 for values in noisy], dtype=np.int64)
 
@@ -546,11 +546,11 @@ class _KeyedStream:
         return content[:n_bytes]
 
 
-def _generator(key: bytes) -> np.random.Generator:
+def _make_generator(key: bytes) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
 
 
-def _key(seed: bytes, purpose: str) -> bytes:
+def _derive_key(seed: bytes, purpose: str) -> bytes:
     """32 bytes from the seed and the purpose; the lengths in front keep different pairs apart."""
     digest = hashlib.shake_256(_STREAM_DOMAIN)
     for part in (seed, purpose.encode()):

@@ -74,11 +74,11 @@ class PublicInputs:
         voided = READ_OFF if plan.privacy.bounds_from_data else ""
         own: list[Feature | Label] = [*plan.features, plan.label]
         columns = [
-            PublicColumn(each.name, role, each.type, _worse(each.origin, voided), tuple(_about(each).items()))
+            PublicColumn(each.name, role, each.type, _choose_worse(each.origin, voided), tuple(_about(each).items()))
             for each, role in zip(own, ["feature"] * len(plan.features) + ["label"], strict=True)
         ]
         is_counted = any(release.kind == _COUNTS_RECORDS for release in plan.prepared)
-        counted = FOUND if is_counted else _worse(DECLARED, voided)
+        counted = FOUND if is_counted else _choose_worse(DECLARED, voided)
         columns += list_units(plan)
         breaks = plan.privacy.line_breaks
         return cls(tuple(columns), plan.privacy.n_records, counted, plan.name, plan.digest, breaks)
@@ -96,14 +96,14 @@ class PublicInputs:
             n_prepared: releases before the run, which found what was found.
         """
         features = [column for column in self.columns if column.role == "feature"]
-        facts = [("columns", f"the names of {_many(features)}, and their types: {_by_origin(features)}")]
+        facts = [("columns", f"the names of {_join_names(features)}, and their types: {_by_origin(features)}")]
         lists = [column for column in features if column.kind == "categorical"]
         if lists:
             values = sum(len(dict(column.about)["categories"]) for column in lists)
-            facts.append(("categories", f"{values:,} of {_many(lists)}: {_by_origin(lists, names=False)}"))
+            facts.append(("categories", f"{values:,} of {_join_names(lists)}: {_by_origin(lists, names=False)}"))
         bounded = [column for column in features if "min" in dict(column.about)]
         if bounded:
-            facts.append(("bounds", f"of {_many(bounded)}: {_by_origin(bounded, names=False)}"))
+            facts.append(("bounds", f"of {_join_names(bounded)}: {_by_origin(bounded, names=False)}"))
         facts += [(column.role, _describe_column(column)) for column in self.columns if column.role != "feature"]
         if self.n_records:
             facts.append(("records", f"about {self.n_records:,}, {_ORIGINS[self.n_records_origin]}"))
@@ -120,7 +120,7 @@ def list_units(plan: Plan) -> tuple[PublicColumn, ...]:
     return () if privacy.unit == "record" else (unit,)
 
 
-def _worse(origin: str, voided: str) -> str:
+def _choose_worse(origin: str, voided: str) -> str:
     """Where a part is from, in a plan that says of all that is declared that it was read off rows."""
     return voided if voided and origin == DECLARED else origin
 
@@ -141,7 +141,7 @@ def _about(column: Feature | Label) -> dict[str, Any]:
     return found | ({"categories": list(column.categories)} if column.categories else {})
 
 
-def _many(columns: Sequence[PublicColumn]) -> str:
+def _join_names(columns: Sequence[PublicColumn]) -> str:
     return f"{len(columns):,} feature{'' if len(columns) == 1 else 's'}"
 
 

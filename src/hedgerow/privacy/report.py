@@ -199,9 +199,9 @@ class PrivacyReport(PrivacyContext):
     @property
     def epsilon_of_two_runs(self) -> float:
         """What this run and another one like it amount to together, rounded up; accounted as `epsilon_of_rows`."""
-        return self._epsilon_of([event for run in "12" for event in scope_events(self.ledger.events(), run)])
+        return self._compute_epsilon([event for run in "12" for event in scope_events(self.ledger.events(), run)])
 
-    def _epsilon_of(self, events: list[Event]) -> float:
+    def _compute_epsilon(self, events: list[Event]) -> float:
         """Never below the epsilon of this run: another accountant may find less."""
         found = compute_account("gdp" if self.accountant == "pld" else self.accountant, events, self.delta).epsilon
         return max(self.epsilon, found)
@@ -294,10 +294,10 @@ class PrivacyReport(PrivacyContext):
             )
         return (
             "The sites add the noise: the guarantee holds against the coordinator as well, as long as "
-            f"{self._colluders()}."
+            f"{self._word_colluders()}."
         )
 
-    def _colluders(self) -> str:
+    def _word_colluders(self) -> str:
         """The condition under which noise of the sites keeps the promise."""
         parts = []
         several = len(self.cohorts) > 1
@@ -321,12 +321,12 @@ class PrivacyReport(PrivacyContext):
 
     def to_dict(self) -> dict[str, Any]:
         """The report as a dictionary of JSON values, with all that follows from plan and ledger spelled out."""
-        content = self.claims() | {"epsilon_of_two_runs": _jsonable(self.epsilon_of_two_runs)}
+        content = self.claims() | {"epsilon_of_two_runs": _to_json(self.epsilon_of_two_runs)}
         if self.unit == "record":
-            found = {str(count): _jsonable(self.epsilon_of_rows(count)) for count in ROWS_OF_ONE_PERSON}
+            found = {str(count): _to_json(self.epsilon_of_rows(count)) for count in ROWS_OF_ONE_PERSON}
             content["epsilon_by_rows_of_one_person"] = found
         if self.public is not None and self.public.line_breaks:
-            content["epsilon_of_one_line"] = _jsonable(self.epsilon_of_rows(self.public.records_of_a_line))
+            content["epsilon_of_one_line"] = _to_json(self.epsilon_of_rows(self.public.records_of_a_line))
         return content | ({} if self.public is None else {"taken_as_public": self.public.to_dict()})
 
     def claims(self) -> dict[str, Any]:
@@ -343,7 +343,7 @@ class PrivacyReport(PrivacyContext):
         optional = {
             "epsilon_own": self.epsilon_own,
             "n_choices": self.n_choices,
-            "cohorts": self._cohorts_as_dicts(),
+            "cohorts": self._write_cohorts(),
             "evaluation_modes": list(self.evaluation_modes),
         }
         content |= {name: value for name, value in optional.items() if value}
@@ -359,11 +359,11 @@ class PrivacyReport(PrivacyContext):
             del content["n_groups"]
         del content["authors"]
         content |= {"authors": list(self.authors)} if self.authors else {}
-        content |= {name: _jsonable(content[name]) for name in _FLOATS if name in content}
+        content |= {name: _to_json(content[name]) for name in _FLOATS if name in content}
         judged = {"guarantee": self.guarantee, "voided_by": list(self.voided_by), "warnings": list(self.warnings)}
         return {**content, **judged, "trust": self.trust}
 
-    def _cohorts_as_dicts(self) -> list[dict[str, int]]:
+    def _write_cohorts(self) -> list[dict[str, int]]:
         return [{**cohort.to_dict(), "releases": count} for cohort, count in self.cohorts.items()]
 
     def text(self, subject: str = "the model", sites: Sequence[str] = ()) -> str:
@@ -391,17 +391,17 @@ class PrivacyReport(PrivacyContext):
         request = ""
         if self.epsilon_requested is not None:
             of_training = " for the training" if any(release.is_later for release in self.ledger) else ""
-            request = f" (requested{of_training}: {_number(self.epsilon_requested)})"
+            request = f" (requested{of_training}: {_format_up(self.epsilon_requested)})"
         word = "no part of Hedgerow: what one record may add to its sums is its author's word (hedgerow check-method)"
         return [
-            ("epsilon spent", f"{_number(self.epsilon)} at delta {self.delta:.3g}{request}"),
+            ("epsilon spent", f"{_format_up(self.epsilon)} at delta {self.delta:.3g}{request}"),
             *(("", line) for line in self._describe_account()),
             ("protects", protected),
             ("neighbouring data", f"{self.adjacency} {'record' if self.unit == 'record' else self.unit}"),
             *self._describe_releases(),
             *[("made by" if not at else "", f"{author}, {word}") for at, author in enumerate(self.authors)],
             *([("in words", _in_words(self, subject))] if self.guarantee == "holds" else []),
-            *self._limits(sites),
+            *self._list_limits(sites),
         ]
 
     @property
@@ -413,7 +413,7 @@ class PrivacyReport(PrivacyContext):
         stated = f" and {self.condition}" if self.authors else ""
         return (
             f"Privacy guarantee: HOLDS for one {self.unit}{rows}, given what is taken as public below{stated}: "
-            f"epsilon {_number(self.epsilon)} at delta {self.delta:.3g}"
+            f"epsilon {_format_up(self.epsilon)} at delta {self.delta:.3g}"
         )
 
     @property
@@ -423,9 +423,9 @@ class PrivacyReport(PrivacyContext):
 
     def _describe_account(self) -> list[str]:
         """Who found epsilon."""
-        exact, renyi = _number(self.epsilon_gdp), _number(self.epsilon_rdp)
+        exact, renyi = _format_up(self.epsilon_gdp), _format_up(self.epsilon_rdp)
         if self.epsilon_own is not None:
-            own = f"{_number(self.epsilon_own)} by {_OWN_WORDS[self.accountant]} ({self.accountant})"
+            own = f"{_format_up(self.epsilon_own)} by {_OWN_WORDS[self.accountant]} ({self.accountant})"
             return [own, f"{exact} by gdp and {renyi} by rdp, both bounds"]
         if self.accounted_by != self.accountant:
             return [f"a bound by {self.accounted_by}: {self._account.why}"]
@@ -452,16 +452,16 @@ class PrivacyReport(PrivacyContext):
             facts.append(("sums of sites", "in the clear: the party that added them up could see each site's own"))
         return facts
 
-    def _limits(self, sites: Sequence[str]) -> list[tuple[str, str]]:
+    def _list_limits(self, sites: Sequence[str]) -> list[tuple[str, str]]:
         """What the promise is not: for a person with several rows, over several runs, and of what is public."""
         facts = []
         if self.guarantee == "holds":
             facts.append(("rows of a person", self._describe_person_rows()))
-            facts += self._lines()
+            facts += self._list_lines()
             before = f" The {self.n_prepared} sums before it are counted." if self.n_prepared else ""
             facts.append(
                 ("one run", "this is one run over these rows, and further runs over them add up: a second one like it "
-                 f"would make epsilon {_number(self.epsilon_of_two_runs, 3)} together.{before}")
+                 f"would make epsilon {_format_up(self.epsilon_of_two_runs, 3)} together.{before}")
             )  # fmt: skip
         if self.public is not None:
             public = [*self.public.facts(self.n_prepared), ("delta", f"{self.delta:.3g}, declared")]
@@ -489,14 +489,14 @@ class PrivacyReport(PrivacyContext):
             return f"beyond {self.max_rows_per_unit} at a site are left out, so who has more is promised the same"
         amounts = {count: self.epsilon_of_rows(count) for count in ROWS_OF_ONE_PERSON}
         said = "; ".join(
-            f"{count} row{'' if count == 1 else 's'}: {_number(epsilon, 3)} ({_factor_text(epsilon)})"
+            f"{count} row{'' if count == 1 else 's'}: {_format_up(epsilon, 3)} ({_format_factor(epsilon)})"
             for count, epsilon in amounts.items()
         )
         return f"epsilon, and the factor of the odds, for one person with {said}"
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _list_lines(self) -> list[tuple[str, str]]:
         count = 1 if self.public is None else self.public.records_of_a_line
-        amount = f"{count} of them, for which it is epsilon {_number(self.epsilon_of_rows(count), 3)} together"
+        amount = f"{count} of them, for which it is epsilon {_format_up(self.epsilon_of_rows(count), 3)} together"
         said = f"by privacy.line_breaks one line of a file may have a say in more than one {self.unit}: in {amount}"
         return [("lines of a CSV", said)] if count > 1 else []
 
@@ -541,36 +541,37 @@ def check_claims(claims: Mapping[str, Any], report: PrivacyReport, *, exact: boo
     numbers = _read_numbers(claims)
     for name in ("delta", "accountant", "unit", "max_rows_per_unit", "noise_mode", "adjacency", "n_releases"):
         if claims[name] != getattr(report, name):
-            raise _untrue(f"{name} is {claims[name]!r}", f"{getattr(report, name)!r}")
+            raise _refuse_claim(f"{name} is {claims[name]!r}", f"{getattr(report, name)!r}")
     if claims.get("sites_per_unit", 1) != report.sites_per_unit:
-        raise _untrue("a unit has rows at fewer sites", f"at {report.sites_per_unit}, says the plan")
+        raise _refuse_claim("a unit has rows at fewer sites", f"at {report.sites_per_unit}, says the plan")
     if claims.get("n_choices", 0) != report.n_choices:
-        raise _untrue(f"{claims.get('n_choices', 0)} releases are choices", f"{report.n_choices} are")
+        raise _refuse_claim(f"{claims.get('n_choices', 0)} releases are choices", f"{report.n_choices} are")
     if claims.get("n_prepared", 0) != report.n_prepared:
-        raise _untrue(f"{claims.get('n_prepared', 0)} releases were before the run", f"{report.n_prepared} were")
-    if report.cohorts and claims.get("cohorts") != report._cohorts_as_dicts():
-        raise _untrue("the sites that added noise are others", "every release names its own")
+        raise _refuse_claim(f"{claims.get('n_prepared', 0)} releases were before the run", f"{report.n_prepared} were")
+    if report.cohorts and claims.get("cohorts") != report._write_cohorts():
+        raise _refuse_claim("the sites that added noise are others", "every release names its own")
     for name in _VOIDING:
         if getattr(report, name) and not claims.get(name, False):
-            raise _untrue(f"{name} is false", "it is true")
+            raise _refuse_claim(f"{name} is false", "it is true")
     if report.guarantee == "void" and claims.get("guarantee", "void") != "void":
-        raise _untrue("the guarantee holds", f"it does not, for {report.voided_by[0]}")
+        raise _refuse_claim("the guarantee holds", f"it does not, for {report.voided_by[0]}")
     # Each of the others is a bound, so the one that was given as the whole may be any of them, and no less.
     whole = numbers.pop("epsilon", math.inf)
     if whole < min(numbers.values()) * (1 - _TOLERANCE):
-        raise _untrue(f"epsilon is {_number(whole)}", f"no accountant found less than {_number(min(numbers.values()))}")
+        found = _format_up(min(numbers.values()))
+        raise _refuse_claim(f"epsilon is {_format_up(whole)}", f"no accountant found less than {found}")
     for name, value in numbers.items():
-        least = _least(name, report, exact=exact)
+        least = _read_least(name, report, exact=exact)
         if value < least * (1 - _TOLERANCE):
-            raise _untrue(f"{name} is {_number(value)}", f"it is {_number(least)}")
+            raise _refuse_claim(f"{name} is {_format_up(value)}", f"it is {_format_up(least)}")
     # A version before had neither. The words are not compared: another version may put them otherwise.
     for name in ("n_records", "accounted_by"):
         is_known = name in claims and (name == "n_records" or report.accountant != "pld")
         if is_known and claims[name] != getattr(report, name):
-            raise _untrue(f"{name} is {claims[name]!r}", f"it is {getattr(report, name)!r}")
+            raise _refuse_claim(f"{name} is {claims[name]!r}", f"it is {getattr(report, name)!r}")
 
 
-def _least(name: str, report: PrivacyReport, *, exact: bool) -> float:
+def _read_least(name: str, report: PrivacyReport, *, exact: bool) -> float:
     if name != "epsilon_own":
         return float(getattr(report, name))
     if report.accountant == "pld" and (not exact or report.epsilon_own is None):
@@ -644,7 +645,7 @@ def _may_have_mode(release: Release, mode: str) -> bool:
     return release.cohort is None and not isinstance(release.event, DiscreteGaussianSumEvent)
 
 
-def _untrue(said: str, found: str) -> PrivacyError:
+def _refuse_claim(said: str, found: str) -> PrivacyError:
     return PrivacyError("report-untrue", said=said, found=found)
 
 
@@ -652,7 +653,7 @@ def _report_error(what: str) -> PrivacyError:
     return PrivacyError("malformed", code="malformed-report", what=what)
 
 
-def _number(value: float, digits: int = 6) -> str:
+def _format_up(value: float, digits: int = 6) -> str:
     """So many digits, rounded up: a report never shows less than was spent."""
     if value in (0.0, math.inf):
         return "0" if value == 0 else "infinite"
@@ -663,20 +664,20 @@ def _number(value: float, digits: int = 6) -> str:
     return shown
 
 
-def _factor(epsilon: float) -> float:
+def _compute_factor(epsilon: float) -> float:
     """By how much odds may change."""
     return math.exp(epsilon) if epsilon < 700 else math.inf
 
 
-def _factor_text(epsilon: float) -> str:
+def _format_factor(epsilon: float) -> str:
     """By how much odds may change, rounded up, for a person to read."""
-    factor = _factor(epsilon)
+    factor = _compute_factor(epsilon)
     if factor >= 1e6:
         return "over 1,000,000"
-    return f"{math.ceil(factor):,}" if factor >= 1000 else _number(factor, 3)
+    return f"{math.ceil(factor):,}" if factor >= 1000 else _format_up(factor, 3)
 
 
-def _jsonable(epsilon: float) -> float | str:
+def _to_json(epsilon: float) -> float | str:
     return _INFINITE if epsilon == math.inf else epsilon
 
 
@@ -686,7 +687,7 @@ def _in_words(report: PrivacyReport, subject: str) -> str:
     Delta is added to chances. It is not the chance that the odds change by more than e^epsilon, which is larger: at
     epsilon 1 and delta 1e-5 Gaussian noise lets them do so with 1.6e-4.
     """
-    factor = _factor(report.epsilon)
+    factor = _compute_factor(report.epsilon)
     whom = "one row" if report.unit == "record" else f"one {report.unit} (whom that column names)"
     without = f"{whom} given zeros, not true statistics" if report.noise_mode == "local" else f"{whom} not taken part"
     if factor > 1000:

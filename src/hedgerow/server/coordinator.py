@@ -549,7 +549,7 @@ class CoordinatorRun:
     def send_request(self, site: SiteRecord, slot: Aggregator) -> None:
         """Ask a site for its vector, and send it the releases that it lacks."""
         spec, seed = slot.signed_spec, self.replica.structure_seed
-        n_releases, fresh = self._releases_for(site)
+        n_releases, fresh = self._list_releases_for(site)
         self.send(site, self._prepare(len(fresh), lambda: RoundRequest(n_releases, fresh, spec, seed)))
 
     def ask_openers(self, requests: dict[int, bytes]) -> None:
@@ -563,7 +563,7 @@ class CoordinatorRun:
         """Send a site the releases that it lacks, and the digest of the result."""
         if not site.is_inside:
             self.send_origin(site)
-        n_releases, fresh = self._releases_for(site)
+        n_releases, fresh = self._list_releases_for(site)
 
         def ending() -> Message:
             digest, seed = self.replica.result_digest(), self.replica.structure_seed
@@ -582,7 +582,7 @@ class CoordinatorRun:
                 self.prepared[n_fresh] = found
         return found
 
-    def _releases_for(self, site: SiteRecord) -> tuple[int, tuple[IntVector, ...]]:
+    def _list_releases_for(self, site: SiteRecord) -> tuple[int, tuple[IntVector, ...]]:
         """How many releases there are, and those that the site, which is asked now, does not hold yet."""
         site.spec = Asked.NOW
         fresh = tuple(self.releases[site.n_held :])
@@ -628,11 +628,11 @@ def _choose_from(run: CoordinatorRun, members: set[str], least: int) -> set[str]
     """Those of the sites of one sum; see `choose_members`."""
     if len(members) < least:
         return members
-    burnt = [slot for slot in _burnt_in_round(run) if slot.masked]
+    burnt = [slot for slot in _list_burnt(run) if slot.masked]
     for among in (members, members.intersection(*(run.sites.names(slot.cohort.members) for slot in burnt))):
         nodes = frozenset(run.sites[site].node for site in among)
         against = [slot.cohort for slot in burnt if nodes & slot.masked]
-        if len(among) >= least and all(_cohort_to_be(run.plan, nodes).excludes(one) for one in against):
+        if len(among) >= least and all(_derive_cohort(run.plan, nodes).excludes(one) for one in against):
             return among
     return set()
 
@@ -647,16 +647,16 @@ def explains_refusal(run: CoordinatorRun, site: SiteRecord, code: str) -> bool:
         return False
     now = Cohort.from_view(run.view, site.node if site.node in run.view.bundles else None)
     is_local = run.plan.privacy.noise == "local"
-    earlier = [slot.cohort for slot in _burnt_in_round(run) if site.node in slot.cohort.members]
+    earlier = [slot.cohort for slot in _list_burnt(run) if site.node in slot.cohort.members]
     return any(is_local or not now.excludes(cohort) for cohort in earlier)
 
 
 def too_few(run: CoordinatorRun) -> AggregationError:
     """Why the run cannot go on with the sites that are there."""
     there = run.sites.members_for_next_epoch()
-    if len(there) < run.sites.least or choose_members(run) or not _burnt_in_round(run):
+    if len(there) < run.sites.least or choose_members(run) or not _list_burnt(run):
         return run.sites.too_few()
-    lacking = (run.sites.names(slot.cohort.members - slot.masked) for slot in _burnt_in_round(run))
+    lacking = (run.sites.names(slot.cohort.members - slot.masked) for slot in _list_burnt(run))
     return AggregationError(
         "round-not-repeatable",
         round=run.replica.n_releases,
@@ -666,7 +666,7 @@ def too_few(run: CoordinatorRun) -> AggregationError:
     )
 
 
-def _burnt_in_round(run: CoordinatorRun) -> list[BurntSlot]:
+def _list_burnt(run: CoordinatorRun) -> list[BurntSlot]:
     """The slots of the next query that were given up."""
     return [slot for slot in run.burnt if slot.round == run.replica.n_releases]
 
@@ -697,7 +697,7 @@ def build_parameters(
     return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
 
 
-def _cohort_to_be(plan: Plan, members: frozenset[int]) -> Cohort:
+def _derive_cohort(plan: Plan, members: frozenset[int]) -> Cohort:
     """The cohort of an epoch that these nodes would set up; raises Refusal as `derive`."""
     parameters = build_parameters(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, [len(members)])
     return Cohort.with_guarantees(members, derive(len(members), parameters.wishes))
@@ -871,7 +871,7 @@ def open_round(run: CoordinatorRun, between: BetweenSlots, released: JournalledR
         _, asked = round_in(query, run.plan, view.guarantees, run.replica.context())
         spec = RoundSpec(view.digest, between.next_slot, asked.purpose, asked.model, asked.vectors, asked.noise)
         slot = Aggregator.open(view, run.setup.identity, spec)
-    digest = _result_digest(run) if step is NextStep.END else None
+    digest = _digest_result(run) if step is NextStep.END else None
     run.journal.commit(released, slot, digest)
     if released is not None:
         run.tell(RunEventKind.RELEASED)
@@ -1161,7 +1161,7 @@ def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease
     if may_salvage and not run.sites.is_journal_doubted and run.replica.end_early():
         run.salvaged = Salvage(fault.code, n_released, run.task.schedule.n_rounds)
         with suppress(PrivacyError):
-            digest = _result_digest(run)
+            digest = _digest_result(run)
             run.journal.commit(unused, None, digest, run.salvaged)
             run.setback = fault
             run.tell(RunEventKind.SALVAGED, code=fault.code)
@@ -1174,7 +1174,7 @@ def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease
     run.tell(RunEventKind.STOPPED, code=fault.code)
 
 
-def _result_digest(run: CoordinatorRun) -> bytes:
+def _digest_result(run: CoordinatorRun) -> bytes:
     """What tells the result of the run; raises PrivacyError when there may be none."""
     conclude(run)
     return run.replica.result_digest()
@@ -1581,7 +1581,7 @@ def run_coordinator(
         n_released = len(session.run.releases)
         if session.run.n_phases != phase:
             phase = session.run.n_phases
-            deadline, n_late = clock() + _timeout(session, timeouts), 0
+            deadline, n_late = clock() + _find_timeout(session, timeouts), 0
         if clock() < deadline:
             left = deadline - clock()
             if waiting is not None:
@@ -1590,7 +1590,7 @@ def run_coordinator(
         else:
             if not n_late:
                 late_until = clock() + _MIN_WAIT
-                late_end = late_until + _timeout(session, timeouts)
+                late_end = late_until + _find_timeout(session, timeouts)
             n_late += 1
             if n_late <= _MAX_LATE and clock() < late_end:
                 # After the second that what is on its way is given, only what is there already is read.
@@ -1678,7 +1678,7 @@ def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:
             return session.receive(site, message)
 
 
-def _timeout(session: RunSession, timeouts: FederationSection) -> float:
+def _find_timeout(session: RunSession, timeouts: FederationSection) -> float:
     if session.waits_for_joining:
         return timeouts.join_timeout
     return timeouts.idle_timeout if session.run.is_stalled else timeouts.round_timeout

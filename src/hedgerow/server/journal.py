@@ -123,7 +123,7 @@ class Journal:
             salvage = None if salvaged is None else Salvage(**json.loads(salvaged))
             rows = self._database.rows("select round, cohort, masked from burnt order by rowid")
             burnt = tuple(BurntSlot(n, Cohort.from_json(text), frozenset(json.loads(own))) for n, text, own in rows)
-            parts = (view, first, opened, self._releases(), digest, salvage, burnt)
+            parts = (view, first, opened, self._read_releases(), digest, salvage, burnt)
         except (Refusal, OwnMistake, ValueError, KeyError, TypeError) as fault:
             # The disk's fault: a refusal would blame a site for what it did not send.
             raise EnvironmentFault("journal-damaged", path=self._database.path) from fault
@@ -220,7 +220,7 @@ class Journal:
         """Close the file."""
         self._database.close()
 
-    def _releases(self) -> tuple[JournalledRelease, ...]:
+    def _read_releases(self) -> tuple[JournalledRelease, ...]:
         rows = self._database.rows("select content, entry, survivors from releases order by round")
         return tuple(
             JournalledRelease(

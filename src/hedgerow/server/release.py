@@ -160,7 +160,7 @@ class Releaser:
             PrivacyError: when this purpose was released before.
         """
         noise = self._enter(query, cohort)
-        return self._noisy(query, total, noise, str(query.purpose))
+        return self._add_noise(query, total, noise, str(query.purpose))
 
     def release_groups(
         self, query: Query, totals: Mapping[int, IntVector], cohort: NoiseCohort | None = None
@@ -173,7 +173,8 @@ class Releaser:
         """
         noise = self._enter(query, cohort)
         return {
-            group: self._noisy(query, total, noise, f"{query.purpose}/group {group}") for group, total in totals.items()
+            group: self._add_noise(query, total, noise, f"{query.purpose}/group {group}")
+            for group, total in totals.items()
         }
 
     def _enter(self, query: Query, cohort: NoiseCohort | None) -> QueryNoise:
@@ -197,7 +198,7 @@ class Releaser:
         self.ledger = self.ledger.append(entry)
         return noise
 
-    def _noisy(self, query: Query, total: IntVector, noise: QueryNoise, purpose: str) -> IntVector:
+    def _add_noise(self, query: Query, total: IntVector, noise: QueryNoise, purpose: str) -> IntVector:
         if isinstance(query, Choice):
             return self._choose(query, total, purpose)
         if noise.central_sigma == 0:

@@ -127,7 +127,7 @@ class RunBoard:
                 self._n_abandoned += 1
             self._note_site(event)
             self._n_events += 1
-            word = _word(event.code)
+            word = _shorten_code(event.code)
             self._events.append(EventReport(self._n_events, now, event.kind.value, event.round, event.site, word))
 
     def _note_release(self, now: float) -> None:
@@ -144,7 +144,7 @@ class RunBoard:
         self._ended = now
         failure = None if self._run is None else self._run.failure
         if failure is not None:
-            self._base = replace(self._base, failure=_word(failure.code))
+            self._base = replace(self._base, failure=_shorten_code(failure.code))
             return
         for name, site in self._sites.items():
             if site.state == SiteState.READY:
@@ -164,7 +164,7 @@ class RunBoard:
         is_dropout = event.kind in _DROPOUTS and self._ended is None and not has_refused
         site = replace(site, dropouts=site.dropouts + is_dropout, refusals=site.refusals + (event.kind in _REFUSALS))
         if event.kind in _STATE_AFTER and not has_refused:
-            code = _word(event.code) if event.kind in (RunEventKind.LEFT, RunEventKind.REFUSED) else ""
+            code = _shorten_code(event.code) if event.kind in (RunEventKind.LEFT, RunEventKind.REFUSED) else ""
             site = replace(site, state=_STATE_AFTER[event.kind], code=code)
         self._sites[event.site] = site
 
@@ -194,7 +194,7 @@ class RunBoard:
             rounds_done=max(0, len(ledger) - self._n_prepared),
             seconds=now,
             rounds_per_second=pace,
-            epsilon_spent=self._spent(ledger, is_last=base.is_over),
+            epsilon_spent=self._compute_spent(ledger, is_last=base.is_over),
             bytes_sent=traffic.sent,
             bytes_received=traffic.received,
             rounds_abandoned=n_abandoned,
@@ -202,7 +202,7 @@ class RunBoard:
             streams_refused=dict(traffic.refused or {}),
         )
 
-    def _spent(self, ledger: Ledger, *, is_last: bool) -> float:
+    def _compute_spent(self, ledger: Ledger, *, is_last: bool) -> float:
         limit, delta = self._promise
         if math.isinf(limit):
             return math.inf if ledger.releases else 0.0
@@ -214,7 +214,7 @@ class RunBoard:
         return self._epsilon
 
 
-def _word(code: str) -> str:
+def _shorten_code(code: str) -> str:
     """A code that fits into a report: a site may have sent it."""
     return "".join(letter for letter in code[:_MAX_WORD] if letter.isascii() and letter.isprintable())
 

@@ -39,7 +39,7 @@ def add_engine(name: str, engine: Engine) -> None:
     ENGINES[name] = engine
 
 
-def _grpc_hub(
+def _open_grpc_hub(
     identity: PrivateIdentity, roster: PinnedRoster, place: Address, plan_digest: bytes, monitors: Any
 ) -> ListeningHub:
     # Not at the top: only those who listen or dial need grpc.
@@ -48,11 +48,11 @@ def _grpc_hub(
     return GrpcHub(identity, roster, place, plan_digest=plan_digest, monitors=monitors)
 
 
-def _grpc_uplink(address: str, identity: PrivateIdentity, roster: PinnedRoster, plan_digest: bytes) -> Uplink:
+def _open_grpc_uplink(address: str, identity: PrivateIdentity, roster: PinnedRoster, plan_digest: bytes) -> Uplink:
     from hedgerow.transport.grpc_link import GrpcUplink
 
     # Not for secrets: it only keeps nodes from coming back all at once.
     return GrpcUplink(address, identity, roster, random.random, plan_digest=plan_digest)
 
 
-add_engine("grpc", Engine(_grpc_hub, _grpc_uplink))
+add_engine("grpc", Engine(_open_grpc_hub, _open_grpc_uplink))

@@ -237,7 +237,7 @@ class Door:
                 del self._guests[peer]
         strangers = [file for file, one in present.items() if one.peer not in self._guests]
         idle = {file for file in present if self._is_idle(present[file])}
-        surplus = self._surplus_peers()
+        surplus = self._list_surplus()
         ended = idle | {file for file, one in present.items() if one.peer in surplus}
         room = max(self._n_places - (len(present) - len(strangers)), _MIN_STRANGERS) // 2
         staying = [file for file in strangers if file not in ended]
@@ -300,7 +300,7 @@ class Door:
             return False
         return (connection if guest is None else guest).since + self._idle_seconds < self._now
 
-    def _surplus_peers(self) -> set[Peer]:
+    def _list_surplus(self) -> set[Peer]:
         """Connections beyond what their parties may have."""
         by_name: dict[str, list[tuple[bool, int, Peer]]] = defaultdict(list)
         for peer, guest in self._guests.items():
@@ -316,10 +316,10 @@ def parse_peer(text: str) -> Peer | None:
     """Address and port of a peer, from gRPC's "ipv4:192.0.2.1:5000" or "ipv6:%5B2001:db8::1%5D:5000"; else None."""
     kind, _, rest = unquote(text).partition(":")
     host, _, port = rest.rpartition(":")
-    return _peer(host.strip("[]"), int(port)) if kind in {"ipv4", "ipv6"} and port.isdigit() else None
+    return _find_peer(host.strip("[]"), int(port)) if kind in {"ipv4", "ipv6"} and port.isdigit() else None
 
 
-def _peer(host: str, port: int) -> Peer | None:
+def _find_peer(host: str, port: int) -> Peer | None:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -376,7 +376,7 @@ def _read_ends(file: _File) -> _Ends | None:
             theirs = None if is_listening else found.getpeername()
         except OSError:
             return None  # It has ended, or was never connected.
-    address, peer = _peer(own[0], own[1]), None if theirs is None else _peer(theirs[0], theirs[1])
+    address, peer = _find_peer(own[0], own[1]), None if theirs is None else _find_peer(theirs[0], theirs[1])
     if address is None or (theirs is not None and peer is None):
         return None
     return _Ends((found.family, address[0]), address[1], peer)

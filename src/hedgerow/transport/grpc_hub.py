@@ -390,7 +390,7 @@ class GrpcHub:
                 raise WireRefusal(WireCode.UNPINNED)
             site = self._sites[digest]
             self._door.admit(context.peer(), self._names[digest], SITE_CONNECTIONS)
-            self._check(await self._introduction(context), site)
+            self._check(await self._read_introduction(context), site)
             async with self._joining[site]:
                 with self._door.carrying(context.peer()):
                     await self._make_place(site)
@@ -426,7 +426,7 @@ class GrpcHub:
                 said += " A node that stays asks its owner for a later roster, and ends if that is denied."
             _log.log(level, "A stream of %s was refused: %s (%s)%s", who, said, refusal.code, times(count))
 
-    async def _introduction(self, context: Stream) -> Introduction:
+    async def _read_introduction(self, context: Stream) -> Introduction:
         try:
             raw = await within(context.read(), self._settings.hello_seconds)
         except TimeoutError:

@@ -584,7 +584,7 @@ class _Dialler(ABC):
             except TimeoutError:
                 return WireRefusal(WireCode.UNREACHABLE)
             except grpc.aio.AioRpcError as error:
-                return self._why(error)
+                return self._explain(error)
             except grpc.aio.BaseError as error:
                 return translate_error(error)
             finally:
@@ -605,7 +605,7 @@ class _Dialler(ABC):
     async def _read_up(self) -> None:  # noqa: B027
         """Wait until the party above has read enough for the next connection."""
 
-    def _why(self, error: grpc.aio.AioRpcError) -> WireRefusal:
+    def _explain(self, error: grpc.aio.AioRpcError) -> WireRefusal:
         return why_not_connected(error)
 
 
@@ -800,11 +800,11 @@ class GrpcWatch(_Dialler):
             while self._events.qsize() > _MAX_WAITING:
                 await asyncio.sleep(0.05)
 
-    def _why(self, error: grpc.aio.AioRpcError) -> WireRefusal:
+    def _explain(self, error: grpc.aio.AioRpcError) -> WireRefusal:
         """What the status of a refused or broken stream means."""
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             return WireRefusal(WireCode.VERSION_MISMATCH, "The coordinator serves no monitors.")
         word = error.details() or ""
         if error.code() in _TOLD_BY_STATUS and word in set(WireCode):
             return WireRefusal(WireCode(word))
-        return super()._why(error)
+        return super()._explain(error)

@@ -180,7 +180,7 @@ def new_identity(name: str, role: Role, seed: bytes) -> PrivateIdentity:
     tls_key = ec.generate_private_key(ec.SECP256R1())
     certificate = _self_signed(tls_key)
     key = signing.public_key().public_bytes_raw()
-    proof = signing.sign(_proof_bytes(name, role, key, certificate))
+    proof = signing.sign(_write_proof(name, role, key, certificate))
     secret = tls_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return PrivateIdentity(PublicIdentity(name, role, key, certificate, proof), seed, secret)
 
@@ -204,10 +204,10 @@ def _self_signed(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _to_prove(identity: PublicIdentity) -> bytes:
-    return _proof_bytes(identity.name, identity.role, identity.identity_key, identity.certificate)
+    return _write_proof(identity.name, identity.role, identity.identity_key, identity.certificate)
 
 
-def _proof_bytes(name: str, role: Role, key: bytes, certificate: bytes) -> bytes:
+def _write_proof(name: str, role: Role, key: bytes, certificate: bytes) -> bytes:
     parts = (name.encode(), role.value.encode(), key, certificate)
     return _PROOF_DOMAIN + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
@@ -243,7 +243,7 @@ def create_identity(folder: Path, name: str, role: Role) -> tuple[PrivateIdentit
         if path.exists():
             raise UsageError("exists", code="identity-exists", path=path)
     identity = new_identity(name, role, secrets.token_bytes(KEY_BYTES))
-    write_new(private, _private_text(identity), 0o600)
+    write_new(private, _write_private(identity), 0o600)
     write_new(public, public_lines(identity.public))
     return identity, private, public
 
@@ -319,7 +319,7 @@ def write_new(path: Path, text: str, mode: int = 0o644) -> None:
         os.close(folder)
 
 
-def _private_text(identity: PrivateIdentity) -> str:
+def _write_private(identity: PrivateIdentity) -> str:
     content = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -549,11 +549,11 @@ def describe_change(new: PinnedRoster, old: PinnedRoster) -> str:
     for site in new.sites:
         most, earlier = new.find_max_rows(site.name), old.find_max_rows(site.name)
         if most != earlier and old.site(site.name) is not None:
-            parts.append(f"site {site.name} may use {_most(most)}, not {_most(earlier)}")
+            parts.append(f"site {site.name} may use {_word_most(most)}, not {_word_most(earlier)}")
     return ", ".join(parts) or "nothing but its number changes"
 
 
-def _most(rows: int) -> str:
+def _word_most(rows: int) -> str:
     return f"{rows:,} rows" if rows else "any number of rows"
 
 

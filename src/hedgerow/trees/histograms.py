@@ -202,7 +202,7 @@ def node_histograms(
     """
     counts = query.n_bins[query.features]
     offsets = np.cumsum(counts, axis=1) - counts
-    paired = (pairs and pairs.bins_for(records.codes, query, n_threads)) or _UNPAIRED
+    paired = (pairs and pairs.pair_bins(records.codes, query, n_threads)) or _UNPAIRED
     layout = Layout(query.features, offsets, counts.sum(axis=1), query.bin_of_code, _NO_SPLITS, paired)
     return _sums(records, query.update, query.trees, layout, loss, n_threads).reshape(-1)
 
@@ -340,7 +340,7 @@ class PairedBinsCache:
         self._made_of: tuple[CodeArray, IntArray, NDArray[np.uint16]] | None = None
         self._last = _UNPAIRED
 
-    def bins_for(self, codes: CodeArray, query: NodeHistograms, n_threads: int) -> PairedBins | None:
+    def pair_bins(self, codes: CodeArray, query: NodeHistograms, n_threads: int) -> PairedBins | None:
         """The cells of these records for a query's histograms, or None where pairs of features do not pay."""
         features = query.features[0]
         if not (query.features == features).all():

@@ -171,7 +171,7 @@ def list_tree_rounds(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds
     possible = range(bound_doublings(loss) + 1) if loss.kind == "curve" else range(1)
     least_squared = [double_residuals(loss, doublings).sensitivity_squared(0) for doublings in possible]
     found = _rounds_of_candidates(plan, settings)
-    for n_trees, n_batches in _batches(settings).items():
+    for n_trees, n_batches in _divide_into_batches(settings).items():
         for level in range(n_levels):
             # Of a tree: the entries that one record adds its statistics to, and all of them.
             kind: type[Query] = LeafSums
@@ -202,7 +202,7 @@ def weigh_trees(plan: Plan, settings: BoostingSettings) -> float:
     return float(of_trees + _paid_histograms(plan, settings) * len(plan.features))
 
 
-def _batches(settings: BoostingSettings) -> dict[int, int]:
+def _divide_into_batches(settings: BoostingSettings) -> dict[int, int]:
     """How many batches there are of each number of trees: all alike, and what is left."""
     n_whole, n_left = divmod(settings.n_trees, settings.batch_size)
     return {**({settings.batch_size: n_whole} if n_whole else {}), **({n_left: 1} if n_left else {})}
