@@ -263,7 +263,7 @@ def test_a_run_over_a_table_that_was_changed_meanwhile_is_told(tmp_path: Path) -
     """A node that stays takes the rows as it has read them; its owner, who has exported them anew, hears of it."""
     table, plan, told = tmp_path / "north.csv", parse_plan(PLAN), list[str]()
     table.write_text("sex,outcome\n" + "male,no\n" * 20, encoding="utf-8")
-    load = _read_now(make_loader(str(table), None), plan, [table], told.append)
+    load = _read_now(make_loader(str(table)), plan, [table], told.append)
     assert load(plan).n_records == 20 and not told
     table.write_text("sex,outcome\n" + "male,no\n" * 30, encoding="utf-8")
     assert load(plan).n_records == 20 and "changed since it was read" in told[0]

@@ -202,6 +202,6 @@ def test_kept_codes_are_used_in_silence(tmp_path: Path) -> None:
         heard.append(text)
 
     before, memory = partial(heard.append, "read"), tmp_path / "codes"
-    load = make_loader(str(table), None, tell=tell, memory=memory, name="rows", before=before)
+    load = make_loader(str(table), tell=tell, memory=memory, name="rows", before=before)
     assert [load(plan).n_records for _ in range(2)] == [ALL_ROWS - 3] * 2
     assert ["read", "data-label-missing" in heard[1]] == [heard[0], True] and len(heard) == 2

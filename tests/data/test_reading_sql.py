@@ -43,7 +43,7 @@ def test_a_query_gives_what_a_file_gives(database: str, tmp_path: Path) -> None:
         from_query, _ = site_data_from_records(records, plan)
         assert np.array_equal(from_query.codes, from_file.codes)
         assert np.array_equal(from_query.labels, from_file.labels)
-    assert np.array_equal(make_loader(database, "select * from patients order by rowid")(plan).codes, from_file.codes)
+    assert np.array_equal(make_loader(f"{database}#select * from patients order by rowid")(plan).codes, from_file.codes)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,10 @@ def test_a_password_in_a_url_is_never_repeated() -> None:
         assert "canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("data", "query"), [("sqlite:///x.db", None), ("table.csv", "select 1")])
-def test_a_url_and_a_query_belong_together(data: str, query: str | None) -> None:
-    """Half of the two is a mistake of the command line, found before anything is dialled."""
+def test_a_url_without_a_query_is_refused() -> None:
+    """It is a mistake of the command line, found before anything is dialled."""
     with pytest.raises(UsageError):
-        make_loader(data, query)
+        make_loader("sqlite:///x.db")
 
 
 def test_one_text_that_is_not_utf8_leaves_out_its_own_row(database: str) -> None:
@@ -95,7 +94,7 @@ def test_one_text_that_is_not_utf8_leaves_out_its_own_row(database: str) -> None
     assert np.array_equal(after.codes, before.codes) and np.array_equal(after.labels, before.labels)
     assert dict(report.unfit) == {"data-wrong-type": 1}
     told: list[str] = []
-    assert make_loader(database, query, tell=told.append)(plan).n_records == len(ROWS)
+    assert make_loader(f"{database}#{query}", tell=told.append)(plan).n_records == len(ROWS)
     assert len(told) == 1 and "50 of 51 rows used. Left out: 1 data-wrong-type" in told[0] and "private" in told[0]
     with pytest.raises(DataError, match="data row 51"):
-        make_loader(database, query, strict=True)(plan)
+        make_loader(f"{database}#{query}", strict=True)(plan)

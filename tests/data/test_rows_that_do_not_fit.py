@@ -220,7 +220,7 @@ def read_in_vain(plan: Plan, folder: Path, kind: str) -> SiteData:
         return read_site_data(folder / "t.parquet", plan)[0]
     if kind == "query":
         pytest.importorskip("sqlalchemy")
-        return make_loader(f"sqlite:///{folder}/t.db", "select 1 person, 2 age, 3 ward, 0 ill where 1 = 0")(plan)
+        return make_loader(f"sqlite:///{folder}/t.db#select 1 person, 2 age, 3 ward, 0 ill where 1 = 0")(plan)
     rows: list[str | bytes] = {"header": [], "header and empty lines": ["", ""], "nothing fits": ["p,1,a,9", "x"]}[kind]
     return read_site_data(table(folder / "t.csv", rows), plan)[0]
 
@@ -458,8 +458,8 @@ def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(
     assert [arrivals.read(path, parsed_plan({})).n_records for path in (empty, odd, Path("few.csv"))] == [0, 0, 40]
     monkeypatch.setattr("hedgerow.app.rows.note", tell)
     asked = OpenTable.of([AskedColumn("age")], "", {"epsilon": 1.0, "delta": 1e-6})
-    make_raw_loader("odd.csv", None)(asked)
-    make_raw_loader(str(table(Path("r.csv"), [f"{row},x" for row in GOOD])), None)(asked)
+    make_raw_loader("odd.csv")(asked)
+    make_raw_loader(str(table(Path("r.csv"), [f"{row},x" for row in GOOD])))(asked)
     assert said == [
         ("WARNING", "empty.csv: 0 of 0 rows used. Lines: 0."),
         ("WARNING", "odd.csv: 0 of 3 rows used. Left out: 3 data-wrong-type"),
@@ -476,7 +476,7 @@ def test_a_survey_of_more_rows_than_are_declared_uses_as_many(scene: Path) -> No
     setup = cast(NodeSetup, SimpleNamespace(max_rows=10, tell=said.append))
     used = []
     for rows in (GOOD, GOOD[::-1]):
-        raw = limit_rows(setup, make_raw_loader(str(table(Path("rows.csv"), [*rows])), None)(asked))
+        raw = limit_rows(setup, make_raw_loader(str(table(Path("rows.csv"), [*rows])))(asked))
         used.append({float(value) for value in raw.numbers(0)})
         assert raw.n_records == 10
     assert used[0] == used[1] and len(used[0]) == 10 and len(said) == 2

@@ -309,7 +309,7 @@ def test_a_coordinator_hears_what_is_wrong_with_a_tables_head_and_no_more(
     if content is not None:
         table.write_text(content, encoding="ascii")
     party.kill()
-    party.setup = dataclasses.replace(party.setup, load=make_loader(str(table), None))
+    party.setup = dataclasses.replace(party.setup, load=make_loader(str(table)))
     party.start()
     federation.run()
     assert federation.codes("refused") == [code]

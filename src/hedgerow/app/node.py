@@ -87,8 +87,7 @@ class NodeOptions:
         identity, roster, policy: files.
         address: the coordinator's, HOST:PORT; "" for a node that is carried.
         data: a table to train on, a file or a database's URL; None for none.
-        query: of the database, where the URL has none.
-        held_out, held_out_query: the rows on which models are evaluated, as `data` and `query`.
+        held_out: the rows on which models are evaluated, likewise.
         arrivals: a folder; tables moved there while a run of S-GBDT goes on join it.
         models: files of models that may be evaluated, besides those that this node helped to make.
         plan: the file of the only plan to take part in; None where the policy lists digests of plans.
@@ -109,9 +108,7 @@ class NodeOptions:
     policy: str
     address: str = ""
     data: str | None = None
-    query: str | None = None
     held_out: str | None = None
-    held_out_query: str | None = None
     arrivals: str | None = None
     models: tuple[str, ...] = ()
     plan: str | None = None
@@ -127,9 +124,8 @@ class NodeOptions:
     quiet: bool = False
 
     def tables(self, policy: Policy) -> list[Location]:
-        """Where the tables are, with their queries, to be read as the policy says."""
-        given = ((self.data, self.query), (self.held_out, self.held_out_query))
-        return [adapt(data if not query else f"{data}#{query}", policy.data) for data, query in given if data]
+        """Where the tables are, to be read as the policy says."""
+        return [adapt(data, policy.data) for data in (self.data, self.held_out) if data]
 
     def state_folder(self, name: str) -> Path:
         """The folder of the node of this name."""
@@ -226,13 +222,13 @@ def make_setup(
     policy: Policy,
     plan: Plan | None,
     n_threads: int,
-    read: Callable[[str, str | None, str], LoadRows],
+    read: Callable[[str, str], LoadRows],
     tell: Tell,
 ) -> NodeSetup:
     """What the owner gives the node.
 
     Args:
-        read: how a table is read, with its query and "rows" or "held-out", once there is a plan.
+        read: how a table is read, "rows" or "held-out", once there is a plan.
         tell: is given what the owner should know.
 
     Raises:
@@ -241,10 +237,10 @@ def make_setup(
     identity, roster = keys
     load: LoadRows = no_training_rows
     load_held_out: LoadRows = no_held_out_rows
-    if options.held_out is not None or options.held_out_query is not None:
-        load_held_out = read(options.held_out or "", options.held_out_query, "held-out")
-    if options.data is not None or options.query is not None:
-        load = read(options.data or "", options.query, "rows")
+    if options.held_out is not None:
+        load_held_out = read(options.held_out, "held-out")
+    if options.data is not None:
+        load = read(options.data, "rows")
     models = frozenset(digest_model(Model.load(path).ensemble) for path in options.models)
     return NodeSetup(
         identity.public.name, signing_key(identity), signing_roster(roster), policy, os.urandom,
@@ -353,7 +349,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
     # The policy first: it names the methods of other packages that a plan may ask for.
     policy, roster = read_policy(options.policy), read_roster(Path(options.roster))
     plan = None if options.plan is None else read_plan(options.plan)
-    if options.data is not None and options.query is None:
+    if options.data is not None:
         options = replace(options, data=locate_query(options.data, plan))
     identity = read_private(Path(options.identity))
     name = identity.public.name
@@ -367,12 +363,12 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
     def share(read_own: ReadPart) -> Callable[[Any], Shards]:
         return lambda offered: Shards(start_actors(), options.shards or 1, read_own, offered, options.threads or 1)
 
-    def read(data: str, query: str | None, role: str) -> LoadRows:
+    def read(data: str, role: str) -> LoadRows:
         memory = options.state_folder(name).resolve() if options.external_memory else None
-        load = make_loader(data, query, strict=policy.is_strict, tell=note, own=policy.data, memory=memory, name=role)
+        load = make_loader(data, strict=policy.is_strict, tell=note, own=policy.data, memory=memory, name=role)
         check_table(data, policy.data)
         if options.shards:
-            place = adapt(data if query is None else f"{data}#{query}", policy.data)
+            place = adapt(data, policy.data)
             return share(partial(read_part, place, strict=policy.is_strict, memory=memory, name=role))
         return load
 
@@ -384,7 +380,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
 
     with use_threads(options.threads or available_threads()) as n_threads:
         setup = make_setup(options, (identity, roster), policy, plan, n_threads, read, note)
-        load_raw: Callable[[Asked], RawSite | Shards] = make_raw_loader(options.data, options.query, policy.data)
+        load_raw: Callable[[Asked], RawSite | Shards] = make_raw_loader(options.data, policy.data)
         if options.shards:
             if options.arrivals:
                 raise UsageError("usage-beside", option="--arrivals", other="--shards")

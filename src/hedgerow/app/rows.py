@@ -26,7 +26,7 @@ from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, find_kept, read_bounded, read_site_data
 from hedgerow.data.sources import Location, adapt, column_names, file_path, is_url, open_table, stamp_files
 from hedgerow.data.units import MAX_LEFT_OUT, ContributionReport, RowCount
-from hedgerow.errors import UsageError, mark_private
+from hedgerow.errors import mark_private
 from hedgerow.plan.plan import Plan
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import Asked
@@ -34,7 +34,6 @@ from hedgerow.survey.requests import Asked
 
 def make_loader(
     data: str,
-    query: str | None,
     *,
     strict: bool = False,
     tell: Tell | None = None,
@@ -55,18 +54,15 @@ def make_loader(
         before: is called before the table is read, and no codes that were kept are used instead.
 
     Raises:
-        UsageError: a URL without a query that no plan's [omop] may have, or a query without a URL.
+        UsageError: a URL without a query that no plan's [omop] may have.
     """
-    if query is not None and not is_url(data):
-        raise UsageError("query-without-url")
-    place = data if query is None else f"{data}#{query}"
     # A file is looked for when its rows are read; a URL may lack its query, and no plan has one for such a database.
     source = data
-    if is_url(place):
-        source = "The query's result" if find_dialect(place) else open_table(place).source
+    if is_url(data):
+        source = "The query's result" if find_dialect(data) else open_table(data).source
 
     def load(plan: Plan) -> SiteData:
-        tables, arrays = {name: adapt(place, own)}, None
+        tables, arrays = {name: adapt(data, own)}, None
         if memory is not None:
             # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
             arrays = ExternalMemory.open(memory, plan.with_joint_structure(), tables, f"strict {strict} {more}")
@@ -79,18 +75,17 @@ def make_loader(
     return load
 
 
-def make_raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Callable[[Asked], RawSite]:
+def make_raw_loader(data: str | None, own: Adapter = PLAIN) -> Callable[[Asked], RawSite]:
     """How the raw cells of the rows to train on are read, once a survey asks for them."""
     if data is None:
         return no_training_rows
-    place = data if query is None else f"{data}#{query}"
-    name = "The query's result" if is_url(place) else Path(file_path(place)).name
+    name = "The query's result" if is_url(data) else Path(file_path(data)).name
 
     def tell_owner(rows: RowCount) -> None:
         said = mark_private(f"{name}, for a survey: {rows.text()}")
         note(said, level="WARNING" if rows.share_left_out > MAX_LEFT_OUT else "INFO")
 
-    return lambda asked: read_raw_site(adapt(place, own), asked, tell=tell_owner)
+    return lambda asked: read_raw_site(adapt(data, own), asked, tell=tell_owner)
 
 
 def _report_reading(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:

@@ -36,9 +36,8 @@ class SiteFile:
 
     Attributes:
         version: of the file's format.
-        data: a .csv, .csv.gz or .parquet file to train on, or a database's URL; "" for none.
-        query: of the database; "" where the URL has it.
-        held_out, held_out_query: the rows on which models are evaluated, as `data` and `query`.
+        data: a .csv, .csv.gz or .parquet file to train on, or a database's URL with # and a query; "" for none.
+        held_out: the rows on which models are evaluated, likewise.
         arrivals: a folder; tables moved there while a run of S-GBDT goes on join it; "" for none.
         models: files of models that may be evaluated, besides those that this node helped to make.
         identity, roster, policy: as for `hedgerow node`.
@@ -54,9 +53,7 @@ class SiteFile:
     policy: str = define_field(text, is_path=True)
     state: str = define_field(text, is_path=True)
     data: str = define_field(text, "", is_path=True)
-    query: str = define_field(text, "")
     held_out: str = define_field(text, "", is_path=True)
-    held_out_query: str = define_field(text, "")
     arrivals: str = define_field(text, "", is_path=True)
     models: tuple[str, ...] = define_field(distinct_texts, (), is_path=True)
     plan: str = define_field(text, "", is_path=True)

@@ -288,7 +288,7 @@ def build_setup(
     why = 'The policy says rows_that_do_not_fit = "refuse"' if policy.is_strict else why
     limits = f"{policy.max_unlisted} {policy.max_clamped} {policy.refuse_loss}" if policy.limits_fit else ""
 
-    def read(data: str, query: str | None, name: str) -> LoadRows:
+    def read(data: str, name: str) -> LoadRows:
         def require_checked() -> None:
             if why and (is_url(data) or not is_check):
                 changes = "The rows of a database may change between two messages."
@@ -296,7 +296,7 @@ def build_setup(
                 raise PolicyRefusal("rows-unchecked", why=why, what=what)
 
         return make_loader(
-            data, query, strict=policy.is_strict, tell=_make_teller(folder), own=policy.data, memory=folder, name=name,
+            data, strict=policy.is_strict, tell=_make_teller(folder), own=policy.data, memory=folder, name=name,
             more=limits, before=require_checked,
         )  # fmt: skip
 

@@ -36,12 +36,10 @@ def add_commands(commands: Any) -> None:
     """Add `node`, `warm-up` and `resident-node`."""
     text = "take part in a run with this site's table"
     add = add_command(commands, "node", run, text, _NODE_EXAMPLE)
-    text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL (with # and a query, or --query)"
+    text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL with # and a query"
     add("data", metavar="DATA", nargs="?", help=text)
-    add("--query", metavar="SELECT", help="with a database's URL: the query that gives the table")
     add("--arrivals", metavar="FOLDER", help="tables moved here while a run of S-GBDT goes on join it")
     add("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
-    add("--held-out-query", metavar="SELECT", help="as --query, for --held-out")
     text = "let this model be evaluated; those that this node helped to make may be anyway; repeat"
     add("--model", action="append", dest="allowed", metavar="MODEL", help=text)
     add("--plan", metavar="PLAN", help="take part in this plan only; needed, unless the policy lists digests of plans")
