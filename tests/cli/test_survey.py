@@ -1,4 +1,4 @@
-"""`hedgerow survey` and `hedgerow plan init --private`: from tables to a page, numbers and a plan that trains."""
+"""`hedgerow survey`: from tables to a page, numbers and a plan that trains."""
 
 from __future__ import annotations
 
@@ -237,18 +237,6 @@ def test_refusals(
     given = [places.get(part, part) for part in arguments]
     assert main(["survey", *given]) != 0
     assert f"({code}, exit code" in capsys.readouterr().err
-
-
-def test_a_private_draft(study: Path, tmp_path: Path, hedgerow: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """`plan init --private` writes the same plan; without epsilon, or where nothing is seen, it is refused."""
-    table, out = study / "north.csv", tmp_path / "plan.toml"
-    hedgerow("plan", "init", table, "--label", "ill", "--private", "--epsilon", 20, "--out", out)
-    plan = read_plan(str(out))
-    assert plan.prepared
-    assert "age" in plan.feature_names
-    assert main(["plan", "init", str(table), "--label", "ill", "--private"]) == 2
-    assert main(["plan", "init", str(table), "--label", "ill", "--private", "--epsilon", "0.001"]) == 12
-    assert "survey-no-plan" in capsys.readouterr().err
 
 
 def test_a_rare_class_leaves_a_plan_that_waits_for_it(

@@ -431,7 +431,6 @@ def test_lines_of_another_length_are_counted_before_a_survey(scene: Path, capsys
     table(Path("r.csv"), [f"{row},x" for row in GOOD])
     survey = ["survey", "r.csv", "--epsilon", "1", "--out", "statistics"]
     assert main(survey) == 11 and main([*survey, "--allow-loss", "1"]) == 11
-    assert main(["plan", "init", "r.csv", "--private", "--label", "ill", "--epsilon", "1"]) == 11
     assert "0 of 40 rows used" in capsys.readouterr().err and not Path("statistics", "survey.json").exists()
 
 

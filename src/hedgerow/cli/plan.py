@@ -59,9 +59,7 @@ def add_commands(commands: Any) -> None:
     add("--codebook", metavar="CSV", help=text)
     text = "types, bounds, categories and classes may be published, so read them off the file"
     add("--bounds-are-public", action="store_true", help=text)
-    text = "find types, bounds, categories, classes and the number of records by noisy sums that cost --epsilon"
-    add("--private", action="store_true", help=text)
-    add("--epsilon", type=above_zero, metavar="E", help="the promise; with --private, what the noisy sums may cost")
+    add("--epsilon", type=above_zero, metavar="E", help="the promise")
     add("--delta", type=chance, metavar="D", help="the chance that it fails")
     add("--n-records", type=whole(1), metavar="N", help="the public or declared number of records")
     add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
@@ -112,23 +110,16 @@ def schema(arguments: argparse.Namespace) -> None:
 
 def init(arguments: argparse.Namespace) -> None:
     """Print the draft, or write it to a file that does not exist yet; with --federated, the plan of a survey."""
-    from hedgerow.cli.survey import private_draft
     from hedgerow.data.drafts import draft_plan, read_codebook
 
-    if arguments.event is not None and (arguments.private or arguments.federated):
-        raise UsageError("usage-beside", option="--event", other="--private or --federated")
+    if arguments.event is not None and arguments.federated:
+        raise UsageError("usage-beside", option="--event", other="--federated")
     if arguments.federated:
         init_federated(arguments)
         return
     if arguments.label is None:
         raise UsageError("usage-missing", missing="--label")
     out = None if arguments.out is None else new_file(arguments.out)
-    if arguments.private:
-        text, require_plan = private_draft(arguments, out)
-        if text:
-            _write(text, out)
-        require_plan()
-        return
     place = adapt_table(arguments.data, arguments.adapter)
     text = draft_plan(
         place,

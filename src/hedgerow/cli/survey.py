@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``hedgerow survey``: what a table holds, in noisy sums, before anyone trains; `plan init --private` does the same."""
+"""``hedgerow survey``: what a table holds, in noisy sums, before anyone trains."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,22 +155,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("usage-missing", missing=f"--{missing[0]}")
     if not (arguments.data or arguments.schema or arguments.codebook or arguments.survival):
         raise UsageError("usage-missing", missing="DATA, --codebook, --schema or --survival, which name columns,")
-
-
-def private_draft(arguments: argparse.Namespace, out: Path | None) -> tuple[str, Callable[[], None]]:
-    """The text of a plan for ``plan init --private``, and what raises NothingFoundError if it is not finished."""
-    from hedgerow.app.survey import SurveyOptions, survey_over_tables
-
-    declares = arguments.bounds_are_public or arguments.n_records is not None or arguments.codebook
-    if arguments.epsilon is None:
-        raise UsageError("usage-missing", missing="--epsilon")
-    if declares:
-        raise UsageError("usage-beside", option="--bounds-are-public, --n-records or --codebook", other="--private")
-    adapters = [] if arguments.adapter is None else [arguments.adapter]
-    delta = 1e-6 if arguments.delta is None else arguments.delta
-    options = SurveyOptions(epsilon=arguments.epsilon, delta=delta, label=arguments.label, adapters=adapters)
-    made = survey_over_tables(options, parse_sites([arguments.data]), allow_loss=arguments.allow_loss)
-    return made.text, partial(made.require_plan, arguments.label, out if made.text else None)
 
 
 def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path], train: str) -> None:
