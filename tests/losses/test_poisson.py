@@ -39,6 +39,7 @@ from hedgerow.plan.plan import Label, Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.trees.binning import build_grid
 from tests.builders import bare_plan, coded, contributions, numbers
+from tests.models.probes import export_checked
 
 LARGEST = st.sampled_from([1, 2, 12, 365, MAX_COUNT])
 CLIPS = st.sampled_from(["none", 0.05, 0.5, 3.0])
@@ -214,7 +215,7 @@ def test_model_file_and_export(trained: tuple[Model, Any, Any], tmp_path: Path) 
     model, x, y = trained
     model.save(tmp_path / "model.json")
     assert Model.load(tmp_path / "model.json").to_bytes() == model.to_bytes()
-    model.export_xgboost(tmp_path / "xgb.json", verify=True)
+    export_checked(model, tmp_path / "xgb.json")
     booster = xgboost.Booster(model_file=tmp_path / "xgb.json")
     assert "count:poisson" in booster.save_config()
     data = xgboost.DMatrix(x, feature_names=booster.feature_names, feature_types=booster.feature_types)

@@ -24,6 +24,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.binning import build_grid
 from tests.builders import make_data, make_plan, take, train
+from tests.models.probes import export_checked
 
 LOSSES = ["squared", "logistic", "hinge"]
 
@@ -192,4 +193,4 @@ def test_the_model_file_holds_it(tmp_path: Any) -> None:
     again = Model.load(tmp_path / "model.json")
     assert again.to_bytes() == model.to_bytes()
     assert np.array_equal(again.decision_scores_codes(data.codes), model.decision_scores_codes(data.codes))
-    model.export_xgboost(tmp_path / "xgboost.json", verify=True)
+    export_checked(model, tmp_path / "xgboost.json")

@@ -41,6 +41,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.server.release import Releaser
 from tests.builders import make_data, make_plan, take, train
+from tests.models.probes import export_checked
 
 
 def dp_xgboost_plan(
@@ -397,7 +398,7 @@ def test_the_model_file_holds_it(tmp_path: Any) -> None:
     model.save(tmp_path / "model.json")
     again = Model.load(tmp_path / "model.json")
     assert again.to_bytes() == model.to_bytes() and again.report.epsilon <= plan.privacy.epsilon
-    model.export_xgboost(tmp_path / "xgboost.json", verify=True)
+    export_checked(model, tmp_path / "xgboost.json")
 
 
 # Samples and audits ----------------------------------------------------------------------------------------------

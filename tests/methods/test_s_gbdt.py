@@ -32,6 +32,7 @@ from hedgerow.training.presets import apply_preset, find_preset
 from hedgerow.trees.importances import importances
 from hedgerow.trees.leaf_sums import LeafSums
 from tests.builders import make_data, make_plan, s_gbdt_plan, take
+from tests.models.probes import export_checked
 
 N_RECORDS = 60
 LABELS = ["binary", "regression"]
@@ -364,7 +365,7 @@ def test_the_model_is_like_any_other(tmp_path: Path, label: str, splits: str) ->
     model.save(tmp_path / "model.json")
     assert Model.load(tmp_path / "model.json").to_bytes() == model.to_bytes()
     assert np.isfinite(np.array(importances(model.ensemble).values)).all()
-    model.export_xgboost(tmp_path / "booster.json", verify=True)
+    export_checked(model, tmp_path / "booster.json")
 
 
 def test_an_evaluation_is_charged_to_the_model() -> None:

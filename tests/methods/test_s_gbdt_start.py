@@ -29,6 +29,7 @@ from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.random_trees import PublicRandom, deepen
 from tests.builders import make_data, s_gbdt_plan, take
+from tests.models.probes import export_checked
 
 LABELS = ["binary", "regression"]
 
@@ -157,7 +158,7 @@ def test_the_model_is_like_any_other(tmp_path: Path, label: str) -> None:
     model = train(plan, {"one": data}, noise=SeededNoise(1))
     model.save(tmp_path / "model.json")
     assert Model.load(tmp_path / "model.json").to_bytes() == model.to_bytes()
-    model.export_xgboost(tmp_path / "booster.json", verify=True)
+    export_checked(model, tmp_path / "booster.json")
     node = Node("one", data, plan, resolve(plan))
     queries, ensemble = asked(plan, node)
     known = (node.held.records.scores / SCORE_UNIT)[0]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hedgerow.errors import ModelError
-from hedgerow.models.exports import _cut, draw_probes, encode_matrix
+from hedgerow.models.exports import _cut
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 
@@ -18,6 +18,7 @@ pytest.importorskip("interpret")
 from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
 
 from tests.builders import make_plan, train_model
+from tests.models.probes import draw_probes, encode_matrix
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:JSON formats are in beta"),
@@ -30,7 +31,7 @@ ADDITIVE = {"n_trees": 30, "max_depth": 3, "interaction": "cyclical", "interacti
 def machine_of(model: Model, folder: Path) -> Any:
     """The exported model, as InterpretML reads the file."""
     path = folder / "model.ebm.json"
-    model.export_ebm(path)
+    model.export(path, "ebm")
     machine = ExplainableBoostingRegressor() if model.plan.label.kind.is_number else ExplainableBoostingClassifier()
     machine._from_json(str(path))
     return machine

@@ -15,10 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
-from hedgerow.models.exports import draw_probes, encode_matrix, xgboost_names
+from hedgerow.models.exports import xgboost_names
 from hedgerow.models.model import Model, RenamedWarning
 from hedgerow.plan.plan import Plan
 from tests.builders import make_data, make_plan, train
+from tests.models.probes import draw_probes, encode_matrix
 
 TOLERANCE = 1e-6
 ADDITIVE = {"n_trees": 12, "max_depth": 3, "interaction": "cyclical", "interaction_size": 1}
@@ -75,7 +76,7 @@ def test_xgboost_finds_the_columns(tmp_path_factory: Any, trained: Model, names:
     model, path = renamed(trained, names), tmp_path_factory.mktemp("export") / "model.json"
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        model.export_xgboost(path)
+        model.export(path, "xgboost")
     booster = xgboost.Booster()
     booster.load_model(path)
     table, ours = rows_of(model, seed)
@@ -120,7 +121,7 @@ def test_interpret_finds_the_columns(tmp_path_factory: Any, trained: Model, name
     from interpret.glassbox import ExplainableBoostingClassifier
 
     model, path = renamed(trained, names), tmp_path_factory.mktemp("export") / "model.json"
-    model.export_ebm(path)
+    model.export(path, "ebm")
     machine = ExplainableBoostingClassifier()
     machine._from_json(str(path))
     table, ours = rows_of(model, seed)

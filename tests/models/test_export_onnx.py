@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.models.exports import draw_probes, encode_matrix
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from tests.builders import FEATURES, make_plan, plans, train_model, with_values
+from tests.models.probes import draw_probes, encode_matrix
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import ModelError
-from hedgerow.models.exports import ALMOST_ZERO, draw_probes, encode_matrix, largest_difference, to_xgboost
+from hedgerow.models.exports import ALMOST_ZERO, to_xgboost
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, find_link, prune_tree
 from tests.builders import FEATURES, make_plan, plans, train_model, with_values
+from tests.models.probes import draw_probes, encode_matrix, export_checked, largest_difference
 
 xgboost = pytest.importorskip("xgboost")
 
@@ -101,7 +102,7 @@ def test_bounds_far_from_zero_agree_to_single_precision(tmp_path: Path) -> None:
     """XGBoost's numbers near 2000 are 1e-4 apart: what is lost there is no difference between the models."""
     table = make_plan("regression", {"n_trees": 20, "max_depth": 4}).to_dict()
     table["label"] |= {"min": 2000, "max": 2010}
-    train_model(Plan.from_dict(table)).export_xgboost(tmp_path / "model.json", verify=True)
+    export_checked(train_model(Plan.from_dict(table)), tmp_path / "model.json")
 
 
 def test_a_node_that_only_missing_values_leave() -> None:

@@ -353,25 +353,6 @@ def test_saving_replaces_and_loads(build: Build, saved: Path) -> None:
     assert saved.stat().st_mode == plain.stat().st_mode
 
 
-def test_an_export_checks_itself(build: Build, tmp_path: Path) -> None:
-    """`verify` loads the written file with XGBoost; a file that predicts otherwise is refused."""
-    pytest.importorskip("xgboost")
-    from hedgerow.models.exports import check_xgboost_file
-
-    model, path = build("binary", {"n_trees": 6}), tmp_path / "x.json"
-    model.export_xgboost(path, verify=True)
-    content = json.loads(path.read_bytes())
-    tree = content["learner"]["gradient_booster"]["model"]["trees"][0]
-    tree["split_conditions"] = [
-        value + 1 if left < 0 else value
-        for value, left in zip(tree["split_conditions"], tree["left_children"], strict=True)
-    ]
-    path.write_text(json.dumps(content))
-    with pytest.raises(ModelError) as caught:
-        check_xgboost_file(model.plan, model.ensemble, path)
-    assert caught.value.code == "export-differs"
-
-
 def test_a_report_that_says_more_than_its_ledger_is_put_right(saved: Path) -> None:
     """What is shown is computed from the ledger: a figure that is too large is not repeated either."""
     expected = Model.load(saved)

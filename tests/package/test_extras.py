@@ -36,7 +36,6 @@ ASKED = {
     "prometheus_client": "import hedgerow.app.page",
     "starlette": "import hedgerow.app.page",
     "uvicorn": "import hedgerow.app.page",
-    "xgboost": "from hedgerow.models.exports import check_xgboost_file; check_xgboost_file(None, None, None)",
     "onnx": "from hedgerow.models.exports import onnx_module; onnx_module()",
     "dp_accounting": "from hedgerow.privacy.accountants import epsilon_pld\n"
     "from hedgerow.privacy.events import GaussianEvent\n"

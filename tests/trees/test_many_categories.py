@@ -24,6 +24,7 @@ from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.random_trees import CutTable, PublicRandom, random_trees
 from tests.builders import make_plan
+from tests.models.probes import export_checked
 
 N_CODES = 700
 
@@ -73,7 +74,7 @@ def test_exports_say_the_same_of_many_codes(tmp_path: Path) -> None:
     pytest.importorskip("xgboost")
     plan = make_plan("binary", {"n_trees": 8}, privacy={"epsilon": 50.0}, features=features_with(N_CODES))
     codes, labels = codes_and_labels(plan)
-    train(plan, {"one": SiteData(codes, labels)}, noise=SeededNoise(1)).export_xgboost(tmp_path / "x.json", verify=True)
+    export_checked(train(plan, {"one": SiteData(codes, labels)}, noise=SeededNoise(1)), tmp_path / "x.json")
 
 
 def test_the_longest_list_has_a_code_for_each_and_no_more() -> None:

@@ -107,10 +107,6 @@ class Link(ABC):
         return None
 
     @abstractmethod
-    def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
-        """How far predictions by `objective` are off at most: in probability, or beside the range of a number."""
-
-    @abstractmethod
     def objective(self, label: Label) -> Objective:
         """What XGBoost is to take the scores for, and how a margin follows from them."""
 
@@ -133,11 +129,6 @@ class ClassLink(Link):
         is_class = kept[:, None] == np.arange(len(label.classes))
         return self.probabilities(scores / SCORE_UNIT), is_class.astype(np.float64)
 
-    def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
-        ours = self.probabilities(scores)
-        found = np.clip(theirs, 0, 1) - ours[:, 1] if ours.shape[1] == 2 else theirs - ours
-        return float(np.abs(found).max())
-
 
 class NumberLink(Link):
     """A link of numbers."""
@@ -147,11 +138,6 @@ class NumberLink(Link):
 
     def compare(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats] | None:
         return self.units(scores, label).T / SCORE_UNIT, kept[:, None] / SCORE_UNIT
-
-    def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
-        low, high = label.bounds
-        kept = np.clip(theirs, *(self.objective(label).clip or (low, high)))
-        return float(np.abs(self.values(scores[0], label) - kept).max() / (high - low))
 
 
 SQUARES = {"scale_pos_weight": "1"}

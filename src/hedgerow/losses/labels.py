@@ -117,7 +117,3 @@ class Numbers(LabelKind):
     def describe(self, label: Label) -> str:
         low, high = label.bounds
         return f"{low:g} to {high:g}"
-
-    def spacing(self, label: Label) -> float:
-        low, high = label.bounds
-        return float(np.spacing(np.float32(max(abs(low), abs(high))))) / (high - low)

@@ -194,9 +194,6 @@ class LogHazard(NumberLink):
     def compare(self, scores: Ints, kept: Ints, label: Label) -> None:
         return None
 
-    def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
-        return float(np.abs(scores[0] - theirs).max() / max(1.0, np.abs(scores[0]).max()))
-
     def objective(self, label: Label) -> Objective:
         return Objective("reg:squarederror", {"reg_loss_param": SQUARES}, base_is_margin=True)
 

@@ -43,7 +43,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -56,7 +55,7 @@ from hedgerow.errors import ModelError, missing_extra
 from hedgerow.losses.kinds import Objective
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
 from hedgerow.plan.plan import Feature, Label, Plan
-from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY, CodeArray, FeatureGrid, Grid
+from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 from hedgerow.trees.constraints import build_groups
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, prune_tree, single_as_decimal
 from hedgerow.trees.importances import Shape, contributions, shape_function
@@ -282,81 +281,6 @@ def xgboost_names(plan: Plan) -> dict[str, str]:
             names[name] = allowed
             taken.add(allowed)
     return names
-
-
-TOLERANCE = 1e-6
-"""Largest difference of a probability, or of a value relative to the label's range; see `choose_tolerance`."""
-N_RECORDS = 2000
-
-
-def check_xgboost_file(plan: Plan, ensemble: Ensemble, path: Path) -> float:
-    """The largest difference between our predictions and those of XGBoost for the file at `path`.
-
-    The records are made up from the plan alone: values between, at and just below thresholds, missing values, unlisted
-    categories.
-
-    Raises:
-        ModelError: code "export-differs", when it is above `choose_tolerance` the plan.
-        EnvironmentFault: code "missing-extra", when XGBoost is not installed.
-    """
-    try:
-        import xgboost
-    except ImportError as fault:
-        raise missing_extra("xgboost", "Checking an export") from fault
-    matrix = draw_probes(plan, ensemble.grid, N_RECORDS, np.random.default_rng(0))
-    booster = xgboost.Booster()
-    booster.load_model(path)
-    data = xgboost.DMatrix(
-        matrix, feature_names=booster.feature_names, feature_types=booster.feature_types, enable_categorical=True
-    )
-    difference = largest_difference(plan, ensemble, matrix, booster.predict(data))
-    if not difference <= choose_tolerance(plan):
-        raise ModelError("export-differs", version=xgboost.__version__, difference=difference)
-    return difference
-
-
-def choose_tolerance(plan: Plan) -> float:
-    """`TOLERANCE`; for a number whose bounds are far from zero, two steps of XGBoost's single precision there."""
-    return max(TOLERANCE, 2 * plan.label.kind.spacing(plan.label))
-
-
-def draw_probes(plan: Plan, grid: Grid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Records as XGBoost takes them, float32 [n, n_features], that try every side of every threshold."""
-    columns = [
-        rng.integers(0, part.n_categories + 1, n) if feature.is_categorical else _numbers(feature, part, n, rng)
-        for feature, part in zip(plan.features, grid.features, strict=True)
-    ]
-    matrix = np.column_stack(columns).astype(np.float32)
-    matrix[rng.random(matrix.shape) < 0.1] = np.nan
-    return matrix
-
-
-def encode_matrix(grid: Grid, matrix: NDArray[np.float32]) -> CodeArray:
-    """Grid codes [n_features, n] of records in the form that XGBoost takes."""
-    columns: list[NDArray[np.generic]] = []
-    for feature, column in zip(grid.features, matrix.T, strict=True):
-        if not feature.is_categorical:
-            columns.append(np.ascontiguousarray(column))
-            continue
-        indices = np.where(np.isnan(column), -2, column).astype(np.int32)
-        columns.append(np.where(indices == feature.n_categories, -1, indices))
-    return grid.encode(tuple(columns))
-
-
-def largest_difference(
-    plan: Plan, ensemble: Ensemble, matrix: NDArray[np.float32], theirs: NDArray[np.float32]
-) -> float:
-    """Largest difference in probability, or in value relative to the label's range, after clipping theirs."""
-    scores = ensemble.scores(encode_matrix(ensemble.grid, matrix))
-    return ensemble.link.difference(scores, theirs.astype(np.float64), plan.label)
-
-
-def _numbers(feature: Feature, grid: FeatureGrid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    low, high = feature.min or 0.0, feature.max or 0.0
-    between = rng.uniform(low - 0.05 * (high - low), high + 0.05 * (high - low), n).astype(np.float32)
-    at = rng.choice(grid.edges, n)
-    below = np.nextafter(at, np.float32(-np.inf))
-    return np.choose(rng.integers(0, 3, n), [between, at, below])
 
 
 JSON_VERSION = "1.0"

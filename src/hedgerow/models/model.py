@@ -481,7 +481,7 @@ class Model:
         "clip_min" and "clip_max".
 
         Of a column that must have another name there, `RenamedWarning` tells. XGBoost reads UTF-8 and no escapes, so
-        write it as `export_xgboost` does, by ``json.dumps(..., ensure_ascii=False)``.
+        write it as `export` does, by ``json.dumps(..., ensure_ascii=False)``.
 
         Raises:
             ModelError: XGBoost cannot compute this model's predictions.
@@ -505,23 +505,6 @@ class Model:
         """
         write_atomically(Path(path), FORMATS[form].encode(self))
 
-    def export_xgboost(self, path: str | Path, *, verify: bool = False) -> None:
-        """Write the model as XGBoost's JSON, for `xgboost.Booster().load_model(path)`.
-
-        Args:
-            path: the file; XGBoost wants it to end in ".json".
-            verify: load the file with XGBoost afterwards and compare predictions on made-up records.
-
-        Raises:
-            ModelError: XGBoost cannot compute this model's predictions, or (verify) does not.
-            EnvironmentFault: the file cannot be written, or (verify) XGBoost is not installed.
-        """
-        self.export(path, "xgboost")
-        if verify:
-            from hedgerow.models.exports import check_xgboost_file
-
-            check_xgboost_file(self.plan, self.ensemble, Path(path))
-
     def to_ebm(self) -> dict[str, Any]:
         """An additive model as InterpretML's JSON; see `hedgerow.models.exports` for how it is read.
 
@@ -534,15 +517,6 @@ class Model:
         is_unknown = bool(why_unknown(self.plan, self.ensemble, self.ledger))
         bands = () if is_unknown else shape_bands(self.plan, self.ensemble, self.ledger)
         return to_ebm(self.plan, self.ensemble, [band.deviations for band in bands] or None)
-
-    def export_ebm(self, path: str | Path) -> None:
-        """Write an additive model as InterpretML's JSON.
-
-        Raises:
-            ModelError: as `to_ebm`.
-            EnvironmentFault: the file cannot be written.
-        """
-        self.export(path, "ebm")
 
     def to_onnx(self, classes: Sequence[int] | None = None) -> Any:
         """The model as an `onnx.ModelProto`; see `hedgerow.models.exports` for its inputs and outputs.
@@ -557,14 +531,6 @@ class Model:
         from hedgerow.models.exports import to_onnx
 
         return to_onnx(self.plan, self.ensemble, classes)
-
-    def export_onnx(self, path: str | Path) -> None:
-        """Write the model as ONNX, for `onnxruntime.InferenceSession(path)`.
-
-        Raises:
-            ModelError, EnvironmentFault: as `to_onnx`; the latter also when the file cannot be written.
-        """
-        self.export(path, "onnx")
 
     def with_sites(self, sites: tuple[str, ...]) -> Model:
         """This model, naming who took part."""

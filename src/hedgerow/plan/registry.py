@@ -145,10 +145,6 @@ class LabelKind(ABC):
         """The columns of its predictions in a table."""
         return [f"predicted_{label.name}"]
 
-    def spacing(self, label: Any) -> float:
-        """How far apart, as a part of its range, predictions in single precision are; 0 where it does not matter."""
-        return 0.0
-
 
 class NamedLoss(ABC):
     """A loss that [loss] names in place of a label's usual one: a dataclass, whose fields are its parameters.
