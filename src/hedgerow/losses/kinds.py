@@ -220,9 +220,6 @@ class AbsentLink(Link):
 
     probabilities = chance = weights = values = units = predict = refuse
 
-    def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
-        return float(np.abs(scores[0] - theirs).max())
-
     def objective(self, label: Label) -> Objective:
         return Objective("reg:squarederror", _SQUARED_ERROR) if label.n_outputs == 1 else Objective()
 
