@@ -262,8 +262,8 @@ class ModelFile:
             return
         is_there = self.path.is_file() and not writes_over(self._build_model(made), self.path, self._remedy)
         if not self.quiet:
-            place = f"Its model is in {self.path}" if is_there else f"Its model is written to {self.path}"
-            note(f"The run is over. {place}; sites that missed the end are told of it.")
+            said = f"Its model is in {self.path}" if is_there else f"Its model is written to {self.path}"
+            note(f"The run is over. {said}; sites that missed the end are told of it.")
 
     def keep(self, outcome: Outcome, session: RunSession) -> None:
         """Write the model that was trained, or the one that was evaluated with its evaluation; raises as `save`."""
@@ -362,11 +362,11 @@ def carry_out(
         lines(event)
 
     setup = RunSetup(task, signing_roster(pinned), signing_key(identity), noise, entropy, watch, model)
-    place = check_can_write(str(file.journal))
-    journal, aside = open_journal(place, task, setup.roster, is_new=file.is_new, before_new=file.require_room)
+    path = check_can_write(str(file.journal))
+    journal, aside = open_journal(path, task, setup.roster, is_new=file.is_new, before_new=file.require_room)
     try:
         if aside is not None and not file.quiet:
-            note(f"{place} held another run, which does not go on. It is set aside as {aside}; a new run begins.")
+            note(f"{path} held another run, which does not go on. It is set aside as {aside}; a new run begins.")
         session = RunSession(setup, journal)
         file.look(session)
         outcome = session.find_outcome()
@@ -416,8 +416,8 @@ def serve(
         hub = ENGINES[options.engine].hub(identity, pinned, address, digest, monitors)
         try:
             if not options.quiet:
-                place = Address(address.host, hub.port)
-                note(f"Listening on {place} for {join_names(site.name for site in pinned.sites)}.")
+                names = join_names(site.name for site in pinned.sites)
+                note(f"Listening on {Address(address.host, hub.port)} for {names}.")
             with publish(board, hub, monitors, page):
                 yield hub
         except KeyboardInterrupt:
@@ -475,7 +475,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
     """
     pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
     log = begin_log(pinned.coordinator.name, options.log_format)
-    place = Address.parse(options.listen, "--listen")
+    address = Address.parse(options.listen, "--listen")
     if not journal_file.is_file():
         raise UsageError("no-open-run", path=journal_file)
     with closing(Journal(journal_file)) as journal:
@@ -484,7 +484,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
         names, seconds = [site.name for site in pinned.sites], plan.federation.join_timeout
         allow_many_connections()
         # Whichever plan a node holds: it was in this run, or it is told nothing.
-        with closing(ENGINES[options.engine].hub(identity, pinned, place, b"", None)) as hub:
+        with closing(ENGINES[options.engine].hub(identity, pinned, address, b"", None)) as hub:
             if not options.quiet:
                 note(f"The run {run_id.hex()[:12]} is ended.")
                 note(f"Waiting for {join_names(names)}, to tell them, for {seconds:.0f} s at most.")
@@ -517,11 +517,11 @@ def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = Fals
             return Farewell.from_refusal(refusal).to_bytes()
         return content
 
-    place = Address.parse(options.listen, "--listen")
+    address = Address.parse(options.listen, "--listen")
     note(
         f"Waiting for {join_names(sorted(awaited))} to take the model's file, for {_SECONDS_TO_HAND_OUT:.0f} s at most."
     )
-    server = StudyServer(identity, place, len(sites), answer, roster.sites)
+    server = StudyServer(identity, address, len(sites), answer, roster.sites)
     try:
         deadline = time.monotonic() + _SECONDS_TO_HAND_OUT
         while not took.issuperset(awaited) and time.monotonic() < deadline:

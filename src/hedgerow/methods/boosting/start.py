@@ -176,7 +176,7 @@ class LinearAfterMean(MeanStart):
         begun = yield from super().begin(grown)
         whole, largest = self.multipliers[-1], largest_value(grown.run)
         trees = yield from self.model.ask(grown.run, whole, largest, 2, begun.carried, begun.doublings)
-        return _with(begun, trees)
+        return _add_trees(begun, trees)
 
 
 class LevelStart(Start):
@@ -244,7 +244,7 @@ class LinearAfterBaseline(BaselineStart):
         begun = yield from super().begin(grown)
         whole, largest = self.multipliers[-1], largest_value(grown.run)
         trees = yield from self.model.ask(grown.run, whole, largest, 1, begun.carried, begun.baseline)
-        return _with(begun, trees)
+        return _add_trees(begun, trees)
 
 
 def _count_levels(plan: Plan, kind: type[Query], subject: str, length: int, noise_multiplier: float) -> Query:
@@ -258,7 +258,7 @@ def _count_levels(plan: Plan, kind: type[Query], subject: str, length: int, nois
     )
 
 
-def _with(begun: StartResult, trees: FittedTrees) -> StartResult:
+def _add_trees(begun: StartResult, trees: FittedTrees) -> StartResult:
     """What was begun, with the trees of a linear model. No release has counted their records."""
     weights = np.zeros(trees.values.shape[:2], dtype=np.int64)
     begun.carried.score_bound = SCORE_LIMIT
