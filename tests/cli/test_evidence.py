@@ -290,6 +290,9 @@ def read_ledger(*events: Event, kind: str = "LeafSums") -> Ledger:
     [
         (read_ledger(DiscreteGaussianEvent(30.0, 3000, 4)), {"seeded": True}),
         (read_ledger(UnnoisedEvent()), {}),
+        (read_ledger(UnnoisedEvent()), {"noise_mode": "distributed"}),
+        (read_ledger(DiscreteGaussianSumEvent(20.0, 1000, 4, 4)), {"noise_mode": "distributed", "seeded": True}),
+        (read_ledger(LocalGaussianEvent(30.0, 3000, 4), UnnoisedEvent()), {"noise_mode": "local"}),
         (read_ledger(DiscreteGaussianEvent(30.0, 3000, 4)), {"bounds_from_data": True}),
     ],
 )
@@ -302,6 +305,12 @@ def test_a_void_guarantee_is_not_sold(
     assert content["registry"] is None and content["report"]["guarantee"] == "void"
     assert "No bound holds" in page and "differential privacy bounds" not in page and "it holds against" not in page
     assert ("no exact total" in page) == ("Exact counts are no part" in page) == ("bounds_from_data" in context)
+    # Nor is anybody named whom it held against, and where totals left without noise, whoever opened them saw them.
+    assert model.report.trust not in page and "the guarantee holds" not in page.lower()
+    assert {row[0]: row[3] for row in content["trust"]["rows"]}["the coordinator"].startswith("yes")
+    counted = {name: text for name, text in content["facts"] if name in ("releases", "noise")}
+    if all(isinstance(event, UnnoisedEvent) for event in ledger.events()):
+        assert counted == {"releases": "1 sum without noise", "noise": "none"}
 
 
 def test_an_account_by_a_library_is_not_counted_again_by_it(

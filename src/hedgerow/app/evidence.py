@@ -45,6 +45,7 @@ from hedgerow.app.report import (
 )
 from hedgerow.client.budget import BudgetBook
 from hedgerow.models.model import Model, write_atomically
+from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import EVALUATION_KINDS
 from hedgerow.privacy.outlook import outlook_facts
 
@@ -195,14 +196,17 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
 def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Content:
     """Who sees what, and what a dishonest site could do, in the run's own mode."""
     report = model.report
+    is_exact = report.seeded or any(isinstance(event, UnnoisedEvent) for event in model.ledger.events())
     # An evaluation may have had other noise: who has seen exact totals in either has seen some.
-    own = words["server" if "server" in report.evaluation_modes else report.noise_mode]
+    modes = ("exact",) if is_exact else (report.noise_mode, *report.evaluation_modes)
+    own = words["server" if "server" in modes else modes[0]]
     is_apt = {
         "clear": report.sums_in_clear, "masks": not report.sums_in_clear,
         "groups": report.n_groups > 0, "choices": report.n_choices > 0, "spoils": True,
     }  # fmt: skip
     rows = [*own["rows"], *([words["alone"]] if any(each.is_at_one_site for each in model.ledger) else [])]
-    notes = [report.trust, own["lies"], *(words["words"][name] for name in is_apt if is_apt[name])]
+    trusted = [report.trust, *(words[mode]["lies"] for mode in modes)] if report.guarantee == "holds" else [words["void"]]
+    notes = [*trusted, *(words["words"][name] for name in is_apt if is_apt[name])]
     return {
         "rows": [[Template(cell).substitute(said) for cell in row] for row in (*rows, words["process"])],
         "notes": [Template(each).substitute(said) for each in notes],
@@ -235,7 +239,7 @@ def _draft_entry(model: Model, content: Content, said: Mapping[str, str], date: 
             },
             "dp_variant": {
                 "variant_name": "Pure DP" if is_pure else "Approximate DP",
-                "data_domain": f"Tables of {said['sites']}; columns and bounds by the plan.",
+                "data_domain": f"{said['sites']}. Columns and bounds by the plan.",
                 "unprotected_quantities": "; ".join(f"{name}: {text}" for name, text in public),
             },
             "privacy_loss": {
@@ -247,14 +251,14 @@ def _draft_entry(model: Model, content: Content, said: Mapping[str, str], date: 
             "deployment_model": {
                 "model_name": "Local" if report.noise_mode == "local" else "Federated",
                 "model_name_details": f"Noise: {report.noise_mode}.",
-                "actors": report.trust,
+                "actors": f"{report.trust} All rows are seen by {content['trust']['rows'][-1][0]}.",
                 "release_type": "One release",
                 "release_type_details": f"{facts['one run']}",
                 "data_source_type": "Static",
                 "access_type": "Non-interactive",
             },
             "accounting": {
-                "post_processing": "The model is computed from the noisy totals and public facts.",
+                "post_processing": "The model is computed from what was released and public facts.",
                 "composition": f"Adaptive composition of {said['n_releases']} releases: {facts['epsilon spent']}.",
             },
             "implementation": {

@@ -436,8 +436,11 @@ class PrivacyReport(PrivacyContext):
 
     def _describe_releases(self) -> list[tuple[str, str]]:
         """What left, and whom one trusts with it."""
-        choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
-        facts = [("releases", f"{self.n_releases} noisy sum{'' if self.n_releases == 1 else 's'}{choices}")]
+        n_bare = sum(isinstance(event, UnnoisedEvent) for event in self.ledger.events())
+        counts = {"noisy sum": self.n_releases - self.n_choices - n_bare, "sum": n_bare, "choice": self.n_choices}
+        where = {"noisy sum": "", "sum": " without noise", "choice": " from exact sums"}
+        kinds = [f"{n} {name}{'' if n == 1 else 's'}{where[name]}" for name, n in counts.items() if n]
+        facts = [("releases", ", ".join(kinds) or "none")]
         if self.n_prepared:
             said = "of them were made earlier; the plan states them, and this run could not check it"
             facts.append(("", f"{self.n_prepared} {said}"))
@@ -445,7 +448,9 @@ class PrivacyReport(PrivacyContext):
             said = "of them gave the finished model the level and slope of one site's rows, for rows like those"
             facts.append(("recalibrated", f"{self.n_recalibrations} {said}"))
         modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
-        facts.append(("noise", f"{modes}: {self.trust}"))
+        modes = "none" if n_bare and n_bare == self.n_releases else modes
+        # Whom one trusts with a promise is said of one that holds.
+        facts.append(("noise", f"{modes}: {self.trust}" if self.guarantee == "holds" else modes))
         if self.n_groups:
             facts.append(("groups of sites", f"{self.n_groups}, each with its noise; the middle of their sums counts"))
         if self.sums_in_clear:
