@@ -307,6 +307,7 @@ def test_a_void_guarantee_is_not_sold(
     assert ("no exact total" in page) == ("Exact counts are no part" in page) == ("bounds_from_data" in context)
     # Nor is anybody named whom it held against, and where totals left without noise, whoever opened them saw them.
     assert model.report.trust not in page and "the guarantee holds" not in page.lower()
+    assert "under differential privacy" not in page
     assert {row[0]: row[3] for row in content["trust"]["rows"]}["the coordinator"].startswith("yes")
     counted = {name: text for name, text in content["facts"] if name in ("releases", "noise")}
     if all(isinstance(event, UnnoisedEvent) for event in ledger.events()):
@@ -339,6 +340,13 @@ def test_a_recalibrated_model_is_said_to_have_been_updated(
         pages.append(render_evidence(model, content))
     assert all(answers[0][item] != answers[1][item] for item in ("12f", "24"))
     assert ["<dt>recalibrated</dt>" in page for page in pages] == [False, True]
+
+
+def test_what_is_no_part_of_hedgerow_is_named_as_code(gather: Callable[..., tuple[Model, dict[str, Any]]]) -> None:
+    """Who asks for the code of a model by a method of another package is not sent to Hedgerow's alone."""
+    _, content = gather(read_ledger(DiscreteGaussianEvent(30.0, 3000, 4)), authors=("the method $own 1 (module own)",))
+    answers = {line["item"]: line["answer"] for line in content["model_card"]}
+    assert "the method $own 1 (module own)" in answers["18f"]
 
 
 def test_contents_are_in_the_order_of_the_page(pack: Path) -> None:

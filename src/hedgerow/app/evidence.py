@@ -172,6 +172,7 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
         "in_words": str(facts.get("in words")),
         "voided_by": "; ".join(report.voided_by),
         "condition": f", {report.condition}" if report.authors else "",
+        "authors": ", ".join(report.authors),
         "releases": facts["releases"],
         "n_releases": f"{report.n_releases:,}",
         "n_choices": str(report.n_choices),
@@ -186,8 +187,9 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
     is_so = {
         "trees": model.ensemble.n_trees > 0, "sites": bool(model.sites), "updated": report.n_recalibrations > 0,
         "evaluated": any(release.kind in EVALUATION_KINDS for release in model.ledger), "bound": holds,
-        "promise": holds, "exact": is_exact, "counts": is_exact, "recounted": bool(recounted),
-        "clear": report.sums_in_clear,
+        "promise": holds, "exact": is_exact, "counts": is_exact, "recounted": bool(recounted), "private": holds,
+        "clear": report.sums_in_clear, "foreign": bool(report.authors),
+        "noisy": any(line["noise"] != "unnoised" for line in content["ledger"]),
     }  # fmt: skip
     values |= {name: Template(words["said"][name][is_so[name]]).substitute(values) for name in is_so}
     return values | {"description": Template(words["said"]["description"]).substitute(values)}
@@ -205,7 +207,8 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
         "groups": report.n_groups > 0, "choices": report.n_choices > 0, "spoils": True,
     }  # fmt: skip
     rows = [*own["rows"], *([words["alone"]] if any(each.is_at_one_site for each in model.ledger) else [])]
-    trusted = [report.trust, *(words[mode]["lies"] for mode in modes)] if report.guarantee == "holds" else [words["void"]]
+    lies = [words[mode]["lies"] for mode in modes if mode != "exact"]
+    trusted = [report.trust, *lies] if report.guarantee == "holds" else [words["void"]]
     notes = [*trusted, *(words["words"][name] for name in is_apt if is_apt[name])]
     return {
         "rows": [[Template(cell).substitute(said) for cell in row] for row in (*rows, words["process"])],
