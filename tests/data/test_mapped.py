@@ -140,9 +140,29 @@ def lose(folder: Path) -> None:
     (folder / "report.json").unlink()
 
 
-@pytest.mark.parametrize("damage", [cut, lose])
+def miss(folder: Path) -> None:
+    (folder / "labels.npy").unlink()
+
+
+def misread(folder: Path) -> None:
+    report = folder / "report.json"
+    report.write_bytes(report.read_bytes().replace(b'"n_rows"', b'"m_rows"', 1))
+
+
+def reshape(folder: Path) -> None:
+    codes = np.load(folder / "codes.npy")
+    np.save(folder / "codes.npy", codes.reshape(codes.shape[::-1]))
+
+
+def garble(folder: Path) -> None:
+    with open(folder / "codes.npy", "rb+") as file:
+        file.seek(12)
+        file.write(b"{('")
+
+
+@pytest.mark.parametrize("damage", [cut, lose, miss, misread, reshape, garble])
 def test_what_is_not_whole_is_made_again(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    """A file that a full disk or a crash has cut off would be read as zeros: its rows are read again."""
+    """A file that was cut off would be read as zeros, another head as other rows, or not at all: it is made again."""
     table, plan = write_table(tmp_path / "table.parquet"), number_plan()
     read(tmp_path / "codes", table, plan)
     damage(next((tmp_path / "codes").iterdir()))

@@ -29,6 +29,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hedgerow import __version__
+from hedgerow.codec import with_hash, without_hash
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.sources import Location, stamp_files
 from hedgerow.data.units import ContributionReport
@@ -37,6 +38,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.storage import require_private
 
 REPORT = "report.json"
+"""On a table's rows, and what files it has; with its hash after it."""
+_HEAD_BYTES = 128
 
 
 @contextmanager
@@ -125,12 +128,17 @@ def _create(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def _map(path: Path) -> NDArray[Any]:
-    """The array in a file, mapped; ValueError or OSError when it is damaged."""
-    n_bytes = path.stat().st_size
-    found = np.load(path, mmap_mode="r+", allow_pickle=False)
-    if path.stat().st_size != n_bytes:
-        raise ValueError("numpy has made a file longer that was cut off")
-    return np.asarray(found)
+    """The array in a file, mapped; the file is whole."""
+    return np.asarray(np.load(path, mmap_mode="r+", allow_pickle=False))
+
+
+def _describe_files(folder: Path) -> dict[str, list[Any]]:
+    """Of each array in a folder, by its file's name: the file's size, and its head, which says type and shape."""
+    found = dict[str, list[Any]]()
+    for path in folder.glob("*.npy"):
+        with open(path, "rb") as file:
+            found[path.name] = [os.fstat(file.fileno()).st_size, file.read(_HEAD_BYTES).hex()]
+    return found
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,10 @@ class ExternalMemory:
         """The arrays that are kept of a table, by their names, and the report on its rows; None where they are not."""
         kept = self.place(name)
         try:
-            report = json.loads((kept / REPORT).read_text(encoding="utf-8"))
+            # Numpy reads a damaged head otherwise, or fails by any error, and makes a file longer that was cut off.
+            report = json.loads(without_hash((kept / REPORT).read_bytes()))
+            if report.pop("files") != _describe_files(kept):
+                return None
             arrays = {path.stem: _map(path) for path in sorted(kept.glob("*.npy"))}
         except (OSError, ValueError):
             return None
@@ -209,8 +220,9 @@ class ExternalMemory:
                 own = part / f"{array_name}.npy"
                 own.unlink()
                 _create(own, array.shape, array.dtype)[...] = array
-            with os.fdopen(os.open(part / REPORT, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
-                json.dump(asdict(report), file)
+            content = json.dumps({**asdict(report), "files": _describe_files(part)}).encode()
+            with os.fdopen(os.open(part / REPORT, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                file.write(with_hash(content))
             for path in part.iterdir():
                 # A folder that has its name after a power cut is whole.
                 with open(path, "rb+") as written:
