@@ -31,7 +31,7 @@ from hedgerow.cli.options import (
 )
 from hedgerow.data.omop import DIALECTS
 from hedgerow.errors import DataError, HedgerowError, UsageError
-from hedgerow.plan.plan import PLAN_VERSION, Plan
+from hedgerow.plan.plan import PLAN_VERSION, Plan, read_table
 from hedgerow.plan.toml import plan_toml, toml_section
 
 if TYPE_CHECKING:
@@ -174,10 +174,9 @@ def from_omop(arguments: argparse.Namespace) -> None:
     """Print the plan of a definition, or the query of one, or write it to a file that does not exist yet."""
     from hedgerow.data.omop import compile_query
     from hedgerow.models.model import write_atomically
-    from hedgerow.plan.fields import parse_toml
     from hedgerow.plan.omop import fill_plan
 
-    plan = Plan.from_dict(fill_plan(parse_toml(read_text(arguments.definition))))
+    plan = Plan.from_dict(fill_plan(read_table(read_text(arguments.definition))))
     out = None if arguments.out is None else new_file(arguments.out)
     if arguments.sql is None or plan.omop is None:
         _write(plan_toml(plan), out)

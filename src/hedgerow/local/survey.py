@@ -18,8 +18,8 @@ from hedgerow.data.units import RowCount
 from hedgerow.errors import UsageError
 from hedgerow.local.training import build_aggregation
 from hedgerow.plan.draft import Entry
-from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
-from hedgerow.plan.plan import DECLARED, FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
+from hedgerow.plan.fields import days_between, read_section, refuse
+from hedgerow.plan.plan import DECLARED, FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature, read_table
 from hedgerow.plan.registry import label_kinds
 from hedgerow.plan.toml import plan_toml, schema_line, toml_without_label
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
@@ -203,14 +203,7 @@ def read_schema(toml_text: str) -> dict[str, AskedColumn]:
     Raises:
         PlanError: it is no TOML, or a field is wrong.
     """
-    return _schema(_parse(toml_text))
-
-
-def _parse(toml_text: str) -> Mapping[str, Any]:
-    try:
-        return parse_toml(toml_text)
-    except ValueError as error:
-        raise refuse("schema", str(error), "TOML with [[features]] tables") from None
+    return _schema(read_table(toml_text))
 
 
 def _schema(table: Mapping[str, Any]) -> dict[str, AskedColumn]:
@@ -235,7 +228,7 @@ def read_numeric_label(toml_text: str, name: str) -> dict[str, Any] | None:
     Raises:
         PlanError: it is no TOML, a field is wrong, or its bounds are missing.
     """
-    table = _parse(toml_text).get("label")
+    table = read_table(toml_text).get("label")
     if not isinstance(table, Mapping) or table.get("name") != name or "type" not in table:
         return None
     label = read_section(Label, table, "label")
@@ -256,7 +249,7 @@ def ask_curves(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> Op
         PlanError: it is no TOML, a field is wrong, or its label is no time to an event.
         UsageError: code "survey-by", where no feature with categories is called so.
     """
-    table = _parse(toml_text)
+    table = read_table(toml_text)
     columns = _schema(table)
     label = read_section(Label, table.get("label"), "label")
     if not label.intervals:

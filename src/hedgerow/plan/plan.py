@@ -606,6 +606,14 @@ class Plan:
         return tuple(feature.name for feature in self.features)
 
 
+def read_table(toml_text: str) -> dict[str, Any]:
+    """The table in the text of a plan, or of what one is made from, that nobody has checked yet; raises PlanError."""
+    try:
+        return parse_toml(toml_text)
+    except ValueError as error:
+        raise PlanError("plan-syntax", code="plan-syntax", error=error) from None
+
+
 def parse_plan(toml_text: str) -> Plan:
     """Read a plan from the text of its TOML file.
 
@@ -613,10 +621,7 @@ def parse_plan(toml_text: str) -> Plan:
         PlanError: when it is not TOML, is of a newer version, or a field is wrong. Where that is a gap which a draft
             has left, all its gaps are named, each with its line.
     """
-    try:
-        table = parse_toml(toml_text)
-    except ValueError as error:
-        raise PlanError("plan-syntax", code="plan-syntax", error=error) from None
+    table = read_table(toml_text)
     try:
         return Plan.from_dict(table)
     except PlanError as error:

@@ -24,8 +24,8 @@ from typing import Any, ClassVar
 
 from hedgerow.errors import PlanError, PrivacyError
 from hedgerow.plan.fields import MAX_VALUES as MAX_PLAIN
-from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse, require_plain
-from hedgerow.plan.plan import FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
+from hedgerow.plan.fields import days_between, read_section, refuse, require_plain
+from hedgerow.plan.plan import FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature, read_table
 from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
@@ -197,11 +197,7 @@ class OpenPlan(_Request):
 
 def parse_open_plan(toml_text: str) -> OpenPlan:
     """Read an open plan from the text of its TOML file; raises PlanError or PrivacyError."""
-    try:
-        table = parse_toml(toml_text)
-    except ValueError as error:
-        raise PlanError("plan-syntax", code="plan-syntax", error=error) from None
-    return OpenPlan(table)
+    return OpenPlan(read_table(toml_text))
 
 
 def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
