@@ -441,3 +441,30 @@ def test_only_a_noisy_evaluation_is_taken(text: str, model: Path, tmp_path: Path
     # Nor does anything else pass for figures of attacks.
     assert main(["evidence", str(model), "--out", str(tmp_path / "e"), "--attack", str(tmp_path / "scores.json")]) == 2
     assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        (("scores", "auc", "value"), "high"),
+        (("groups", "ward", "a", "n_records"), None),
+        (("curves", 0, "share"), []),
+        (("curves", 0, "class"), None),
+        (("sites_left_out",), 3),
+    ],
+)
+def test_an_evaluation_that_cannot_be_shown_is_refused(
+    path: tuple[str, ...], value: object, evaluated: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A file from elsewhere may have anything anywhere: it is no fault of Hedgerow's, and no page is half written."""
+    model, printed = evaluated
+    found = json.loads(printed.read_text())
+    *outer, last = path
+    inner = found
+    for step in outer:
+        inner = inner[step]
+    inner[last] = value
+    (tmp_path / "spoilt.json").write_text(json.dumps(found))
+    page = tmp_path / "r.html"
+    said = main(["report", str(model), "--html", str(page), "--evaluation", str(tmp_path / "spoilt.json")])
+    assert (said, page.exists()) == (2, False)

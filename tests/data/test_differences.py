@@ -173,7 +173,10 @@ def test_a_file_that_is_no_survey_is_refused(tmp_path: Path, capsys: pytest.Capt
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN, encoding="utf-8")
     table = write_site(tmp_path / "site.csv", np.random.default_rng(1), 40)
-    for content in ("{}", "[1]", "glucose,sex\n", '{"n_records": {"deviation": 1}, "columns": [3]}'):
+    spoilt = json.loads(json_text(release({"own": table}, 1)))
+    del spoilt["columns"][1]["missing"]
+    contents = "{}", "[1]", "glucose,sex\n", '{"n_records": {"deviation": 1}, "columns": [3]}', json.dumps(spoilt)
+    for content in (*contents, "[" * 20_000, json.dumps(spoilt | {"label": "\x9b31m"})):
         (tmp_path / "survey.json").write_text(content, encoding="utf-8")
         assert main(["check", str(plan), table, "--against", str(tmp_path / "survey.json")]) == 2
         assert "usage" in capsys.readouterr().err

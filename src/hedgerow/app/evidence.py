@@ -105,7 +105,7 @@ def gather_evidence(
         "attack": None
         if attack is None
         else read_printed(attack, "--attack", "hedgerow attack", lambda found: render_attack(found, "")),
-        "evaluation": None if evaluation is None else read_evaluation(evaluation),
+        "evaluation": None if evaluation is None else read_evaluation(evaluation, model),
         "software": _describe_software(),
     }
     words = read_words()

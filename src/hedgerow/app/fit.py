@@ -6,7 +6,6 @@ A node looks at its tables by the same functions as `hedgerow check`, each time 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -17,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import read_text, says_yes
 from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrap_text
-from hedgerow.data.differences import Difference
+from hedgerow.data.differences import Difference, list_differences
 from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, format_counts, header_advice, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, open_table
 from hedgerow.data.units import MANY, MAX_LEFT_OUT, list_needed_columns
-from hedgerow.errors import PolicyRefusal, UsageError, mark_private
-from hedgerow.plan.fields import escape_for_terminal
+from hedgerow.errors import HedgerowError, PolicyRefusal, UsageError, mark_private
+from hedgerow.plan.fields import escape_for_terminal, read_json
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import MANY_CATEGORIES, Plan
 
@@ -70,16 +69,17 @@ def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
     return found
 
 
-def read_survey(path: str) -> dict[str, Any]:
-    """What a survey has written of a table's columns, as a program reads it; raises UsageError "usage"."""
+def compare_with_survey(place: Location, plan: Plan, path: str) -> list[Difference]:
+    """In what a table differs from a survey.json; raises UsageError "usage" for another file, and DataError."""
     try:
-        found = json.loads(read_text(path))
+        found = read_json(read_text(path))
         found["n_records"]["deviation"], found["columns"][0]["groups"]
-    except (ValueError, LookupError, TypeError):
-        raise UsageError(
-            "argument", code="usage", name="--against", value=path, expected="the survey.json of `hedgerow survey`"
-        ) from None
-    return dict(found)
+        return list_differences(place, plan, found)
+    except HedgerowError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
+        expected = "the survey.json of `hedgerow survey`"
+        raise UsageError("argument", code="usage", name="--against", value=path, expected=expected) from fault
 
 
 def show_differences(found: Sequence[Difference]) -> None:

@@ -55,7 +55,7 @@ def read_printed(file: Path, option: str, command: str, check: Callable[[Content
 
     Args:
         option, command: for the message.
-        check: raises KeyError, TypeError, ValueError, AttributeError or IndexError for any other object.
+        check: fails for any other object; it shows what will be shown, for a part is as easily wrong as the whole.
 
     Raises:
         UsageError: it is no such file.
@@ -66,21 +66,18 @@ def read_printed(file: Path, option: str, command: str, check: Callable[[Content
         if not isinstance(found, dict):
             raise TypeError("it is no object")
         check(found)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
         expected = f"a file with what `{command} --json` printed"
-        raise UsageError("argument", code="usage", name=option, value=str(file), expected=expected) from None
+        raise UsageError("argument", code="usage", name=option, value=str(file), expected=expected) from fault
     return found
 
 
-def read_evaluation(file: Path) -> Content:
+def read_evaluation(file: Path, model: Model) -> Content:
     """What `hedgerow evaluate --federated --json` printed into a file; UsageError for anything else."""
 
     def check(found: Content) -> None:
-        _read_curves(found)
-        measured = [found, *(group for groups in found.get("groups", {}).values() for group in groups.values())]
-        estimates = [each for part in measured for each in (part["n_records"], *part["scores"].values())]
-        is_one = all(each.keys() == {"value", "noise_error", "sampling_error"} for each in estimates)
-        if not (is_one and isinstance(found["cost"]["epsilon"], int | float | str) and "private" not in found):
+        render_performance(found, model, read_words()["notes"])
+        if "private" in found or not isinstance(found["cost"]["epsilon"], int | float | str):
             raise ValueError("it is no evaluation with noise")
 
     return read_printed(file, "--evaluation", "hedgerow evaluate --federated", check)

@@ -72,7 +72,7 @@ def report(arguments: argparse.Namespace) -> None:
         from hedgerow.models.model import write_atomically
 
         out = check_can_write(arguments.html)
-        measured = None if arguments.evaluation is None else read_evaluation(Path(arguments.evaluation))
+        measured = None if arguments.evaluation is None else read_evaluation(Path(arguments.evaluation), model)
         write_atomically(out, render_report(model, today(), measured).encode())
         note(f"Wrote {out}.")
         return

@@ -45,16 +45,14 @@ def add_commands(commands: Any) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Print how many rows are used, one line a column, what its owner should look at, and what would mend it."""
-    from hedgerow.app.fit import read_survey, show_differences, show_fit
-    from hedgerow.data.differences import list_differences
+    from hedgerow.app.fit import compare_with_survey, show_differences, show_fit
     from hedgerow.data.fit import table_fit
 
     plan = read_plan(arguments.plan)
     place = adapt_table(arguments.data, arguments.adapter)
-    survey = None if arguments.against is None else read_survey(arguments.against)
     if arguments.json:
         found = table_fit(place, plan)
-        differences = [] if survey is None else list_differences(place, plan, survey)
+        differences = None if arguments.against is None else compare_with_survey(place, plan, arguments.against)
         print_json(
             {
                 **PRIVATE_MARK,
@@ -64,13 +62,13 @@ def check(arguments: argparse.Namespace) -> None:
                 "left_out": found.rows.left_out,
                 "ignored": found.ignored,
                 "columns": [{**dataclasses.asdict(column), "findings": column.findings()} for column in found.columns],
-                **({} if survey is None else {"differences": [asdict(difference) for difference in differences]}),
+                **({} if differences is None else {"differences": [asdict(difference) for difference in differences]}),
             }
         )
     else:
         show_fit(plan, place, arguments.data)
-        if survey is not None:
-            show_differences(list_differences(place, plan, survey))
+        if arguments.against is not None:
+            show_differences(compare_with_survey(place, plan, arguments.against))
 
 
 # What a node asks its owner -------------------------------------------------------------------------------------------
