@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.app.output import json_text
 from hedgerow.cli.main import main
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, ModelError, PlanError, RemoteProtocolError
@@ -22,6 +24,7 @@ from hedgerow.methods.tasks import EvaluationTask, read_plan
 from hedgerow.models.model import Model
 from hedgerow.plan.fields import MAX_VALUES, escape_for_terminal, parse_toml, require_plain
 from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plan.toml import toml_value
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.identities import Role, build_roster, create_identity, parse_roster, read_private, read_public
 from tests import wards
@@ -137,6 +140,22 @@ def test_a_command_refuses_a_harmful_plan_by_name(
     assert main(["privacy", str(path)]) == 3
     said = capsys.readouterr()
     assert all(escape_for_terminal(line) == line for line in (said.out + said.err).split("\n"))
+
+
+@pytest.mark.parametrize("text", ["[omop", "a = " + "[" * 40, "a = 1\na = 2"])
+def test_a_definition_that_is_no_toml_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    """A cohort's definition comes from another hand than the plan, and is read by the same reader."""
+    (tmp_path / "definition.toml").write_text(text)
+    assert main(["plan", "from-omop", str(tmp_path / "definition.toml")]) == 3
+
+
+@given(st.text())
+def test_what_is_printed_for_programs_hides_nothing(text: str) -> None:
+    """JSON and TOML say cells and names as they are, and a terminal that shows them takes none for a command."""
+    printed, written = json_text({"cells": {text: 1}}), toml_value(text)
+    assert all(escape_for_terminal(line) == line for line in [*printed.split("\n"), written])
+    assert json.loads(printed) == {"cells": {text: 1}}
+    assert any("\ud800" <= each <= "\udfff" for each in text) or tomllib.loads(f"a = {written}") == {"a": text}
 
 
 @pytest.mark.parametrize("character", ["\x1b", "\x07", "\x7f", "\x9b", "\u200b", "\u200f", "\u202a", "\u202e", "\u2066",

@@ -73,8 +73,15 @@ def print_json(content: Mapping[str, Any]) -> None:
 
 
 def json_text(content: Mapping[str, Any], *, indent: int | None = 2) -> str:
-    """The object as `print_json` prints it, without a newline at its end; without `indent`, in one line."""
-    return json.dumps(_to_json_value(content), ensure_ascii=False, indent=indent, allow_nan=False)
+    """The object as `print_json` prints it, without a newline at its end; without `indent`, in one line.
+
+    Where a text in it has characters that a terminal could take for something else, all but ASCII is in numbers.
+    """
+    value = _to_json_value(content)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+    if all(escape_for_terminal(line) == line for line in text.split("\n")):
+        return text
+    return json.dumps(value, indent=indent, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:

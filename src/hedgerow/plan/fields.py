@@ -104,7 +104,10 @@ def escape_for_terminal(text: str) -> str:
     """The text as a person may see it: characters that a terminal could take for something else as their numbers."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(f"\\u{ord(each):04x}" if _is_hidden(each) else each for each in text)
+    return "".join(
+        each if not _is_hidden(each) else f"\\u{ord(each):04x}" if each <= "\uffff" else f"\\U{ord(each):08x}"
+        for each in text
+    )
 
 
 def _require_showable(text: str, path: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.plan import DECLARED, Plan
 
 OPEN_CLASSES = "# classes =   # FILL IN, the positive class last, such as [0, 1]"
@@ -65,8 +66,8 @@ def toml_value(value: Any) -> str:
         return "{" + ", ".join(f"{toml_key(name)} = {toml_value(item)}" for name, item in value.items()) + "}"
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    # Of all else, TOML's notation is JSON's, but that it wants one more character escaped.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # Of all else, TOML's notation is JSON's, and it takes any character by its number.
+    return escape_for_terminal(json.dumps(value, ensure_ascii=False))
 
 
 def toml_key(name: str) -> str:
