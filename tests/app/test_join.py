@@ -461,11 +461,11 @@ def test_the_owner_is_shown_all_that_the_policy_allows(invitation: str, capsys: 
     it allows beyond the usual is said by itself.
     """
     names = ", ".join(f'"kind-{number}"' for number in range(30))
-    given = 'surveys = true\nmin_sites = 1\ndelta = 0.5\nmax_clamped = 0.01\nmonitors = "any"\nask = "always"\n'
+    given = 'surveys = true\nmin_sites = 1\ndelta = 0.5\nmonitors = "any"\nask = "always"\n'
     proposals = {
         "usual": ("max_epsilon = 1\ndelta = 1e-5\n", set[str]()),
         "wider": (f"max_epsilon = 1\n{given}query_kinds = [{names}]\n",
-                  {"surveys", "min_sites", "delta", "max_clamped", "monitors"}),
+                  {"surveys", "min_sites", "delta", "monitors"}),
     }  # fmt: skip
     for name, (proposed, wider) in proposals.items():
         Path("proposed.toml").write_text(proposed, encoding="utf-8")

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 from hedgerow.app.fit import log_fit
 from hedgerow.cli.main import main
-from hedgerow.client.policy import Policy
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import Adapter, read_adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.fit import table_fit
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import adapt, find_place, open_table
-from hedgerow.errors import DataError, PolicyRefusal
+from hedgerow.errors import DataError
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Plan
 from hedgerow.trees.binning import UNKNOWN_CATEGORY
@@ -418,17 +417,11 @@ def test_what_is_not_clear_is_not_suggested(odd: dict[str, int], listed: list[st
 def test_a_node_tells_its_owner_shares_and_no_cell(write_file: WriteFile) -> None:
     """What a node says when it starts may stand in a log: shares and names of columns, no text of a row."""
     place, said = str(write_file("a.csv", ODD_TABLE.encode())), list[tuple[str, str]]()
-    rules = {"version": 1, "data_set": "x", "max_epsilon": 1.0, "delta": 1e-6}
 
     def tell(text: str, level: str = "INFO") -> None:
         said.append((level, text))
 
-    log_fit(place, OTHERWISE, Policy(**rules), tell)
+    log_fit(place, OTHERWISE, tell)
     assert said[0][0] == "WARNING" and said[0][1].startswith("a.csv: 0 of 100 rows used.")
     assert all("private" in line or "hedgerow check" in line for _, line in said)
     assert not any(text in " ".join(line for _, line in said) for text in ("'M'", "'F'", "Medicine", "<11"))
-    for limit, code in (({"refuse_loss": 0.1}, "policy-loss"), ({"max_unlisted": 0.99}, "policy-unlisted")):
-        with pytest.raises(PolicyRefusal) as caught:
-            log_fit(place, OTHERWISE, Policy(**rules, **limit), tell)
-        assert caught.value.code == code
-    log_fit(place, OTHERWISE, Policy(**rules, refuse_loss=1.0, max_clamped=1.0, max_unlisted=1.0), tell)

@@ -18,12 +18,11 @@ import pytest
 from hedgerow.app.rows import make_loader, make_raw_loader, open_arrivals
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
-from hedgerow.client.policy import parse_policy
 from hedgerow.client.setup import NodeSetup, limit_rows
 from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import records_from_columns
-from hedgerow.errors import DataError, UsageError
+from hedgerow.errors import DataError
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan, parse_plan
@@ -103,11 +102,6 @@ def test_a_site_may_refuse_instead(parsed_plan: PlanOf, tmp_path: Path, row: str
     with pytest.raises(DataError) as caught:
         read_site_data(table(tmp_path / "t.csv", [*GOOD, row]), parsed_plan(), strict=True)
     assert caught.value.code == code and "data row 41" in caught.value.what
-    policy = 'version = 1\ndata_set = "x"\nmax_epsilon = 1.0\ndelta = 1e-6\n'
-    assert not parse_policy(policy).is_strict
-    assert parse_policy(policy + 'rows_that_do_not_fit = "refuse"\n').is_strict
-    with pytest.raises(UsageError, match="rows_that_do_not_fit"):
-        parse_policy(policy + 'rows_that_do_not_fit = "perhaps"\n')
 
 
 def test_many_rows_that_do_not_fit_are_counted_once_each(parsed_plan: PlanOf, tmp_path: Path) -> None:

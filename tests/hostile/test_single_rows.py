@@ -19,12 +19,12 @@ from hedgerow.client.budget import RESERVED, BudgetBook
 from hedgerow.client.joining import check_own_plan
 from hedgerow.client.node import Node
 from hedgerow.client.node_session import NodeSession
-from hedgerow.client.policy import Policy
+from hedgerow.client.policy import Policy, parse_policy
 from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto import Identity
 from hedgerow.data.site_data import SiteData
-from hedgerow.errors import AggregationError, DataError, PolicyRefusal
+from hedgerow.errors import AggregationError, UsageError
 from hedgerow.evaluation.sums import ScoreHistogram
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
@@ -128,8 +128,6 @@ LINES = {
     "a plan file": ('plan = "plan.toml"\n', "", "plan-changed"),
     "digests in the policy": ("", 'plans = ["{digest}"]\n', "policy-plan"),
     "no plan at all": ("", "", "no-pinned-plan"),
-    "a plan file, strict": ('plan = "plan.toml"\n', 'rows_that_do_not_fit = "refuse"\n', "plan-changed"),
-    "no plan at all, strict": ("", 'rows_that_do_not_fit = "refuse"\n', "no-pinned-plan"),
 }
 
 
@@ -164,22 +162,6 @@ def test_the_owner_reads_who_asked_for_what(tmp_path: Path, capsys: pytest.Captu
     assert [(line["plan_name"], line["answer"]) for line in told] == [
         ("is 40 there?", "plan-changed"), ("plan", "accepted"),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_rows_that_are_refused_are_refused_before_a_coordinator_asks(tmp_path: Path, is_there: bool) -> None:
-    """With rows_that_do_not_fit = "refuse" a table that nobody has checked gets one answer, with such a row or not."""
-    federation = Federation(tmp_path, 'plan = "plan.toml"\n', 'rows_that_do_not_fit = "refuse"\n')
-    with open(tmp_path / "site-0.csv", "a", encoding="ascii") as table:
-        table.write("50,a,2\n" if is_there else "50,a,1\n")
-    assert federation.answer_to(federation.plan) == "rows-unchecked"
-    assert [(line.status, line.events) for line in federation.book.lines()] == [("left", ())]
-    if is_there:
-        with pytest.raises(DataError):
-            site.check_site_file(tmp_path / "site-0.toml")
-    else:
-        site.check_site_file(tmp_path / "site-0.toml")
-        assert federation.answer_to(federation.plan) == "ready"
 
 
 # One node, without files ---------------------------------------------------------------------------------------------
@@ -290,34 +272,16 @@ def test_a_node_without_a_plan_does_not_begin(tmp_path: Path, capsys: pytest.Cap
         check_own_plan(NodeSetup("s0", key("s0"), roster, policy, os.urandom, SeededNoise(1), make_data))
 
     start()
-    for limit, code in (
-        ({"rows_that_do_not_fit": "refuse"}, "strict-without-plan"),
-        ({"max_clamped": 0.5}, "limits-without-plan"),
-        ({"max_unlisted": 0.5}, "limits-without-plan"),
-    ):
-        with pytest.raises(PolicyRefusal) as caught:
-            start(**limit)
-        assert caught.value.code == code
 
 
-def test_a_table_beyond_the_owners_limits_is_refused_before_anyone_is_dialled(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nobody else hears of it; over Flower a table that nobody has looked at gets one answer, whatever its rows are."""
-    federation = Federation(tmp_path, 'plan = "plan.toml"\n', "max_clamped = 0.01\n")
-    with open(tmp_path / "site-0.csv", "a", encoding="ascii") as table:
-        table.write("400,a,1\n" * 20)
-    assert federation.answer_to(federation.plan) == "rows-unchecked"
-    with pytest.raises(PolicyRefusal) as caught:
-        site.check_site_file(tmp_path / "site-0.toml")
-    assert caught.value.code == "policy-clamped"
-    assert main([
-        "node", str(tmp_path / "site-0.csv"), "--plan", str(tmp_path / "plan.toml"), "--roster",
-        str(tmp_path / "roster.toml"), "--identity", str(tmp_path / "site-0.private.json"), "--policy",
-        str(tmp_path / "policy.toml"), "--connect", "127.0.0.1:1",
-    ]) == 6  # fmt: skip
-    said = " ".join(capsys.readouterr().err.split())
-    assert "(policy-clamped, exit code 6)" in said and "dialling" not in said and "clamped 17% of 'age'" in said
+@pytest.mark.parametrize(
+    "line", ['rows_that_do_not_fit = "refuse"', "max_unlisted = 0.02", "max_clamped = 0.05", "refuse_loss = 0.1"]
+)
+def test_no_line_of_a_policy_lets_rows_decide_whether_their_site_is_there(line: str) -> None:
+    """That a site is away is seen by all others; lines that made it follow from rows are not passed over."""
+    with pytest.raises(UsageError) as caught:
+        parse_policy(f'version = 1\ndata_set = "x"\nmax_epsilon = 1.0\ndelta = 1e-6\n{line}\n')
+    assert caught.value.code == "policy-file"
 
 
 # A model that was made for one patient --------------------------------------------------------------------------------

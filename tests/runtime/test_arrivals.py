@@ -102,13 +102,11 @@ def test_files_join_the_run_in_the_exchange_in_which_they_come(federate: Builder
     assert not federation.parties[SITE].failures
 
 
-@pytest.mark.parametrize("fate", ["renamed", "removed", "copied"])
+@pytest.mark.parametrize("fate", ["renamed", "removed"])
 def test_a_file_cannot_come_twice_while_the_node_runs(tmp_path: Path, fate: str) -> None:
-    """Under another name its rows would be other rows, with a whole budget again, beside what they have spent. A copy
-    ends the run only where the site wants rows that do not fit refused.
-    """
+    """Under another name its rows would be other rows, with a whole budget again, beside what they have spent."""
     plan, first, other = filtered_plan(), tmp_path / "a.csv", tmp_path / "b.csv"
-    source = ArrivalFolder(tmp_path, lambda path, _: make_data(plan, int(path.read_text()), 1), is_strict=True)
+    source = ArrivalFolder(tmp_path, lambda path, _: make_data(plan, int(path.read_text()), 1))
     kept = database(tmp_path / "node.db")
     try:
         run = ArrivalsOfRun(source, plan, kept, b"1")
@@ -116,14 +114,13 @@ def test_a_file_cannot_come_twice_while_the_node_runs(tmp_path: Path, fate: str)
         assert len(run.due(1, True)) == 1 and run.due(2, True) == []
         if fate != "removed":
             other.write_text("2")
-        if fate != "copied":
-            first.unlink()
+        first.unlink()
         # Where releases are gone through again nothing new is looked for.
         assert run.due(3, False) == []
         for _ in range(2):
             with pytest.raises(DataError) as refused:
                 run.due(3, True)
-            assert refused.value.code == ("arrival-repeated" if fate == "copied" else "arrival-changed")
+            assert refused.value.code == "arrival-changed"
         assert len(kept.rows("select * from arrivals")) == 1
     finally:
         kept.close()
@@ -160,25 +157,19 @@ def test_one_row_more_adds_one_row_whatever_other_files_hold(tmp_path: Path, row
 
 
 def test_the_command_line_tells_of_copies(tmp_path: Path) -> None:
-    """A node's operator hears of a copy; with `rows_that_do_not_fit = "refuse"` it ends the run."""
+    """A node's operator hears of a copy, whose rows count as any others."""
     from hedgerow.app.rows import open_arrivals
 
     plan, told = filtered_plan(), list[str]()
     text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"
     put(tmp_path, {"a.csv": text, "b.csv": text})
-    for strict in (False, True):
-        source = open_arrivals(str(tmp_path), strict=strict, tell=told.append)
-        assert source is not None
-        kept = database(tmp_path / f"{strict}.db")
-        try:
-            if strict:
-                with pytest.raises(DataError) as refused:
-                    ArrivalsOfRun(source, plan, kept, b"1").due(0, True)
-                assert refused.value.code == "arrival-repeated"
-            else:
-                assert [rows.n_records for rows in ArrivalsOfRun(source, plan, kept, b"1").due(0, True)] == [2, 2]
-        finally:
-            kept.close()
+    source = open_arrivals(str(tmp_path), tell=told.append)
+    assert source is not None
+    kept = database(tmp_path / "node.db")
+    try:
+        assert [rows.n_records for rows in ArrivalsOfRun(source, plan, kept, b"1").due(0, True)] == [2, 2]
+    finally:
+        kept.close()
     assert len(told) == 1
 
 

@@ -215,7 +215,7 @@ def test_the_counts_of_rows_stay_on_this_machine(page: SitePage) -> None:
         assert table["columns"] == []
         # A log and an error may hold them as well.
         open_page.tell("INFO", "north.csv: 12,034 rows read")
-        open_page.fail(PolicyRefusal("policy-clamped", column="age", share="5.80%", most="1.00%"))
+        open_page.fail(PolicyRefusal("policy", code="policy-label", asked="5.80% of age clamped"))
         shown = json.dumps(open_page._parts)
         assert "log says why" in shown
         assert not [each for each in ("12,034", "5.8", "clamped") if each in shown]

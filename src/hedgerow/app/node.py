@@ -245,7 +245,7 @@ def make_setup(
     return NodeSetup(
         identity.public.name, signing_key(identity), signing_roster(roster), policy, os.urandom,
         SystemNoise(os.urandom), load, plan, n_threads, load_held_out, models, tell=tell,
-        arrivals=open_arrivals(options.arrivals, strict=policy.is_strict, tell=tell, own=policy.data),
+        arrivals=open_arrivals(options.arrivals, tell=tell, own=policy.data),
     )  # fmt: skip
 
 
@@ -365,11 +365,11 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
 
     def read(data: str, role: str) -> LoadRows:
         memory = options.state_folder(name).resolve() if options.external_memory else None
-        load = make_loader(data, strict=policy.is_strict, tell=note, own=policy.data, memory=memory, name=role)
+        load = make_loader(data, tell=note, own=policy.data, memory=memory, name=role)
         check_table(data, policy.data)
         if options.shards:
             place = adapt(data, policy.data)
-            return share(partial(read_part, place, strict=policy.is_strict, memory=memory, name=role))
+            return share(partial(read_part, place, memory=memory, name=role))
         return load
 
     def show_fit(table: str, found: TableFit) -> None:
@@ -472,7 +472,7 @@ class ConnectionNotes:
 
 _OF_THIS_SITE = {
     "state-lost", "budget-lost", "budget-rolled-back", "stopped-by-owner", "roster-denied", "policy-coordinator",
-    "policy-small-cohort", "rows-unchecked", "policy-loss", "policy-clamped", "policy-unlisted",
+    "policy-small-cohort",
 }  # fmt: skip
 """Refusals while a run goes on that are for the site's own people to mend; all others say no to one run alone."""
 _ORDINARY = {"run-closed", "policy-no-held-out", "policy-no-training", "policy-denied"}

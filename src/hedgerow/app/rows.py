@@ -35,23 +35,17 @@ from hedgerow.survey.requests import Asked
 def make_loader(
     data: str,
     *,
-    strict: bool = False,
     tell: Tell | None = None,
     own: Adapter = PLAIN,
     memory: Path | None = None,
     name: str = "",
-    more: str = "",
-    before: Callable[[], None] | None = None,
 ) -> Callable[[Plan], SiteData]:
     """How the site's rows are read once there is a plan.
 
     Args:
-        strict: refuse a row that does not fit, and a table without rows; else such rows are left out.
         tell: is given a sentence when rows are left out.
         own: how the site writes its table.
         memory, name: the folder of external memory (`hedgerow.data.mapped`) and their name there; None without.
-        more: what else decides on whether codes that were kept are used.
-        before: is called before the table is read, and no codes that were kept are used instead.
 
     Raises:
         UsageError: a URL without a query that no plan's [omop] may have.
@@ -65,12 +59,10 @@ def make_loader(
         tables, arrays = {name: adapt(data, own)}, None
         if memory is not None:
             # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
-            arrays = ExternalMemory.open(memory, plan.with_joint_structure(), tables, f"strict {strict} {more}")
+            arrays = ExternalMemory.open(memory, plan.with_joint_structure(), tables)
             if found := find_kept(arrays):
                 return found[name][0]
-        if before is not None:
-            before()
-        return _report_reading(read_bounded(tables, plan, strict=strict, memory=arrays)[name], source, tell)
+        return _report_reading(read_bounded(tables, plan, memory=arrays)[name], source, tell)
 
     return load
 
@@ -120,12 +112,11 @@ def read_rows_ahead(
 
     Raises:
         DataError: a table does not fit, or is too large.
-        PolicyRefusal: too many cells lie beyond the plan: see `log_fit`.
     """
     load, load_held_out = setup.load, setup.load_held_out
     if setup.plan is not None:
         for table in tables:
-            log_fit(table, setup.plan, setup.policy, tell, seen)
+            log_fit(table, setup.plan, tell, seen)
     if load is not no_training_rows:
         load = _read_now(load, setup.plan, tables, tell)
         if setup.plan is not None:
@@ -151,16 +142,14 @@ def _read_now(load: LoadRows, plan: Plan | None, tables: Sequence[Location], tel
     return give
 
 
-def open_arrivals(
-    folder: str | None, *, strict: bool = False, tell: Tell | None = None, own: Adapter = PLAIN
-) -> ArrivalFolder | None:
+def open_arrivals(folder: str | None, *, tell: Tell | None = None, own: Adapter = PLAIN) -> ArrivalFolder | None:
     """The folder of tables that come while a run goes on; None for none; EnvironmentFault when it is not there."""
     if folder is None:
         return None
 
     def read(path: Path, plan: Plan) -> SiteData:
-        return _report_reading(read_site_data(adapt(path, own), plan, strict=strict), path.name, tell)
+        return _report_reading(read_site_data(adapt(path, own), plan), path.name, tell)
 
-    source = ArrivalFolder(Path(folder), read, strict, tell)
+    source = ArrivalFolder(Path(folder), read, tell)
     source.names()
     return source

@@ -38,8 +38,7 @@ from hedgerow.client.setup import LoadRows, NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import database_version
 from hedgerow.crypto import KEY_BYTES
-from hedgerow.data.sources import is_url
-from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
+from hedgerow.errors import DataError, HedgerowError
 from hedgerow.methods.tasks import read_invitation
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
@@ -261,7 +260,7 @@ def check_site_file(path: Path) -> None:
 
     with use_threads(options.threads or available_threads()) as n_threads:
         keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
-        setup = build_setup(options, keys, policy, n_threads, is_check=True)
+        setup = build_setup(options, keys, policy, n_threads)
         check_own_plan(setup)
         read_rows_ahead(setup, options.tables(policy), show, ask_about_left_out_rows if is_terminal() else None)
 
@@ -271,34 +270,16 @@ def build_setup(
     keys: tuple[PrivateIdentity, PinnedRoster],
     policy: Policy,
     n_threads: int,
-    *,
-    is_check: bool = False,
 ) -> NodeSetup:
     """What a site's node is made of.
 
     Reading and binning a large table for every message would cost more than answering it, so codes are always in
     external memory (`hedgerow.data.mapped`). The rows of a database may change unseen: they are read every time.
-
-    Args:
-        is_check: whether the owner is looking, and no coordinator has asked. Where rows that do not fit are refused,
-            they are read then and at no other time, for an answer would tell the coordinator of them.
     """
     folder = Path(options.state or "")
-    why = "The policy says max_unlisted, max_clamped or refuse_loss" if policy.limits_fit else ""
-    why = 'The policy says rows_that_do_not_fit = "refuse"' if policy.is_strict else why
-    limits = f"{policy.max_unlisted} {policy.max_clamped} {policy.refuse_loss}" if policy.limits_fit else ""
 
     def read(data: str, name: str) -> LoadRows:
-        def require_checked() -> None:
-            if why and (is_url(data) or not is_check):
-                changes = "The rows of a database may change between two messages."
-                what = changes if is_url(data) else "The table as it is now was not read by this plan."
-                raise PolicyRefusal("rows-unchecked", why=why, what=what)
-
-        return make_loader(
-            data, strict=policy.is_strict, tell=_make_teller(folder), own=policy.data, memory=folder, name=name,
-            more=limits, before=require_checked,
-        )  # fmt: skip
+        return make_loader(data, tell=_make_teller(folder), own=policy.data, memory=folder, name=name)
 
     plan = None if options.plan is None else read_plan(options.plan)
     return make_setup(options, keys, policy, plan, n_threads, read, _make_teller(folder))

@@ -167,12 +167,6 @@ def check_own_plan(setup: NodeSetup) -> None:
             return
         if not setup.policy.plans:
             raise PolicyRefusal("no-pinned-plan")
-        if setup.policy.is_strict:
-            raise PolicyRefusal("rows-without-plan", code="strict-without-plan", line='rows_that_do_not_fit = "refuse"')
-        if setup.policy.limits_fit:
-            raise PolicyRefusal(
-                "rows-without-plan", code="limits-without-plan", line="max_unlisted, max_clamped or refuse_loss"
-            )
         return
     if setup.policy.plans:
         _require_listed(setup.plan, setup.policy.plans)

@@ -508,13 +508,11 @@ class ArrivalFolder:
     Attributes:
         folder: its tables are read in the order of their names; names that begin with a point are passed over.
         read: reads a table for a plan; DataError when it does not fit.
-        is_strict: whether a file with an earlier one's content ends the run for this node; one row may decide that.
         tell: takes what the site's own operator should know, and no peer; None for no one.
     """
 
     folder: Path
     read: ReadTable
-    is_strict: bool = False
     tell: Callable[..., object] | None = None
 
     def check(self, plan: Plan) -> None:
@@ -542,7 +540,7 @@ class ArrivalsOfRun:
 
     Whether two files are alike does depend on single rows: a file that holds one row more than a copy is no copy. If a
     copy ended the run, or were left out, that row would decide about all others in the file. So its rows count, each as
-    a record of its own, and the operator is told; to refuse copies is the site's own choice.
+    a record of its own, and the operator is told.
 
     Args:
         source: the folder.
@@ -570,8 +568,7 @@ class ArrivalsOfRun:
             may_be_new: whether files that were not seen before are taken in; not while releases are gone through again.
 
         Raises:
-            DataError: a new file does not fit the plan; code "arrival-changed": an earlier one is not as it was;
-                "arrival-repeated": a new one has an earlier one's content, where the folder is strict.
+            DataError: a new file does not fit the plan; code "arrival-changed": an earlier one is not as it was.
         """
         found = []
         while self._waiting and self._waiting[0][2] <= round_number:
@@ -598,12 +595,10 @@ class ArrivalsOfRun:
         return found
 
     def _look_for_copy(self, name: str, digest: bytes) -> None:
-        """Tell the operator of a file that is alike to an earlier one, or refuse it."""
+        """Tell the operator of a file that is alike to an earlier one."""
         earlier = next((known for known, its in self._known.items() if its == digest), None)
         if earlier is None:
             return
-        if self._source.is_strict:
-            raise DataError("arrival-repeated", name=name)
         if self._source.tell is not None:
             self._source.tell(
                 f"{name} holds what {earlier} holds. If it is a copy, its rows count twice, each time with a whole "

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hedgerow.data.adapters import PLAIN, Adapter, adapter
-from hedgerow.data.fit import TableFit
 from hedgerow.errors import PlanError, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import EvaluationTask, Task
 from hedgerow.plan.fields import (
@@ -77,13 +76,6 @@ class Policy:
         ask: "always": no answer to a run before the owner has approved it.
         monitors: "any": the coordinator may add parties that watch, and nothing else.
         coordinators: Ed25519 keys of coordinators, in hexadecimal; without it the roster's.
-        rows_that_do_not_fit: "refuse": such a row keeps the node from starting, which tells the others that there is
-            one.
-        max_unlisted: the largest share of a column's cells that the plan may not list: with more the node does not
-            start.
-        max_clamped: the same for cells beyond a column's bounds.
-        refuse_loss: the same for rows that would be left out. That a site is away then follows from its rows, which no
-            guarantee covers.
         plugins: modules of other packages to load, each as `hedgerow check-method --plugin MODULE` names it: module,
             version and digest; without it none.
         data: how this site writes its tables, a table [data] of its own.
@@ -108,27 +100,13 @@ class Policy:
     ask: str = define_field(one_of("never", "always"), "never")
     monitors: str = define_field(one_of("pinned", "any"), "pinned")
     coordinators: tuple[str, ...] = define_field(distinct_texts, ())
-    rows_that_do_not_fit: str = define_field(one_of("leave-out", "refuse"), "leave-out")
-    max_unlisted: float = define_field(number(0, 1), 1.0)
-    max_clamped: float = define_field(number(0, 1), 1.0)
-    refuse_loss: float = define_field(number(0, 1), 1.0)
     plugins: tuple[str, ...] = define_field(distinct_texts, ())
     data: Adapter = define_field(adapter, PLAIN)  # noqa: RUF009 (frozen, like the others' defaults)
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether one row that does not fit, or a table without rows, keeps the site out of a run."""
-        return self.rows_that_do_not_fit == "refuse"
 
     @property
     def asks(self) -> bool:
         """Whether the owner is asked before the node answers an invitation; see `hedgerow.app.owner`."""
         return self.ask == "always"
-
-    @property
-    def limits_fit(self) -> bool:
-        """Whether it depends on the rows that are there if the node starts; see `check_fit`."""
-        return min(self.max_unlisted, self.max_clamped, self.refuse_loss) < 1
 
     @property
     def noise_of_evaluations(self) -> tuple[str, ...]:
@@ -167,9 +145,6 @@ class Policy:
             "site_figures": self.site_figures,
             "surveys": self.surveys,
             "monitors": self.monitors != usual.monitors,
-            # Whether the node takes part would follow from its rows.
-            "rows_that_do_not_fit": self.is_strict,
-            **{name: getattr(self, name) < 1 for name in ("max_unlisted", "max_clamped", "refuse_loss")},
             # An epsilon that is counted at a larger delta is a smaller number.
             "delta": self.delta > plan.privacy.delta,
             "max_epsilon": math.isinf(self.max_epsilon),
@@ -228,20 +203,6 @@ class Policy:
             raise PolicyRefusal(
                 "policy", code="policy-clear-sums", asked="sums in the clear; over a network there are none"
             )
-
-    def check_fit(self, found: TableFit) -> None:
-        """Raise PolicyRefusal: policy-loss, policy-clamped, policy-unlisted. For the owner alone: it tells of rows."""
-        if found.rows.share_left_out > self.refuse_loss:
-            raise PolicyRefusal("policy-loss", rows=found.rows.text(), most=f"{self.refuse_loss:.0%}")
-        for column in found.columns:
-            if column.clamped > self.max_clamped:
-                share, most = f"{column.clamped:.2%}", f"{self.max_clamped:.2%} (max_clamped)"
-                code, are = "policy-clamped", "lie beyond the plan's bounds"
-                raise PolicyRefusal("policy-clamped", code=code, column=column.name, share=share, are=are, most=most)
-            if column.not_listed > self.max_unlisted:
-                share, most = f"{column.not_listed:.2%}", f"{self.max_unlisted:.2%} (max_unlisted)"
-                code, are = "policy-unlisted", "are not in the plan's list"
-                raise PolicyRefusal("policy-clamped", code=code, column=column.name, share=share, are=are, most=most)
 
     def check_query(self, query: Query) -> None:
         """Raise PolicyRefusal: policy-query-kind or policy-unnoised."""

@@ -333,7 +333,7 @@ def read_bounded(
 
 
 def read_part(
-    location: Location, plan: Plan, part: Part, *, strict: bool = False, memory: Path | None = None, name: str = ""
+    location: Location, plan: Plan, part: Part, *, memory: Path | None = None, name: str = ""
 ) -> SiteData:
     """A part of a site's table, bounded by itself: all rows of a unit are in one. Errors as `read_site_data`.
 
@@ -341,9 +341,9 @@ def read_part(
         memory, name: the folder of external memory and the table's name there, see `ExternalMemory`; None without.
     """
     tables = {f"{name}-{part.number + 1}-of-{part.n_parts}": location}
-    arrays = None if memory is None else ExternalMemory.open(memory, plan.with_joint_structure(), tables, f"{strict}")
+    arrays = None if memory is None else ExternalMemory.open(memory, plan.with_joint_structure(), tables)
     kept = None if arrays is None else find_kept(arrays)
-    return (kept or read_bounded(tables, plan, strict=strict, memory=arrays, part=part))[next(iter(tables))][0]
+    return (kept or read_bounded(tables, plan, memory=arrays, part=part))[next(iter(tables))][0]
 
 
 def read_site_data(
