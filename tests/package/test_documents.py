@@ -398,7 +398,7 @@ def helped(walk: Walk) -> list[str]:
     overview = walk.type(["hedgerow --help"])
     names = re.findall(r"^    (\w[\w-]*)(?:$| )", overview, re.MULTILINE)
     assert {"train", "node", "monitor", "ledger", "roster"} <= set(names)
-    pages = [*names, "plan init", "plan preset", "identity new", "identity show", "roster build", "roster show"]
+    pages = [*names, "plan init", "identity new", "identity show", "roster build", "roster show"]
     # One process prints them all: the walk starts forty others.
     text = walk.type([shlex.join(["python", "-c", HELP, *pages])]).replace("\\\n", " ")
     assert text.count("usage: hedgerow ") == len(pages)

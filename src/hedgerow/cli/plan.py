@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``hedgerow plan``: `init` drafts a plan from a table's header, `from-omop` one of an OMOP database's persons, and
-`preset` prints a named method or a plan with it.
+"""``hedgerow plan``: `init` drafts a plan from a table's header, and `from-omop` one of an OMOP database's persons.
 
 With `init --federated` a coordinator has sites find what a plan leaves open, and writes the plan.
 """
@@ -12,13 +11,12 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.inputs import adapt_sites, adapt_table, check_can_write, join_names, new_file, read_plan, read_text
-from hedgerow.app.output import format_command, note, number, print_facts, print_json, warn, warn_seeded, wrap_text
+from hedgerow.app.inputs import adapt_sites, adapt_table, check_can_write, join_names, new_file, read_text
+from hedgerow.app.output import format_command, note, number, print_facts, print_json, warn, warn_seeded
 from hedgerow.cli.options import (
     above_zero,
     add_command,
@@ -32,18 +30,17 @@ from hedgerow.cli.options import (
 from hedgerow.data.omop import DIALECTS
 from hedgerow.errors import DataError, HedgerowError, UsageError
 from hedgerow.plan.plan import PLAN_VERSION, Plan, read_table
-from hedgerow.plan.toml import plan_toml, toml_section
+from hedgerow.plan.toml import plan_toml
 
 if TYPE_CHECKING:
     from hedgerow.data.sources import Location
     from hedgerow.server.coordinator import RunSession
     from hedgerow.server.release import Outcome
     from hedgerow.survey.requests import OpenPlan
-    from hedgerow.training.presets import Preset
 
 
 def add_commands(commands: Any) -> None:
-    """Add `init`, `plan init`, `plan preset` and `schema`."""
+    """Add `init`, `plan init`, `plan from-omop` and `schema`."""
     text = "write a folder to begin a study in: a plan, made-up tables of three sites, a script"
     add = add_command(commands, "init", start, text)
     add("folder", metavar="FOLDER", help="a new one, or one with nothing in it")
@@ -76,11 +73,6 @@ def add_commands(commands: Any) -> None:
     add("definition", metavar="FILE", help="a TOML file with [omop] (docs/omop.md), or a plan that was made from one")
     add("--sql", choices=list(DIALECTS), metavar="DIALECT", help=f"print the query instead: {', '.join(DIALECTS)}")
     add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
-    add = add_command(actions, "preset", preset, "print a named method, or a plan with it")
-    add("name", nargs="?", metavar="NAME", help="the method's name")
-    add("--list", action="store_true", help="list all names with their sources")
-    add("--plan", metavar="PLAN", help="write the settings over this plan's [model]")
-    add("--out", metavar="FILE", help="file to write (default: print it); an existing one is kept")
     text = "print a JSON Schema, by which editors underline what a file may not say"
     add = add_command(commands, "schema", schema, text)
     add("kind", choices=("plan", "policy", "roster", "adapter"), metavar="KIND", help="plan, policy, roster or adapter")
@@ -186,51 +178,6 @@ def from_omop(arguments: argparse.Namespace) -> None:
         print(text, end="")
     else:
         write_atomically(out, text.encode())
-
-
-def preset(arguments: argparse.Namespace) -> None:
-    """List the presets, print one, or write a plan with it."""
-    from hedgerow.models.model import write_atomically
-    from hedgerow.training.presets import PRESETS, apply_preset, find_preset
-
-    if arguments.list:
-        print_facts([(name, f"{preset.title}. {preset.source}") for name, preset in PRESETS.items()])
-        return
-    if arguments.name is None:
-        raise UsageError("usage-missing", missing="The name of a preset (--list has all)")
-    preset = find_preset(arguments.name)
-    if arguments.plan is None:
-        if arguments.out is not None:
-            raise UsageError("usage-needs", option="--out", other="--plan")
-        print(_word_sections(preset), end="")
-        return
-    text = _word_header(preset) + plan_toml(apply_preset(preset, read_plan(arguments.plan)))
-    if arguments.out is None:
-        print(text, end="")
-        return
-    out = new_file(arguments.out)
-    write_atomically(out, text.encode())
-    note(f"Wrote {out}. Now see what it costs: {format_command(f'hedgerow privacy {out}')}")
-
-
-def _word_header(preset: Preset) -> str:
-    source = wrap_text(preset.source, hanging=0, columns=100)
-    return "".join(f"# {line.strip()}\n" for line in (f"{preset.title}.", *source.splitlines()))
-
-
-def _word_sections(preset: Preset) -> str:
-    model: Mapping[str, Any] = preset.model
-    lines = [_word_header(preset), toml_section("model", model)]
-    if preset.trees_per_feature:
-        kept = {name: value for name, value in model.items() if name != "n_trees"}
-        count = f"# n_trees =   # FILL IN: {preset.trees_per_feature} times the number of features"
-        lines = [_word_header(preset), toml_section("model", kept), count + "\n"]
-    if preset.section:
-        lines += ["\n", toml_section(preset.section_name, preset.section)]
-    privacy: dict[str, Any] = {"accountant": preset.accountant, **preset.privacy}
-    if not preset.private:
-        privacy = {"epsilon": float("inf")}
-    return "".join([*lines, "\n# In the plan's own [privacy]:\n", toml_section("", privacy, commented=True)])
 
 
 # A plan that a survey fills -------------------------------------------------------------------------------------------

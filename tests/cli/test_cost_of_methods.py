@@ -1,8 +1,7 @@
-"""``hedgerow plan preset``: sections to paste, and plans to run."""
+"""``hedgerow privacy`` of every method and setting that can be trained."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,31 +15,6 @@ from hedgerow.plan.toml import plan_toml
 from hedgerow.training.presets import PRESETS, apply_preset
 
 Run = Callable[..., Any]
-
-
-def test_all_are_listed(hedgerow: Run) -> None:
-    """With their names, in one list."""
-    said = hedgerow("plan", "preset", "--list")
-    assert all(f"  {name} " in said for name in PRESETS)
-
-
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_a_section_is_toml(hedgerow: Run, name: str) -> None:
-    """What is printed can be pasted: it parses, and holds the preset's settings."""
-    section = tomllib.loads(hedgerow("plan", "preset", name))
-    wanted = dict(PRESETS[name].model)
-    if PRESETS[name].trees_per_feature:
-        del wanted["n_trees"]
-    own = PRESETS[name].section
-    assert section == ({"model": wanted, PRESETS[name].section_name: dict(own)} if own else {"model": wanted})
-
-
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_a_plan_is_written(hedgerow: Run, study: Path, tmp_path: Path, name: str) -> None:
-    """With --plan, a whole plan that reads back as the preset over that plan, and whose cost can be asked for."""
-    out = tmp_path / "made.toml"
-    hedgerow("plan", "preset", name, "--plan", study / "plan.toml", "--out", out)
-    assert read_plan(str(out)) == apply_preset(PRESETS[name], read_plan(str(study / "plan.toml")))
 
 
 _NOISES = ("server", "distributed", "local")
