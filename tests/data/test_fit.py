@@ -334,32 +334,6 @@ def test_the_command_prints_the_lines_and_what_is_not_listed(
     assert "'F' 10, 'M' 10, 'X' 10" in out and 'recode.sex = {F = "female", M = "male"}' in out
 
 
-ONE_AND_TWO = 'recode.status = {1 = "0", 2 = "1"}'
-
-
-@pytest.mark.parametrize(
-    ("rows", "line"),
-    [
-        (["1", "2"], ONE_AND_TWO), (["1", "1", "2"], ONE_AND_TWO), (["0", "1", "2"], ""), (["1", "2", "3"], ""),
-        (["1.0", "2.0"], ONE_AND_TWO), ([*["1", "2"] * 20, "9", "0"], ONE_AND_TWO),
-        (["-1", "1"], 'recode.status = {-1 = "0"}'), (["-1", "-1"], 'recode.status = {-1 = "0"}'), (["-1", "0"], ""),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("kind", ["binary", "survival"])
-def test_other_numbers_for_no_and_yes_are_asked_about(
-    write_file: WriteFile, kind: str, rows: list[str], line: str
-) -> None:
-    """Where 1 is listed and means something else, as in R's survival package, only a person knows."""
-    label: dict[str, Any] = {"name": "status", "type": "binary", "classes": ["0", "1"]}
-    if kind == "survival":
-        label = {"name": "time", "type": "survival", "event": "status", "intervals": [10, 20]}
-    plan = Plan.from_dict({**tomllib.loads(PLAN), "label": label})
-    table = "age,ward,same,visit,time,status\n" + "".join(f"30,a,0,{at},5,{row}\n" for at, row in enumerate(rows))
-    found = table_fit(str(write_file("a.csv", table.encode())), plan)
-    assert not found.suggested_lines
-    assert ("recode" in found.columns[-1].coding, line in found.columns[-1].coding) == (bool(line), True)
-
-
 @pytest.mark.parametrize(
     ("kind", "words", "line"),
     [
