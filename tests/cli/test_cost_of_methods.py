@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hedgerow.app.inputs import read_plan
-from hedgerow.cli.main import main
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.toml import plan_toml
 from hedgerow.training.presets import PRESETS, apply_preset
@@ -55,19 +54,6 @@ def test_the_cost_of_every_setting_is_said(
         found.append(hedgerow("privacy", file, "--json"))
     of_the_seed = {"digest": "", "fingerprint": ""}
     assert found[0] | of_the_seed == found[1] | of_the_seed
-
-
-def test_files_are_kept_and_names_checked(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An existing file, an unknown name, no name, or --out alone: refused, and nothing is written."""
-    kept = tmp_path / "kept.toml"
-    kept.write_text("mine")
-    plan = str(study / "plan.toml")
-    for arguments in (
-        ["dp-rf", "--plan", plan, "--out", str(kept)], ["dp-forest"], [], ["dp-rf", "--out", str(tmp_path / "new")]
-    ):  # fmt: skip
-        assert main(["plan", "preset", *arguments]) == 2
-        assert capsys.readouterr().err
-    assert kept.read_text() == "mine" and not (tmp_path / "new").exists()
 
 
 def test_text_of_a_plan_reads_back(study: Path) -> None:
