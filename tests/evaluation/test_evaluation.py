@@ -263,7 +263,7 @@ def test_the_sampling_error_is_that_of_samples() -> None:
     assert np.mean([estimate.sampling_error for estimate in found]) == pytest.approx(spread, rel=0.08)
 
 
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", every(3, LABELS))
 def test_error_bars_cover_the_truth(cases: dict[str, tuple[Model, SiteData]], label: str) -> None:
     """Over seeds, whole evaluations stay within their error bars as often as normal errors do, or nearly so."""
     model, data = cases[label]

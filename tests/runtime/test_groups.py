@@ -46,6 +46,7 @@ from hedgerow.server.release import (
 )
 from hedgerow.trees.plausibility import ReleaseChecks
 from tests.builders import make_data, make_plan, take
+from tests.tiers import every
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -286,7 +287,7 @@ def drawn(federation: Federation, seed: int, number: int) -> list[set[str]]:
     return [{site.name for site, group in zip(sites, of, strict=True) if group == g} for g in range(N_GROUPS)]
 
 
-@pytest.mark.parametrize("kill_after", [None, 16, 18, 21])
+@pytest.mark.parametrize("kill_after", every(2, [None, 16, 18, 21]))
 def test_with_noise_of_the_sites_groups_are_drawn_anew_between_rounds(
     federate: Builder, killed: type[Exception], kill_after: int | None
 ) -> None:

@@ -20,7 +20,7 @@ from scipy.stats import norm
 
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import ModelError
-from hedgerow.local.training import evaluate_federated, train
+from hedgerow.local.training import FederatedEvaluation, evaluate_federated, train
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import Model, canonical_bytes
 from hedgerow.plan.plan import Plan
@@ -31,6 +31,7 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.secagg.guarantees import Wishes, default_wishes, derive
 from hedgerow.server.release import EvaluatedModel
 from tests.builders import make_data, make_plan, take
+from tests.tiers import all_but
 
 EPSILON = 1.0
 DELTA = 1e-6
@@ -130,7 +131,7 @@ def trained() -> Callable[[str], Model]:
     return train_once
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", all_but(["pld", "pld, dp-xgboost"], PLANS))
 def test_every_epsilon_is_the_ledgers_after_every_sequence(
     trained: Callable[[str], Model], name: str, tmp_path: Path
 ) -> None:
@@ -184,24 +185,27 @@ def forged(path: Path, **changes: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def by_pld(trained: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Files of evaluated models whose plans are accounted for by `pld`."""
-    path, files = tmp_path_factory.mktemp("pld") / "model.json", {}
-    for name in ("pld", "pld, dp-xgboost"):
-        plan, model = plan_named(name), trained(name)
-        model.save(path)
-        files[f"{name}, not evaluated"] = path.read_bytes()
-        found = evaluate_federated(model, sites_of(plan, 2), epsilon=5.0, noise=SystemNoise(os.urandom))
-        found.model.save(path)
-        files[name] = path.read_bytes()
-    return files
+def by_pld(trained: Callable[[str], Model]) -> Callable[[str], FederatedEvaluation]:
+    """Evaluations of models whose plans are accounted for by `pld`."""
+
+    @functools.cache
+    def evaluate_once(name: str) -> FederatedEvaluation:
+        data = sites_of(plan_named(name), 2)
+        return evaluate_federated(trained(name), data, epsilon=5.0, noise=SystemNoise(os.urandom))
+
+    return evaluate_once
 
 
-@pytest.mark.parametrize("name", ["pld", "pld, dp-xgboost"])
-def test_a_report_that_forgot_an_evaluation_is_refused(by_pld: dict[str, bytes], name: str, tmp_path: Path) -> None:
+BY_PLD = all_but(["pld, dp-xgboost"], ["pld", "pld, dp-xgboost"])
+
+
+@pytest.mark.parametrize("name", BY_PLD)
+def test_a_report_that_forgot_an_evaluation_is_refused(
+    by_pld: Callable[[str], FederatedEvaluation], name: str, tmp_path: Path
+) -> None:
     """Such files were written: trained at epsilon 1, evaluated at 5, and "HOLDS, 0.999998"."""
     path = tmp_path / "model.json"
-    path.write_bytes(by_pld[name])
+    by_pld(name).model.save(path)
     assert Model.load(path, exact=True).report.epsilon > 5
     forged(path, epsilon_own=0.999998, epsilon=0.999998)
     with pytest.raises(ModelError) as caught:
@@ -209,10 +213,10 @@ def test_a_report_that_forgot_an_evaluation_is_refused(by_pld: dict[str, bytes],
     assert caught.value.code == "model-report-untrue" and "0.999998" in str(caught.value)
 
 
-def test_a_figure_that_takes_seconds_is_never_repeated_unread(by_pld: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_figure_that_takes_seconds_is_never_repeated_unread(trained: Callable[[str], Model], tmp_path: Path) -> None:
     """Prediction need not wait for it; whoever asks for the report gets what the ledger says, or an error."""
     path = tmp_path / "model.json"
-    path.write_bytes(by_pld["pld, dp-xgboost, not evaluated"])
+    trained("pld, dp-xgboost").save(path)
     expected = Model.load(path).report.epsilon
     forged(path, epsilon_own=expected / 2, epsilon=expected / 2)
     assert Model.load(path).report.epsilon == expected
@@ -221,13 +225,19 @@ def test_a_figure_that_takes_seconds_is_never_repeated_unread(by_pld: dict[str, 
     assert caught.value.code == "model-report-untrue"
 
 
-@pytest.mark.parametrize("name", ["pld", "pld, dp-xgboost", "pld, dp-xgboost, not evaluated"])
+@pytest.mark.parametrize("is_evaluated", [False, True])
+@pytest.mark.parametrize("name", BY_PLD)
 def test_a_model_can_be_read_without_the_extra(
-    by_pld: dict[str, bytes], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Callable[[str], Model],
+    by_pld: Callable[[str], FederatedEvaluation],
+    name: str,
+    is_evaluated: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where `pld` cannot be computed, a bound that can be is said, and that it is another one."""
     path = tmp_path / "model.json"
-    path.write_bytes(by_pld[name])
+    (by_pld(name).model if is_evaluated else trained(name)).save(path)
     for module in [module for module in sys.modules if module.startswith("dp_accounting")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
@@ -291,11 +301,12 @@ def test_the_stated_condition_is_the_one_that_holds(n_sites: int, has_echo: bool
         assert exactly_h_are_honest == pytest.approx(1.455, abs=0.001)
 
 
-def test_the_coordinator_of_a_network_gives_the_same_account(trained: Callable[[str], Model]) -> None:
+def test_the_coordinator_of_a_network_gives_the_same_account(
+    trained: Callable[[str], Model], by_pld: Callable[[str], FederatedEvaluation]
+) -> None:
     """Under `pld`, whose figure was once left as it was before the evaluation."""
-    plan, model = plan_named("pld"), trained("pld")
+    plan, model, found = plan_named("pld"), trained("pld"), by_pld("pld")
     noise = SystemNoise(os.urandom)
-    found = evaluate_federated(model, sites_of(plan, 2), epsilon=5.0, noise=noise)
     task = EvaluationTask(plan, ensemble_bytes(model.ensemble), 5.0, DELTA, len(model.ledger))
     own = Ledger(found.model.ledger.releases[len(model.ledger) :])
     outcome = EvaluatedModel(task, model.ledger, model.report).outcome(own, found.evaluation, noise)

@@ -9,25 +9,27 @@ from hedgerow.client.node import Node
 from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.methods.registry import program_for, resolve
 from tests.server.audit import FAULTS, ROWS, attack_on, audit, log_chances, main_dpxgboost_audit
+from tests.tiers import every
 
 SOUND = {name: plan for name, (plan, fault) in ROWS["dpxgboost_audit"].items() if not fault}
 FAULTY = {name: row for name, row in ROWS["dpxgboost_audit"].items() if row[1]}
 
 
-@pytest.mark.parametrize("name", list(SOUND))
+@pytest.mark.parametrize("name", every(len(SOUND), SOUND))
 def test_runs_keep_the_promise(name: str) -> None:
     """The best attack there is stays below the accounted epsilon, which is the plan's."""
     found = audit(attack_on(SOUND[name]), 60)
     assert found.passed and 1.95 < found.epsilon_accounted <= 2
 
 
-@pytest.mark.parametrize("name", list(FAULTY))
+@pytest.mark.parametrize("name", every(len(FAULTY), FAULTY))
 def test_planted_faults_are_found(name: str) -> None:
     """A skipped clip, too little noise, a choice that is none, a sampler that takes all; with a delta too."""
     plan, fault = FAULTY[name]
     assert not audit(attack_on(plan, **FAULTS[fault]), 240).passed
 
 
+@pytest.mark.slow
 def test_what_the_faults_change_is_all_that_fails() -> None:
     """The plans on which faults are planted keep the promise without them, and every fault has a plan."""
     assert {fault for rows in ROWS.values() for _, fault in rows.values()} == set(FAULTS)

@@ -26,6 +26,7 @@ from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, GrpcHub, Monitors
 from hedgerow.transport.grpc_link import JOIN, WATCH, grpc
 from hedgerow.transport.identities import Role, build_roster, new_identity
 from hedgerow.transport.interface import Address, Connected, Disconnected, Joined
+from tests.tiers import all_but
 
 EventOf = Callable[..., Any]
 
@@ -83,7 +84,7 @@ def test_grpcs_words_for_a_peer_are_read(text: str, peer: tuple[str, int] | None
     assert parse_peer(text) == peer
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "localhost"])
+@pytest.mark.parametrize("host", all_but(["127.0.0.1", "localhost"], ["127.0.0.1", "::1", "0.0.0.0", "localhost"]))
 def test_a_node_is_found_whatever_the_coordinator_listens_on(
     federation: Any, quick: Any, event_of: EventOf, host: str
 ) -> None:
@@ -100,7 +101,7 @@ def test_a_node_is_found_whatever_the_coordinator_listens_on(
     for _ in range(2):
         with socket.create_connection((where.strip("[]"), hub.port)) as stranger:
             wait_until(lambda stranger=stranger: is_ended(stranger))
-    wait_until(lambda: hub._door._now > 3)
+    wait_until(lambda: hub._door._now > 1.5)
     assert hub.connected_sites() == ("north",) and hub.receive(0) is None
 
 

@@ -89,6 +89,7 @@ def test_a_frozen_node_is_missed_and_comes_back_when_it_thaws(scene: Scene, even
     assert event_of(scene.hub, Arrived, only=True) == Arrived("north", b"cba")
 
 
+@pytest.mark.slow
 def test_a_node_started_beside_a_frozen_one_takes_its_place(scene: Scene, event_of: Callable[..., Any]) -> None:
     """And the frozen one, when it thaws, finds the place taken and disturbs nothing."""
     frozen = scene.start()

@@ -60,7 +60,7 @@ def test_an_ensemble_survives_json(data: st.DataObject, seed: int) -> None:
     assert json.dumps(ensemble_to_dict(again)) == text
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_the_fields_are_those_of_each_node(data: st.DataObject, seed: int) -> None:
     """Every number is the one that is found by looking at its node alone, and is one of Python's own."""
