@@ -17,6 +17,7 @@ settings.load_profile("hedgerow")
 
 MEMORY = Path("/dev/shm")
 _ROOM_NEEDED = 4 << 30
+MIN_EXAMPLES = 12
 
 
 def _keeps_files_in_memory() -> bool:
@@ -30,6 +31,22 @@ def _keeps_files_in_memory() -> bool:
 if _keeps_files_in_memory():
     # Every commit of a journal waits for the disk, and thousands of tests make commits; no test cuts the power.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In the fast tier a property has a third of its examples, and at least twelve; the slow tier tries all of them."""
+    tier = config.getoption("markexpr")
+    for item in items if tier in ("slow", "not slow") else ():
+        test = getattr(item, "obj", None)
+        whole = getattr(test, "_hypothesis_internal_use_settings", None)
+        if whole is None or item.get_closest_marker("slow"):
+            continue
+        if tier == "slow":
+            item.add_marker(pytest.mark.slow)
+        elif whole.max_examples > MIN_EXAMPLES:
+            fewer = max(MIN_EXAMPLES, whole.max_examples // 3)
+            test._hypothesis_internal_use_settings = settings(whole, max_examples=fewer)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -241,7 +241,7 @@ def test_a_run_goes_on_without_a_node_that_is_gone_for_good(federate: Builder, n
     assert all(len(survivors) >= 4 for survivors in federation.session.run.survivors)
 
 
-@pytest.mark.parametrize("number", range(3, 15))
+@pytest.mark.parametrize("number", every(3, range(3, 15)))
 def test_a_frozen_node_is_left_behind_and_catches_up_when_it_thaws(federate: Builder, number: int) -> None:
     """A stopped process costs one round's time, not one per round; thawed late, it takes part again."""
     federation = federate(5)

@@ -334,7 +334,7 @@ def test_set_ups_are_kept_for_the_drawings_to_come(federate: Builder, monkeypatc
     assert there == [0, *range(5, 11)]
 
 
-@pytest.mark.parametrize("comes_in", [3, 4, 5])
+@pytest.mark.parametrize("comes_in", every(3, [3, 4, 5]))
 def test_sites_that_come_late_or_come_back_are_dealt_like_the_others(federate: Builder, comes_in: int) -> None:
     """One that was not there when the seed was drawn, and one that was started again, around the round between two
     drawings: both end with the model of all, and no vector of theirs left in other groups than the round's.
