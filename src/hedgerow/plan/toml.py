@@ -53,11 +53,10 @@ def toml_without_label(plan: Plan) -> str:
     return text
 
 
-def toml_section(name: str, values: Mapping[str, Any], *, commented: bool = False) -> str:
-    """One TOML table; without a header when the name is empty, as comments if so wished."""
-    lines = [f"[{name}]"] if name else []
-    lines += [f"{field} = {toml_value(value)}" for field, value in values.items()]
-    return "".join(f"# {line}\n" if commented else f"{line}\n" for line in lines)
+def toml_section(name: str, values: Mapping[str, Any]) -> str:
+    """One TOML table; without a header when the name is empty."""
+    head = f"[{name}]\n" if name else ""
+    return head + "".join(f"{field} = {toml_value(value)}\n" for field, value in values.items())
 
 
 def toml_value(value: Any) -> str:
