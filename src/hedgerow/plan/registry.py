@@ -268,7 +268,7 @@ class AbsentLabel(Absent, LabelKind):
     what = "type of label"
 
     def __post_init__(self) -> None:
-        said = ("is_number", "predicts", "refusals", "position", "describe", "header", "spacing")
+        said = ("is_number", "predicts", "refusals", "position", "describe", "header")
         known = {name: getattr(self.like, name) for name in said}
         fields = tuple(name for kind in label_kinds().values() for name in kind.own_fields)
         for name, value in {**known, "type": self.name, "own_fields": fields}.items():
