@@ -256,7 +256,7 @@ def _hedgerow(epsilon: float, rows: int, demo: Demo, seed: int) -> float:
     )
     bounded = bound_sites({name: read_site_rows(path, plan) for name, path in demo.paths.items()}, plan)
     model = train(plan, {name: own for name, (own, _) in bounded.items()}, noise=SeededNoise(seed, exact=False))
-    test = list(read_records(demo.test_path, demo.plan, with_unit=False))
+    test = list(read_records(demo.test_path, demo.plan))
     return float(evaluate(model, test)["auc"])
 
 

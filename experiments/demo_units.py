@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         data = write_rand_hie(folder)
         plan = parse_plan(data.plan.read_text(encoding="utf-8"))
-        test = list(read_records(data.test, plan, with_unit=False))
+        test = list(read_records(data.test, plan))
         print(f"epsilon {plan.privacy.epsilon:g}, delta {plan.privacy.delta:g}, {asked.runs} runs")
         for rows in (0, *ROWS):
             own = protecting(plan, rows)

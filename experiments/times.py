@@ -333,10 +333,10 @@ def _print(name: str, open_table: Callable[[], Table], readings: int) -> None:
 
 
 def _cells(open_table: Callable[[], Table]) -> Iterator[Any]:
-    return open_table().batches(list_needed_columns(PLAN, with_label=True, with_unit=None), 65536, None)
+    return open_table().batches(list_needed_columns(PLAN), 65536, None)
 
 
 def _codes(open_table: Callable[[], Table]) -> Iterator[Any]:
-    names, place = list_needed_columns(PLAN, with_label=True, with_unit=None), find_place(open_table())
+    names, place = list_needed_columns(PLAN), find_place(open_table())
     for batch in _cells(open_table):
         yield records_from_columns(dict(zip(names, batch, strict=True)), PLAN, table=place)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.app.evaluation import read_own, read_sites
+from hedgerow.data import differences
 from hedgerow.data.columns import Place, identifiers
+from hedgerow.data.fit import table_fit
+from hedgerow.data.parts import Part
+from hedgerow.data.raw_cells import bound_tables, read_raw_site
+from hedgerow.data.site_data import read_part, read_site_data, read_site_rows
 from hedgerow.data.units import Records, records_from_columns, rows_within_bound
+from hedgerow.local.attacks import group_units
+from hedgerow.local.survey import read_named
 from hedgerow.plan.plan import Plan
+from hedgerow.survey.questions import AskedColumn
+from hedgerow.survey.requests import OpenTable
 
 IDENTIFIERS = st.lists(st.sampled_from(["a", "b", "bb", "person-0007", "é", "", "0"]), max_size=60)
 
@@ -85,6 +96,45 @@ def test_records_stay_aligned() -> None:
     assert first.unit is not None and first.label is not None
     assert np.array_equal(first.features[0], kept)
     assert np.array_equal(first.unit, unit[kept]) and np.array_equal(first.label, label[kept])
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.integers(1, 9), min_size=1, max_size=8), bound=st.integers(1, 4))
+def test_every_way_to_read_rows_bounds_them(rows: list[int], bound: int, tmp_path: Path) -> None:
+    """Training, exact and noised measurements, recalibration, surveys, attacks, comparisons and checks use as many rows
+    of a unit as the plan allows: in none does one person's many rows count more than the promise or the figures say.
+    """
+    plan = Plan.from_dict(
+        {
+            "version": 1,
+            "features": [{"name": "x", "type": "numeric", "min": 0, "max": 9}],
+            "label": {"name": "y", "type": "binary", "classes": ["0", "1"]},
+            "privacy": {"epsilon": 1, "delta": 1e-6, "n_records": 100, "unit": "who", "max_rows_per_unit": bound},
+        }
+    )
+    lines = [f"{each},{each % 2},p{person}" for person, n_rows in enumerate(rows) for each in range(n_rows)]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["x,y,who", *lines]) + "\n")
+    columns = (AskedColumn("x", "number", (0, 9)),)
+    privacy = {"epsilon": 1.0, "delta": 1e-6, "unit": "who", "max_rows_per_unit": bound}
+    asked = OpenTable.of(columns, "", privacy)
+    compared: list[int] = []
+    survey = {"n_records": {"value": 0.0, "deviation": 1.0}, "columns": [{"name": "x", "groups": [], "missing": None}]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(differences._Comparison, "differences", lambda self: compared.append(self.n_rows) or ())
+        differences.list_differences(table, plan, survey)
+    found = {
+        "training": read_site_data(table, plan)[0].n_records,
+        "a part of a training": read_part(table, plan, Part(0, 1)).n_records,
+        "exact": sum(own.n_records for own in read_own(table, plan, None)),
+        "noised, recalibration": read_sites({"a": table}, plan, quiet=True)["a"].n_records,
+        "check": table_fit(table, plan).rows.n_used,
+        "survey of a node": read_raw_site(table, asked).n_records,
+        "survey of tables": bound_tables(read_named({"a": table}, asked).tables, asked)["a"].n_records,
+        "attack": sum(map(len, group_units(read_site_rows(table, plan), plan))),
+        "comparison": compared[0],
+    }
+    assert found == dict.fromkeys(found, sum(min(n_rows, bound) for n_rows in rows))
 
 
 def test_a_bound_below_one_is_refused() -> None:

@@ -80,7 +80,7 @@ def demonstrate(out: str | None, n_threads: int | None, *, as_json: bool) -> Non
     noise = SystemNoise(os.urandom)
     model = train_with_progress(plan, sites, noise, n_threads=n_threads, quiet=as_json)
     model = model.with_sites(tuple(sites))
-    scores = evaluate(model, read_records(data.test, plan, with_unit=False))
+    scores = evaluate(model, read_records(data.test, plan))
     others = _compare(plan, sites, data, n_threads, quiet=as_json)
     if out is None and (aside := _set_aside(folder / _MODEL)) is not None and not as_json:
         note(f"The model of an earlier demonstration, and what it has cost, is kept as {aside}.")
@@ -218,7 +218,7 @@ def _compare(plan: Plan, sites: Sites, data: SiteFiles, n_threads: int | None, *
         own = without_secure_aggregation(replace(plan, privacy=replace(plan.privacy, **privacy)))
         noise = SystemNoise(os.urandom)
         model = train_with_progress(own, sites, noise, n_threads=n_threads, quiet=quiet, title=title)
-        return evaluate(model, read_records(data.test, plan, with_unit=False))["auc"]
+        return evaluate(model, read_records(data.test, plan))["auc"]
 
     row: dict[str, Any] = {"unit": "record", "max_rows_per_unit": 1}
     bounded = _bound_rows(data, replace(plan, privacy=replace(plan.privacy, **row)), quiet=True)
@@ -237,8 +237,8 @@ def score_xgboost(plan: Plan, data: SiteFiles) -> float:
     """Test AUC of XGBoost on the training rows of all sites in one place, without privacy."""
     import xgboost
 
-    train = concatenate(chunk for path in data.train.values() for chunk in read_records(path, plan, with_unit=False))
-    test = concatenate(read_records(data.test, plan, with_unit=False))
+    train = concatenate(chunk for path in data.train.values() for chunk in read_records(path, plan))
+    test = concatenate(read_records(data.test, plan))
     booster = xgboost.train(
         {"objective": "binary:logistic", "max_depth": 4, "eta": 0.1, "tree_method": "hist", "verbosity": 0},
         xgboost.DMatrix(_make_matrix(train), label=train.label),

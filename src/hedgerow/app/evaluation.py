@@ -24,7 +24,7 @@ from hedgerow.app.progress import status
 from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.site_data import SiteData, find_kept, read_bounded
 from hedgerow.data.sources import Location, file_path, is_url, open_table, read_records
-from hedgerow.data.units import MAX_LEFT_OUT, Records, RowCount, RowsLeftOut
+from hedgerow.data.units import MAX_LEFT_OUT, Records, RowCount, RowsLeftOut, bound_records
 from hedgerow.errors import HedgerowError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
 from hedgerow.evaluation.sums import names_sites
@@ -43,7 +43,8 @@ _TITLES = {
 
 
 def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: bool = True) -> list[Records]:
-    """All records of one's own table, read and counted before anything is done with them.
+    """All records of one's own table, read and counted before anything is done with them; with labels, those within
+    the bounds of their units, as every other measurement has them.
 
     Raises LostRowsError; DataError.
 
@@ -53,7 +54,7 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
     """
     left_out: RowsLeftOut = {}
     source = open_table(table, plan)
-    found = list(read_records(source, plan, with_label=with_label, with_unit=False, left_out=left_out))
+    found = list(read_records(source, plan, with_label=with_label, left_out=left_out))
     rows = RowCount(sum(records.n_records for records in found), left_out, getattr(source, "lines", None))
     name = "The query's result" if is_url(table) else Path(file_path(table)).name
     rows.require(name, MAX_LEFT_OUT if allowed is None else allowed)
@@ -61,7 +62,10 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
     if left_out and (allowed is None or is_ragged):
         note(f"Private: {name}: {rows.text()}{'' if is_ragged else ' Leave such rows out by --allow-loss SHARE.'}")
         # Where such a row stands is not known, so that predictions could not be told apart.
-        return list(read_records(table, plan, with_label=with_label, with_unit=False))
+        return list(read_records(table, plan, with_label=with_label))
+    if with_label:
+        found = [bound_records(found, plan)]
+        rows = rows.bound(found[0].n_records)
     if rows.has_gaps:
         note(f"Private: {name}: {rows.text()}")
     return found

@@ -23,7 +23,10 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import PLAIN, UNITS, Adapter
 from hedgerow.data.fit import find_item, guess_meaning, read_cells
+from hedgerow.data.omop import locate_query
+from hedgerow.data.raw_cells import read_raw
 from hedgerow.data.sources import AdaptedLocation, Location, adapt, find_place, open_table
+from hedgerow.data.units import rows_within_bounds
 from hedgerow.plan.fields import format_day
 from hedgerow.plan.names import split_words
 from hedgerow.plan.plan import Feature, Plan
@@ -97,6 +100,8 @@ def list_differences(
 ) -> list[Difference]:
     """Compare the columns that a plan and a survey name, in the order of the survey; rows are kept at 8 bytes a cell.
 
+    As in a survey, at most `max_rows_per_unit` rows of a unit count.
+
     Args:
         survey: of `survey.json` (`TableStatistics.to_dict`).
         excess: by what the noise may exceed what the survey says.
@@ -104,10 +109,17 @@ def list_differences(
     Raises:
         DataError: the table cannot be read, or lacks a column.
     """
-    found = list[Difference]()
+    own = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
+    location = adapt(locate_query(os.fspath(location), plan), own)
+    unit, kept, found = plan.privacy.unit, None, list[Difference]()
+    if unit != "record":
+        table = read_raw(location, (), unit, plan.privacy.line_breaks)
+        kept = np.zeros(table.n_rows, dtype=np.bool_)
+        if table.unit is not None:
+            kept[table.unit[0][rows_within_bounds({"": table.unit[1]}, plan)[""][0]]] = True
     for column in survey["columns"]:
         if (item := find_item(column["name"], plan)) is not None:
-            found += _Comparison(location, plan, item, column, survey["n_records"], excess).differences()
+            found += _Comparison(location, plan, item, column, survey["n_records"], excess, kept).differences()
     return found
 
 
@@ -161,8 +173,9 @@ class _Comparison:
         column: Mapping[str, Any],
         n_records: Mapping[str, float],
         excess: float,
+        kept: NDArray[np.bool_] | None,
     ) -> None:
-        self.excess = excess
+        self.excess, self.kept = excess, kept
         self.place, self.plan, self.item, self.column, self.n_records = location, plan, item, column, n_records
         self.own = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
         self.groups, self.is_text = column["groups"], item.is_categorical
@@ -177,18 +190,21 @@ class _Comparison:
     def _read(self, own: Adapter) -> tuple[int, int, NDArray[np.float64], Counter[str]]:
         """Rows, missing cells, numbers in order, texts and how often each is there, as an adapter has them."""
         table = open_table(adapt(os.fspath(self.place), own), self.plan)
-        place, n_rows, n_missing = replace(find_place(table), column=self.item.name), 0, 0
+        place, first, n_rows, n_missing = replace(find_place(table), column=self.item.name), 0, 0, 0
         values, texts = [np.empty(0)], Counter[str]()
         for (column,) in table.batches([self.item.name], _CHUNK_ROWS, {}):
             cells = read_cells(column, self.item, place)
-            n_rows += len(column)
-            n_missing += int(np.count_nonzero(cells.is_missing))
+            kept = np.ones(len(column), dtype=np.bool_) if self.kept is None else self.kept[first : first + len(column)]
+            first += len(column)
+            n_rows += int(np.count_nonzero(kept))
+            n_missing += int(np.count_nonzero(cells.is_missing & kept))
+            is_there = ~cells.is_missing & ~cells.is_unreadable & kept
             if self.is_text:
-                there = np.flatnonzero(~cells.is_missing & ~cells.is_unreadable)
+                there = np.flatnonzero(is_there)
                 read = encoders.read_texts(column, place) if len(there) else []
                 texts.update(text for index in there.tolist() if (text := read[index]) is not None)
             else:
-                values.append(cells.values[~cells.is_missing & ~cells.is_unreadable].astype(np.float64))
+                values.append(cells.values[is_there].astype(np.float64))
         return n_rows, n_missing, np.sort(np.concatenate(values)), texts
 
     def differences(self) -> Iterator[Difference]:

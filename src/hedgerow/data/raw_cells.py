@@ -195,7 +195,7 @@ def bound_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, RawS
     whom they are about are left out.
     """
     units = {name: table.unit[1] for name, table in tables.items() if table.unit is not None}
-    kept = rows_within_bounds(units, asked.carrier.privacy, bytes.fromhex(asked.carrier.digest))
+    kept = rows_within_bounds(units, asked.carrier)
     return {
         name: RawSite(table.columns, table.unit[0][kept[name][0]] if table.unit is not None else None, table.n_rows)
         for name, table in tables.items()

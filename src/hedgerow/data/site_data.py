@@ -282,7 +282,7 @@ def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[Si
         sites: all sites of a run, by name.
     """
     units = {name: rows.unit for name, rows in sites.items() if rows.unit is not None}
-    kept = rows_within_bounds(units, plan.privacy, bytes.fromhex(plan.digest))
+    kept = rows_within_bounds(units, plan)
     found = {}
     for name, rows in sites.items():
         n_rows = rows.data.n_records

@@ -141,7 +141,6 @@ def read_records(
     plan: Plan,
     *,
     with_label: bool = True,
-    with_unit: bool | None = None,
     chunk_rows: int = 65536,
     left_out: RowsLeftOut | None = None,
 ) -> Iterator[Records]:
@@ -152,15 +151,14 @@ def read_records(
     Args:
         location: a file with an ending that is known, or a URL (a database's with "#" and the query); or the table
             there, which then says how many lines were read.
-        with_label: False for prediction; the label's column need not be there then.
-        with_unit: whether to read the identifier `plan.privacy.unit`; None means as `with_label`.
+        with_label: False for prediction; columns of the label and of the identifier need not be there then.
         left_out: where rows that do not fit are counted, as `records_from_columns` does; there may be no record left
             then, nor one to begin with. None refuses the first of them, and a table without rows.
 
     Raises:
         DataError: see docs/errors.md for every cause and its code.
     """
-    names = list_needed_columns(plan, with_label=with_label, with_unit=with_unit)
+    names = list_needed_columns(plan, with_label=with_label)
     table: Table
     if isinstance(location, str | os.PathLike):
         table = open_table(location, plan)
@@ -175,7 +173,6 @@ def read_records(
                 dict(zip(names, batch, strict=True)),
                 plan,
                 with_label=with_label,
-                with_unit=with_unit,
                 table=place,
                 left_out=left_out,
             )

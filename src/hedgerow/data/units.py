@@ -34,7 +34,7 @@ from hedgerow.data.arrow import as_columns
 from hedgerow.data.columns import Place, missing_columns, quote_cell
 from hedgerow.data.lines import LineCounts
 from hedgerow.errors import DataError, LostRowsError, warn_caller
-from hedgerow.plan.plan import Feature, Label, Plan, Privacy
+from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
 FeatureColumn = NDArray[np.float32] | NDArray[np.int32]
@@ -165,15 +165,15 @@ class Records:
         )
 
 
-def list_needed_columns(plan: Plan, *, with_label: bool = True, with_unit: bool | None = None) -> tuple[str, ...]:
-    """The columns that must be there: the features, then the label and the identifier when asked for.
+def list_needed_columns(plan: Plan, *, with_label: bool = True) -> tuple[str, ...]:
+    """The columns that must be there: the features, then the label and the identifier, of which predictions need none.
 
-    `with_unit` None means: as `with_label`, because a prediction needs neither.
+    Labels never come without whom they are about: whatever is made of them is bounded by unit.
     """
     names = list(plan.feature_names)
     if with_label:
         names += plan.label.columns
-    if plan.privacy.unit != "record" and (with_label if with_unit is None else with_unit):
+    if plan.privacy.unit != "record" and with_label:
         names.append(plan.privacy.unit)
     return tuple(names)
 
@@ -186,7 +186,6 @@ def records_from_columns(
     plan: Plan,
     *,
     with_label: bool = True,
-    with_unit: bool | None = None,
     table: Place = _ANY_TABLE,
     left_out: RowsLeftOut | None = None,
 ) -> Records:
@@ -206,7 +205,7 @@ def records_from_columns(
             missing identifier, text that is not UTF-8.
     """
     columns = as_columns(columns)
-    names = list_needed_columns(plan, with_label=with_label, with_unit=with_unit)
+    names = list_needed_columns(plan, with_label=with_label)
     missing = [name for name in names if name not in columns]
     if missing:
         raise missing_columns(table.source, missing, [str(name) for name in columns])
@@ -394,17 +393,18 @@ def rows_within_bound(
 
 
 def rows_within_bounds(
-    units: Mapping[str, NDArray[np.str_]], privacy: Privacy, key: bytes
+    units: Mapping[str, NDArray[np.str_]], plan: Plan
 ) -> dict[str, tuple[NDArray[np.intp], ContributionReport]]:
     """Choose at most `max_rows_per_unit` rows of each unit at each site, and `rows_per_unit` at all together.
 
     Args:
         units: text [n], one identifier per row, by the site's name.
-        key: as `rows_within_bound` takes it.
+        plan: has the bounds, and its digest is the key.
 
     Returns:
         What `rows_within_bound` does, by the site's name.
     """
+    privacy, key = plan.privacy, bytes.fromhex(plan.digest)
     kept = {name: rows_within_bound(units[name], privacy.max_rows_per_unit, key) for name in sorted(units)}
     if len(kept) > 1:
         staying = np.concatenate([units[name][rows] for name, (rows, _) in kept.items()])
@@ -415,6 +415,15 @@ def rows_within_bounds(
             kept[name] = rows[own], replace(report, n_dropped=report.n_rows - len(own))
             first += len(rows)
     return kept
+
+
+def bound_records(records: Iterable[Records], plan: Plan) -> Records:
+    """A table's records with labels, at most `max_rows_per_unit` of each unit: those that a training would use.
+
+    Raises DataError: there are none.
+    """
+    whole = concatenate(records)
+    return whole if whole.unit is None else whole.take(rows_within_bounds({"": whole.unit}, plan)[""][0])
 
 
 def _rank_within_group(

@@ -195,7 +195,7 @@ def group_units(rows: SiteRows, plan: Plan) -> list[Unit]:
     """The rows of each unit that the plan uses."""
     if rows.unit is None:
         return [np.array([row]) for row in range(rows.data.n_records)]
-    kept, _ = rows_within_bounds({"": rows.unit}, plan.privacy, bytes.fromhex(plan.digest))[""]
+    kept, _ = rows_within_bounds({"": rows.unit}, plan)[""]
     _, number = np.unique(rows.unit[kept], return_inverse=True)
     order = np.argsort(number, kind="stable")
     return np.split(kept[order], np.cumsum(np.bincount(number))[:-1])
