@@ -107,6 +107,20 @@ def test_postgresql_gives_what_a_file_gives(server: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["double precision", "numeric"])
+def test_no_size_of_a_number_makes_an_omop_query_fail(server: str, kind: str) -> None:
+    """PostgreSQL ends a query for a product, or a cast, that is too large or too small for a double: none is asked."""
+    driver = pytest.importorskip("adbc_driver_postgresql.dbapi")
+    sizes = (*test_omop.SIZES, *(["1e-400", "1e400"] if kind == "numeric" else []))
+    with driver.connect(server, autocommit=True) as connection, connection.cursor() as cursor:
+        for statement in ("drop schema if exists sizes cascade", "create schema sizes", "set search_path to sizes"):
+            cursor.execute(statement)
+        for statement in test_omop.SCHEMA.replace("DOUBLE PRECISION", kind).split(";\n")[:-1]:
+            cursor.execute(statement)
+        assert test_omop.read_sizes(cursor, "postgresql", sizes) == test_omop.expect_sizes(sizes)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("definition", [test_omop.make_definition(), test_omop.SURVIVAL], ids=["binary", "survival"])
 def test_an_omop_database_gives_what_duckdb_gives(server: str, definition: Any, tmp_path: Path) -> None:
     """One definition makes the same rows of the same records in both databases that run it.

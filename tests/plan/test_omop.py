@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,24 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.app.survey import SurveyOptions, survey_over_tables
 from hedgerow.cli.main import main
 from hedgerow.data.fit import table_fit
-from hedgerow.data.omop import DIALECTS, compile_query, describe_lacks, list_events
+from hedgerow.data.omop import DIALECTS, compile_query, describe_lacks, list_events, locate_query
+from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import open_table
 from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.plan.omop import fill_plan
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.toml import plan_toml
+from hedgerow.privacy.accountants import compute_account
+from hedgerow.privacy.ledger import read_prepared_events
+from hedgerow.survey.queries import CellCounts, KindCounts, RecordCount, TextBins, TextVotes, blank
+from hedgerow.survey.requests import OpenTable, declare_column
 from tests.builders import coded
 
 SCHEMA = """
@@ -132,7 +139,9 @@ person = st.fixed_dictionaries(
         "visits": st.lists(st.tuples(st.sampled_from([30, 31]), days_of), max_size=4),
         "values": st.lists(
             st.tuples(
-                days_of, st.floats(1, 500) | st.sampled_from([1e308, "inf"]), st.sampled_from([8840, 8753, 1, 0, None])
+                days_of,
+                st.floats(allow_subnormal=True) | st.floats(1, 500),
+                st.sampled_from([8840, 8753, 1, 0, None]),
             ),
             max_size=3,
         ),
@@ -237,6 +246,8 @@ def test_a_plan_holds_its_definition() -> None:
         {"columns": [{"name": "x", "value": "age", "days": 30}]},
         {"columns": [{"name": "x", "value": "sex", "concepts": [8507]}]},
         {"columns": [{"name": "x", "value": "count", "domain": "drugs", "descendants": True}]},
+        {"columns": [{"name": name, "value": "concept", "domain": "drugs"} for name in "xy"]},
+        {"columns": [{"name": "x", "value": "concept"}]},
     ],
     ids=str,
 )
@@ -283,7 +294,8 @@ def test_no_record_makes_the_query_fail(tmp_path: Path) -> None:
         for table, column in (
             ("person", "year_of_birth"), ("observation_period", "observation_period_end_date"),
             ("measurement", "value_as_number"), ("measurement", "measurement_date"),
-            ("condition_occurrence", "condition_start_date"),
+            ("condition_occurrence", "condition_start_date"), ("condition_occurrence", "condition_concept_id"),
+            ("measurement", "unit_concept_id"), ("person", "gender_concept_id"), ("visit_occurrence", "visit_concept_id"),
         ):  # fmt: skip
             connection.execute(f"ALTER TABLE {table} ALTER {column} TYPE VARCHAR")
     before, _ = read_site_data(url, plan)
@@ -291,10 +303,49 @@ def test_no_record_makes_the_query_fail(tmp_path: Path) -> None:
         connection.execute("INSERT INTO person VALUES (99, 0, NULL, 'unknown'), (0, 8507, 'M', '1950')")
         connection.execute("INSERT INTO observation_period VALUES (99, '2020-01-01', 'today'), (1, '2020-01-01', '')")
         connection.execute("INSERT INTO measurement VALUES (99, 20, 'x', '>5', 8753), (2, 20, '2021-02-03', '-', 8840)")
-        connection.execute("INSERT INTO condition_occurrence VALUES (99, 1, '2021-02-30')")
+        connection.execute("INSERT INTO condition_occurrence VALUES (99, 1, '2021-02-30'), (3, 'E11', '2021-02-03')")
+        connection.execute("INSERT INTO visit_occurrence VALUES (3, 'ward', '2021-03-01')")
+        connection.execute("INSERT INTO person VALUES (98, 'F', NULL, '1950')")
+        connection.execute("INSERT INTO measurement VALUES (2, 20, '2021-02-03', '700', 'mmol/L')")
     after, report = read_site_data(url, plan)
     assert np.array_equal(before.codes, after.codes) and np.array_equal(before.labels, after.labels)
     assert (report.n_rows, report.n_dropped, table_fit(url, plan).rows.n_used) == (10, 0, 10)
+
+
+SIZES = ("1e308", "-1e308", "1e30", "-9e29", "1e-30", "9e-31", "5e-324", "-0.0", "inf", "-inf", "nan")
+FACTORS = {8840: 1e-12, 8753: 1e12}
+
+
+def read_sizes(connection: Any, dialect: str, sizes: Sequence[str]) -> dict[int, float | None]:
+    """The latest value of persons of whom each has one of the sizes in one of the units, by the query of a dialect."""
+    units = [[unit, factor] for unit, factor in FACTORS.items()]
+    column = {**COLUMNS[2], "units": units, "min": -1e30, "max": 1e30}
+    plan = Plan.from_dict(fill_plan(make_definition(columns=[column])))
+    for table in TABLES:
+        connection.execute(f"DELETE FROM {table}")
+    persons = [TEN[1] | {"values": [(399, size, unit)]} for size in sizes for unit in FACTORS]
+    fill(connection, list(enumerate(persons)))
+    assert plan.omop is not None
+    connection.execute(compile_query(plan.omop, plan.label, dialect))
+    return {number: value for number, value, _ in connection.fetchall()}
+
+
+def expect_sizes(sizes: Sequence[str]) -> dict[int, float | None]:
+    """What of these is a number, times its unit's factor; the others are missing."""
+    pairs = enumerate((float(size), factor) for size in sizes for factor in FACTORS.values())
+    return {at: size * factor if 1e-30 <= abs(size) <= 1e30 or size == 0 else None for at, (size, factor) in pairs}
+
+
+def test_no_size_of_a_number_makes_the_query_fail(connection: Any) -> None:
+    """A product beyond the doubles, or one that falls to zero, would end the query of all persons: it is missing."""
+    assert read_sizes(connection, "duckdb", SIZES) == expect_sizes(SIZES)
+
+
+@pytest.mark.parametrize("factor", [0, 1e-13, 1e13, -1.0], ids=str)
+def test_no_factor_leaves_the_doubles(factor: float) -> None:
+    """A unit's factor is bounded, so that its product with a number that counts is a double in every database."""
+    with pytest.raises(PlanError):
+        Plan.from_dict(fill_plan(make_definition(columns=[{**COLUMNS[2], "units": [[8840, factor]]}])))
 
 
 def test_an_owner_learns_why_there_are_no_rows(tmp_path: Path) -> None:
@@ -344,6 +395,93 @@ def test_a_site_reads_its_rows_and_sees_what_it_lacks(tmp_path: Path, capsys: py
     assert main(["plan", "from-omop", str(tmp_path / "plan.toml"), "--sql", "duckdb"]) == 0
     query = capsys.readouterr().out.partition("WITH ")[2]
     assert open_table(f"{url}#WITH {query}").names()[0] == "person_id"
+
+
+CONCEPTS = [{"name": "age", "value": "age"}, {"name": "drug", "value": "concept", "domain": "drugs"}]
+
+
+def make_concepts(**column: Any) -> Plan:
+    """A plan that asks which drugs persons take, by four of each at most."""
+    table = make_definition(columns=[CONCEPTS[0], {**CONCEPTS[1], **column}])
+    return Plan.from_dict(fill_plan({**table, "privacy": {**table["privacy"], "max_rows_per_unit": 4}}))
+
+
+@pytest.mark.parametrize("concepts", [[], [10, 11, 12]], ids=["found", "declared"])
+@settings(deadline=None, max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(drugs=st.lists(st.lists(st.integers(9, 16), max_size=12), min_size=2, max_size=5), gone=st.integers(0, 1))
+def test_one_person_changes_what_is_said_of_concepts_by_the_bound(
+    concepts: list[int], drugs: list[list[int]], gone: int, tmp_path: Path
+) -> None:
+    """Adding or removing a person with however many drugs moves each answer by at most its sensitivity for a person,
+    and other persons' rows stay.
+    """
+    plan = make_concepts(concepts=concepts)
+    persons = [TEN[0] | {"drugs": [(drug, 390) for drug in own]} for own in drugs]
+    columns = tuple(declare_column(feature) for feature in plan.features)
+    privacy = {"epsilon": 1.0, "delta": 1e-6, "unit": "person_id", "max_rows_per_unit": 4}
+    asked = OpenTable.of(columns, "", privacy)
+    place = tmp_path / "omop.duckdb"
+    place.unlink(missing_ok=True)
+    url = locate_query(make_file(place, persons), plan)
+    sites = [read_raw_site(url, asked)]
+    with duckdb.connect(str(place)) as connection:
+        connection.execute(f"DELETE FROM condition_occurrence WHERE person_id = {gone}")
+    sites.append(read_raw_site(url, asked))
+    cells = TextBins(("10", "11", "12"), 1)
+    for blank_query in (
+        blank(RecordCount), blank(KindCounts, columns=(0, 1)), blank(TextVotes, columns=(1,)),
+        blank(CellCounts, columns=(1,), bins=(cells,)),
+    ):  # fmt: skip
+        query = replace(blank_query, length=blank_query.expected_length(), bound=blank_query.largest_entry())
+        with_person, without = (query.answer(site) for site in sites)
+        assert np.square(with_person - without).sum() <= query.norm_squared() * 4**2
+    used = [max(1, min(4, len({*own} & {*(concepts or own)}))) for own in drugs]
+    assert [site.n_records for site in sites] == [sum(used), sum(used) - used[gone]]
+
+
+def test_concepts_are_found_by_a_survey_that_is_paid_for(tmp_path: Path) -> None:
+    """Which drugs are common comes from noisy sums of a hospital, becomes a column each of the plan, and is on
+    its account; a code of one person's is not found, and the databases' own plan says what rows there are.
+    """
+    drugs = [[(10, 399), (12, 398)], [(10, 395), (10, 396)], [(2_000_000_001, 399)]]
+    sites = [f"--site=s{at}={make_file(tmp_path / f's{at}.duckdb', [TEN[0] | {'drugs': own} for own in drugs * 40])}"
+             for at in range(1)]  # fmt: skip
+    with duckdb.connect(str(tmp_path / "s0.duckdb")) as connection:
+        connection.execute("INSERT INTO drug_exposure VALUES (0, 13, DATE '2021-02-01')")
+    asked, plan, out = tmp_path / "asked.toml", tmp_path / "plan.toml", tmp_path / "statistics"
+    asked.write_text(plan_toml(make_concepts()))
+    survey = ["survey", *sites, "--schema", str(asked), "--epsilon", "60", "--seed", "1", "--out", str(out)]
+    assert main(survey) == 0
+    taken = ["plan", "from-omop", str(asked), "--survey", str(out / "survey.json")]
+    assert main([*taken, "--out", str(plan)]) == 0
+    found = parse_plan(plan.read_text())
+    assert found.omop is not None and found.privacy.max_rows_per_unit == 1
+    drugs_found = [column for column in found.omop.columns if column.domain == "drugs"]
+    assert [(column.value, column.concepts) for column in drugs_found] == [
+        ("presence", (10,)), ("presence", (12,)), ("presence", (2_000_000_001,))
+    ]  # fmt: skip
+    assert [release.rows_per_unit for release in found.prepared] == [4] * len(found.prepared)
+    spent = compute_account("gdp", read_prepared_events(found), 1e-6).epsilon
+    assert 40 < spent <= 60 and found.privacy.unit == "person_id"
+    data, _ = read_site_data(sites[0].partition("=s0=")[2], found)
+    assert data.n_records == 120
+    with pytest.raises(PlanError):
+        Plan.from_dict({**found.to_dict(), "prepared": ()})
+    assert main(["plan", "from-omop", str(plan), "--survey", str(out / "survey.json")]) == 3
+
+
+def test_tables_are_surveyed_by_the_definition_that_nodes_have(tmp_path: Path) -> None:
+    """On one machine too a database's URL is enough: the schema's [omop] says what rows are, and whom it protects."""
+    sites = {"s0": make_file(tmp_path / "s0.duckdb", [{**own, "entries": [400]} for own in TEN * 12])}
+    plans = {name: tmp_path / f"{name}.toml" for name in ("plan", "curves")}
+    for definition, place in zip((make_definition(), SURVIVAL), plans.values(), strict=True):
+        place.write_text(plan_toml(Plan.from_dict(fill_plan(definition))))
+    options = {"epsilon": 50.0, "seed": 1, "quiet": True}
+    made = survey_over_tables(SurveyOptions(**options, schema=str(plans["plan"]), label="outcome"), sites)
+    curves = survey_over_tables(SurveyOptions(**options, survival=str(plans["curves"]), by="sex"), sites)
+    assert [found.found.report.unit for found in (made, curves)] == ["person_id"] * 2
+    assert made.plan is not None and made.plan.omop == parse_plan(plans["plan"].read_text()).omop
+    assert read_site_data(sites["s0"], made.plan)[0].n_records == 120
 
 
 @pytest.mark.parametrize("definition", [make_definition(), SURVIVAL], ids=["binary", "survival"])

@@ -12,11 +12,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hedgerow.app.inputs import read_text, says_yes
 from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrap_text
-from hedgerow.data.differences import Difference, list_differences
+from hedgerow.data.differences import Difference
 from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, format_counts, header_advice, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, open_table
@@ -34,6 +34,7 @@ _WORST = 4
 """Columns that a line names for one reason."""
 _MAX_LINES = 12
 Seen = Callable[[str, TableFit], object]
+Used = TypeVar("Used")
 Tell = Callable[..., object]
 """Takes a line for the owner of the site, and no one else; with `level="WARNING"` what must not be passed over."""
 
@@ -66,17 +67,17 @@ def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
     return found
 
 
-def compare_with_survey(place: Location, plan: Plan, path: str) -> list[Difference]:
-    """In what a table differs from a survey.json; raises UsageError "usage" for another file, and DataError."""
+def use_survey(path: str, use: Callable[[dict[str, Any]], Used]) -> Used:
+    """What is made of a survey.json; raises UsageError "usage" for another file."""
     try:
         found = read_json(read_text(path))
         found["n_records"]["deviation"], found["columns"][0]["groups"]
-        return list_differences(place, plan, found)
+        return use(found)
     except HedgerowError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
         expected = "the survey.json of `hedgerow survey`"
-        raise UsageError("argument", code="usage", name="--against", value=path, expected=expected) from fault
+        raise UsageError("argument", code="usage", name="The survey", value=path, expected=expected) from fault
 
 
 def show_differences(found: Sequence[Difference]) -> None:

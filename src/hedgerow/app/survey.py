@@ -16,6 +16,7 @@ from hedgerow.app.schema import write_beside
 from hedgerow.app.statistics import draw_curves, render_page
 from hedgerow.data.drafts import ask_about_texts, read_codebook
 from hedgerow.data.fit import explain_lines
+from hedgerow.data.omop import locate_query
 from hedgerow.data.sources import column_names
 from hedgerow.data.units import MAX_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
@@ -23,7 +24,7 @@ from hedgerow.local import survey
 from hedgerow.methods.tasks import SurveyTask
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.names import is_identifier
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Plan, read_table
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import Outcome
@@ -92,8 +93,9 @@ class Survey:
     text: str
 
     def to_dict(self) -> dict[str, object]:
-        """The statistics for a program; what is not shown is null."""
-        return {"sites": list(self.sites), **self.found.statistics.to_dict(), "report": self.found.report.to_dict()}
+        """The statistics for a program, with the releases as a plan has them; what is not shown is null."""
+        found = {"sites": list(self.sites), **self.found.statistics.to_dict(), "report": self.found.report.to_dict()}
+        return {**found, "prepared": survey.write_prepared(self.found)}
 
     def write(self, folder: Path) -> dict[str, Path]:
         """Write the files; statistics that were there before are written over, but for a plan that is another one."""
@@ -145,11 +147,12 @@ def survey_over_tables(
         folder: where they are to go.
         allow_loss: the share of a table's rows that may be left out.
     """
+    options, persons = _ask_for_persons(options)
     label = _read_label(options)
     if folder is not None and options.label:
         # Before anything is spent: an earlier plan's account is another one, and somebody may have corrected it.
         new_file(str(folder / PLAN))
-    places = adapt_sites(tables, options.adapters)
+    places = adapt_sites({site: locate_query(place, persons) for site, place in tables.items()}, options.adapters)
     curves = _read_curves(options, {})
     if curves is None:
         schema, without = _read_declarations(options, column_names(next(iter(places.values()))))
@@ -175,7 +178,7 @@ def survey_over_tables(
     texts = [column for table in read.tables.values() for column in table.columns if column.place.column in hashed]
     if question := ask_about_texts({column.place.column for column in texts if number_like(column.texts[0])}):
         note(f"Private, for the owners of the tables only: {question}")
-    return _build_survey(options, found, list(read.tables), label)
+    return _build_survey(options, found, list(read.tables), label, persons)
 
 
 def survey_over_nodes(
@@ -192,6 +195,7 @@ def survey_over_nodes(
     # Extras: only a party that dials or listens needs grpc.
     from hedgerow.app.coordinator import serve
 
+    options, persons = _ask_for_persons(options)
     label, noise = _read_label(options), {"noise": options.noise or "distributed"}
     asked = _read_curves(options, noise) or _ask_nodes(options, header, noise)
     task = SurveyTask(asked)
@@ -199,7 +203,7 @@ def survey_over_nodes(
     def conclude(outcome: Outcome, session: RunSession) -> Survey:
         statistics = asked.statistics(session.run.releases, outcome.ledger)
         found = survey.table_survey(asked, statistics, outcome.ledger, coordinator.noise)
-        return _build_survey(options, replace(found, run=session.run.run_id), list_contributors(session), label)
+        return _build_survey(options, replace(found, run=session.run.run_id), list_contributors(session), label, persons)
 
     def write(outcome: Outcome, session: RunSession) -> None:
         conclude(outcome, session).write(folder)
@@ -209,14 +213,30 @@ def survey_over_nodes(
 
 
 def _build_survey(
-    options: SurveyOptions, found: survey.TableSurvey, sites: Sequence[str], label: dict[str, Any] | None
+    options: SurveyOptions,
+    found: survey.TableSurvey,
+    sites: Sequence[str],
+    label: dict[str, Any] | None,
+    persons: Plan | None,
 ) -> Survey:
     plan = survey.draft_plan(found, len(sites), options.train_epsilon, label)
+    if plan is not None and persons is not None and plan.label == persons.label:
+        plan = replace(plan, omop=persons.omop)
     text = survey.open_plan_text(found, len(sites), options.train_epsilon) if plan is None else survey.plan_text(plan)
     return Survey(found, sites, plan, text)
 
 
 # What is asked for ----------------------------------------------------------------------------------------------------
+
+
+def _ask_for_persons(options: SurveyOptions) -> tuple[SurveyOptions, Plan | None]:
+    """The same, about the persons of the schema's [omop] if it has one, and the plan that says what their rows are."""
+    declared = options.schema or options.survival
+    table = {} if declared is None else read_table(read_text(declared))
+    rows = Plan.from_dict(table) if "omop" in table else None
+    if rows is not None and options.unit is None:
+        options = replace(options, unit=rows.privacy.unit, max_rows_per_unit=rows.privacy.max_rows_per_unit)
+    return options, rows
 
 
 def _read_label(options: SurveyOptions) -> dict[str, Any] | None:

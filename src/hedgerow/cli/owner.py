@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,16 @@ def add_commands(commands: Any) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Print how many rows are used, one line a column, what its owner should look at, and what would mend it."""
-    from hedgerow.app.fit import compare_with_survey, show_differences, show_fit
+    from hedgerow.app.fit import show_differences, show_fit, use_survey
+    from hedgerow.data.differences import list_differences
     from hedgerow.data.fit import table_fit
 
     plan = read_plan(arguments.plan)
     place = adapt_table(arguments.data, arguments.adapter)
+    compare = partial(list_differences, place, plan)
     if arguments.json:
         found = table_fit(place, plan)
-        differences = None if arguments.against is None else compare_with_survey(place, plan, arguments.against)
+        differences = None if arguments.against is None else use_survey(arguments.against, compare)
         print_json(
             {
                 **PRIVATE_MARK,
@@ -68,7 +71,7 @@ def check(arguments: argparse.Namespace) -> None:
     else:
         show_fit(plan, place, arguments.data)
         if arguments.against is not None:
-            show_differences(compare_with_survey(place, plan, arguments.against))
+            show_differences(use_survey(arguments.against, compare))
 
 
 # What a node asks its owner -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import math
 import re
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,8 @@ def add_commands(commands: Any) -> None:
     add = add_command(actions, "from-omop", from_omop, text)
     add("definition", metavar="FILE", help="a TOML file with [omop] (docs/omop.md), or a plan that was made from one")
     add("--sql", choices=list(DIALECTS), metavar="DIALECT", help=f"print the query instead: {', '.join(DIALECTS)}")
+    text = "the survey.json of a survey of its plan: what it found takes the place of the column of concepts"
+    add("--survey", metavar="SURVEY", help=text)
     add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
     text = "print a JSON Schema, by which editors underline what a file may not say"
     add = add_command(commands, "schema", schema, text)
@@ -164,11 +167,14 @@ def _write(text: str, out: Path | None) -> None:
 
 def from_omop(arguments: argparse.Namespace) -> None:
     """Print the plan of a definition, or the query of one, or write it to a file that does not exist yet."""
+    from hedgerow.app.fit import use_survey
     from hedgerow.data.omop import compile_query
     from hedgerow.models.model import write_atomically
-    from hedgerow.plan.omop import fill_plan
+    from hedgerow.plan.omop import fill_plan, take_concepts
 
     plan = Plan.from_dict(fill_plan(read_table(read_text(arguments.definition))))
+    if arguments.survey is not None:
+        plan = Plan.from_dict(use_survey(arguments.survey, partial(take_concepts, plan.to_dict())))
     out = None if arguments.out is None else new_file(arguments.out)
     if arguments.sql is None or plan.omop is None:
         _write(plan_toml(plan), out)

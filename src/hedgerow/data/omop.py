@@ -2,10 +2,10 @@
 """The query of a plan's section [omop], compiled for a database, and what the database lacks for it.
 
 It only reads. A person's row is made of that person's own records: all that is joined has one row for a `person_id`, so
-that a person has one row however often they stand in a table. All sums and extremes are of one person, and there is no
-limit, no window and no sample. No record makes the query fail, for then there would be no row of anybody: a number or a
-date that is none counts as missing. The tables of the vocabulary are no persons'. What stands in the text are numbers,
-words from lists and checked names of columns.
+that a person has one row however often they stand in a table; only a column of concepts has a row for each of theirs.
+All sums and extremes are of one person, and there is no limit, no window and no sample. No record makes the query fail,
+for then there would be no row of anybody: a number, a date or a code that is none counts as missing. The tables of the
+vocabulary are no persons'. What stands in the text are numbers, words from lists and checked names of columns.
 """
 
 from __future__ import annotations
@@ -37,33 +37,34 @@ class Dialect:
     Attributes:
         days: days from date {b} to date {a}.
         year: of the date {a}.
-        date, number: {a} as a date, and as a number in double precision.
-        text: a type.
+        date, number, code: {a} as a date, as a number, and as that of a concept; missing where it is none.
+        double, text: types.
         quote: the mark around a name.
     """
 
     days: str = "DATEDIFF(day, {b}, {a})"
     year: str = "EXTRACT(YEAR FROM {a})"
     date: str = "CAST({a} AS DATE)"
-    number: str = "CAST({a} AS DOUBLE PRECISION)"
+    number: str = "{a}"
+    code: str = "{a}"
+    double: str = "DOUBLE PRECISION"
     text: str = "VARCHAR(50)"
     quote: str = '"'
 
 
 DIALECTS = {
     # A database that was filled from text may have text where the model has dates and numbers.
-    "duckdb": Dialect("({a} - {b})", date="TRY_CAST({a} AS DATE)", number="TRY_CAST({a} AS DOUBLE)"),
-    # Its dates have no difference where one is infinite, which would end the query; nor is each number a double.
-    "postgresql": Dialect(
-        "CAST(EXTRACT(JULIAN FROM {a}) - EXTRACT(JULIAN FROM {b}) AS DOUBLE PRECISION)",
-        number="CASE WHEN {a} BETWEEN -1e30 AND 1e30 THEN CAST({a} AS DOUBLE PRECISION) END",
+    "duckdb": Dialect(
+        "({a} - {b})", date="TRY_CAST({a} AS DATE)", number="TRY_CAST({a} AS DOUBLE)", code="TRY_CAST({a} AS BIGINT)"
     ),
+    # Its dates have no difference where one is infinite, which would end the query.
+    "postgresql": Dialect("CAST(EXTRACT(JULIAN FROM {a}) - EXTRACT(JULIAN FROM {b}) AS DOUBLE PRECISION)"),
     "sqlserver": Dialect(year="YEAR({a})"),
     "snowflake": Dialect(),
     "redshift": Dialect(),
     "oracle": Dialect(days="({a} - {b})"),
-    "bigquery": Dialect("DATE_DIFF({a}, {b}, DAY)", number="CAST({a} AS FLOAT64)", text="STRING", quote="`"),
-    "databricks": Dialect("DATEDIFF({a}, {b})", number="CAST({a} AS DOUBLE)", text="STRING", quote="`"),
+    "bigquery": Dialect("DATE_DIFF({a}, {b}, DAY)", double="FLOAT64", text="STRING", quote="`"),
+    "databricks": Dialect("DATEDIFF({a}, {b})", double="DOUBLE", text="STRING", quote="`"),
 }
 """By name. The first two are run in tests; of the others only the text is known."""
 _OF_SCHEME = {"duckdb": "duckdb", "postgres": "postgresql", "postgresql": "postgresql"}
@@ -101,22 +102,24 @@ class _Compiler:
 
     def compile(self, label: Label) -> str:
         days, quote = self._omop.outcome.days, self._dialect.quote
-        written = f"CAST(gender_source_value AS {self._dialect.text})"
+        written, gender = f"CAST(gender_source_value AS {self._dialect.text})", self._as_code("gender_concept_id")
         # Of two entries of a person, what comes first.
-        sex = f"CASE gender_concept_id WHEN {_FEMALE} THEN 'female' WHEN {_MALE} THEN 'male' ELSE {written} END"
-        entry = f"MIN({self._dialect.number.format(a='year_of_birth')}) AS born, MIN({sex}) AS sex"
+        sex = f"CASE {gender} WHEN {_FEMALE} THEN 'female' WHEN {_MALE} THEN 'male' ELSE {written} END"
+        entry = f"MIN({self._as_number('year_of_birth')}) AS born, MIN({sex}) AS sex"
         parts = [*self.list_followed(), ("persons", f"SELECT {PERSON}, {entry} FROM person GROUP BY {PERSON}")]
-        chosen, joins = [f"i.{PERSON}"], ["JOIN followed f", "JOIN persons p"]
+        chosen, joins, order = [f"i.{PERSON}"], ["JOIN followed f", "JOIN persons p"], [f"i.{PERSON}"]
         for number, column in enumerate(self._omop.columns):
             value = f"{self._dialect.year.format(a='i.index_date')} - p.born" if column.value == "age" else "p.sex"
             if column.domain:
                 parts += self._compile_events(column, number)
                 joins.append(f"LEFT JOIN v{number}")
-                value = f"v{number}.amount" if column.value == "latest" else f"COALESCE(v{number}.amount, 0)"
+                order += [f"v{number}.amount"] if column.value == "concept" else []
+                is_own = column.value in ("latest", "concept")
+                value = f"v{number}.amount" if is_own else f"COALESCE(v{number}.amount, 0)"
                 value = f"CASE WHEN v{number}.amount > 0 THEN 1 ELSE 0 END" if column.value == "presence" else value
             chosen.append(f"{value} AS {quote}{column.name}{quote}")
         table, _, date = _TABLES[self._omop.outcome.domain]
-        day, where = self._as_date(date), _compile_where(self._omop.outcome)
+        day, where = self._as_date(date), _compile_where(self._omop.outcome, self._dialect)
         first = f"SELECT i.{PERSON}, MIN({day}) AS event_day {_join(table)} AND {day} > i.index_date AND {where}"
         parts.append(("outcomes", f"{first} GROUP BY i.{PERSON}"))
         joins.append("LEFT JOIN outcomes o")
@@ -130,7 +133,8 @@ class _Compiler:
         chosen.append(f"CASE WHEN {has} THEN 1 ELSE 0 END AS {quote}{label.event or label.name}{quote}")
         listed = ",\n  ".join(chosen)
         joined = "\n".join(f"{table} ON {table.split()[-1]}.{PERSON} = i.{PERSON}" for table in joins)
-        return f"{_name_parts(parts)}\nSELECT\n  {listed}\nFROM index_dates i\n{joined}{known}\nORDER BY i.{PERSON}"
+        rows = f"SELECT\n  {listed}\nFROM index_dates i\n{joined}{known}\nORDER BY {', '.join(order)}"
+        return f"{_name_parts(parts)}\n{rows}"
 
     def _count_days(self, to: str, since: str) -> str:
         return self._dialect.days.format(a=to, b=since)
@@ -138,13 +142,23 @@ class _Compiler:
     def _as_date(self, column: str) -> str:
         return self._dialect.date.format(a=column)
 
+    def _as_number(self, column: str) -> str:
+        """A double that no unit's factor brings beyond the doubles: such a product would end the query of all."""
+        held = self._dialect.number.format(a=column)
+        sizes = f"{held} = 0 OR {held} BETWEEN 1e-30 AND 1e30 OR {held} BETWEEN -1e30 AND -1e-30"
+        return f"CASE WHEN {sizes} THEN CAST({held} AS {self._dialect.double}) END"
+
+    def _as_code(self, column: str) -> str:
+        return self._dialect.code.format(a=column)
+
     def list_followed(self) -> list[tuple[str, str]]:
         """Named parts: the first date of each person; and until when those are observed who were on it, and before."""
         if self._omop.index is None:
             person, date, table = "subject_id", "cohort_start_date", "cohort"
-            where = f"cohort_definition_id = {self._omop.cohort}"
+            where = f"{self._as_code('cohort_definition_id')} = {self._omop.cohort}"
         else:
-            person, (table, _, date), where = PERSON, _TABLES[self._omop.index.domain], _compile_where(self._omop.index)
+            person, (table, _, date) = PERSON, _TABLES[self._omop.index.domain]
+            where = _compile_where(self._omop.index, self._dialect)
         first = f"SELECT {person} AS {PERSON}, MIN({self._as_date(date)}) AS index_date FROM {table}"
         start, end = (self._as_date(f"observation_period_{word}_date") for word in ("start", "end"))
         followed = f"SELECT i.{PERSON}, MAX({end}) AS end_day {_join('observation_period')} AND {end} >= i.index_date"
@@ -156,17 +170,23 @@ class _Compiler:
 
     def _compile_events(self, column: OmopColumn, number: int) -> Iterator[tuple[str, str]]:
         """Its named parts: the last one has person and amount."""
-        table, _, date = _TABLES[column.domain]
+        table, concept, date = _TABLES[column.domain]
         days = self._omop.days if column.days is None else column.days
         before = self._count_days("i.index_date", self._as_date(date))
-        where = f"{_join(table)} AND {before} BETWEEN 0 AND {days} AND {_compile_where(column)}"
+        where = f"{_join(table)} AND {before} BETWEEN 0 AND {days} AND {_compile_where(column, self._dialect)}"
+        if column.value == "concept":
+            code = self._as_code(concept)
+            # What the source's code has no concept for is 0.
+            which = f"SELECT DISTINCT i.{PERSON}, CAST({code} AS {self._dialect.text}) AS amount {where} AND {code} > 0"
+            yield f"v{number}", which
+            return
         if column.value != "latest":
             yield f"v{number}", f"SELECT i.{PERSON}, COUNT(*) AS amount {where} GROUP BY i.{PERSON}"
             return
-        value, unit = self._dialect.number.format(a="value_as_number"), "unit_concept_id"
+        value, unit = self._as_number("value_as_number"), self._as_code("unit_concept_id")
         if column.units:
             times = " ".join(f"WHEN {unit} = {concept} THEN {value} * {factor!r}" for concept, factor in column.units)
-            value = f"CASE {times} WHEN {unit} IS NULL OR {unit} = 0 THEN {value} END"
+            value = f"CASE {times} WHEN unit_concept_id IS NULL OR {unit} = 0 THEN {value} END"
         yield f"e{number}", f"SELECT i.{PERSON}, {self._as_date(date)} AS event_day, {value} AS amount {where}"
         last = f"SELECT {PERSON}, MAX(event_day) AS event_day FROM e{number}"
         yield f"l{number}", f"{last} WHERE amount IS NOT NULL GROUP BY {PERSON}"
@@ -183,10 +203,10 @@ def _name_parts(parts: Iterable[tuple[str, str]]) -> str:
     return "WITH " + ",\n".join(f"{name} AS (\n  {text}\n)" for name, text in parts)
 
 
-def _compile_where(events: Events | OmopColumn) -> str:
+def _compile_where(events: Events | OmopColumn, dialect: Dialect) -> str:
     """What records have to fulfil."""
-    column = _TABLES[events.domain][1]
-    if not events.concepts or not column:
+    column = dialect.code.format(a=_TABLES[events.domain][1])
+    if not events.concepts:
         return "1 = 1"
     listed = ", ".join(map(str, events.concepts))
     if not events.descendants:
@@ -206,12 +226,13 @@ def compile_counts(omop: Omop, dialect: str) -> str:
 
     Exact counts of private rows: for the owner of the database alone.
     """
-    counted = [f"{_TABLES[events.domain][0]} WHERE {_compile_where(events)}" for events in list_events(omop).values()]
+    asked, own = list_events(omop).values(), DIALECTS[dialect]
+    counted = [f"{_TABLES[events.domain][0]} WHERE {_compile_where(events, own)}" for events in asked]
     rows = " UNION ALL ".join(
         f"SELECT {place} AS place, (SELECT COUNT(*) FROM {table}) AS records"
         for place, table in enumerate((*counted, "index_dates", "followed"))
     )
-    return f"{_name_parts(_Compiler(omop, DIALECTS[dialect]).list_followed())}\n{rows} ORDER BY place"
+    return f"{_name_parts(_Compiler(omop, own).list_followed())}\n{rows} ORDER BY place"
 
 
 def compile_known(omop: Omop) -> str:

@@ -364,12 +364,17 @@ def draft_plan(
             "federation": {"min_sites": n_sites},
             "label": label,
             "features": features,
-            "prepared": write_prepared_tables(
-                survey.ledger, report.unit, report.max_rows_per_unit * report.sites_per_unit, survey.run
-            ),
+            "prepared": write_prepared(survey),
         }
     )
     return with_buckets(plan)
+
+
+def write_prepared(survey: TableSurvey) -> list[dict[str, Any]]:
+    """Its releases as [[prepared]] tables of a plan that comes of it."""
+    report = survey.report
+    rows_per_unit = report.max_rows_per_unit * report.sites_per_unit
+    return write_prepared_tables(survey.ledger, report.unit, rows_per_unit, survey.run)
 
 
 def usual_epsilon(report: PrivacyReport) -> float:

@@ -27,15 +27,17 @@ from hedgerow.plan.fields import (
 )
 
 DOMAINS = ("conditions", "drugs", "procedures", "measurements", "observations", "visits")
-VALUES = ("count", "presence", "latest", "age", "sex")
+VALUES = ("count", "presence", "latest", "age", "sex", "concept")
 PERSON = "person_id"
 _CONCEPT = integer(0, 2**31 - 1)
 _DAYS = integer(0, 36_500)
+_FACTOR = number(1e-12, 1e12)
 _FEATURES: dict[str, dict[str, Any]] = {
     "count": {"type": "numeric", "min": 0, "max": 100, "integer": True},
     "age": {"type": "numeric", "min": 0, "max": 110, "integer": True},
     "presence": {"type": "categorical", "categories": ["0", "1"]},
     "sex": {"type": "categorical", "categories": ["female", "male"]},
+    "concept": {"type": "hashed", "buckets": 32},
 }
 """What a plan says of columns of a value, if the definition says no bounds."""
 
@@ -53,8 +55,7 @@ def _read_units(value: Any, path: str) -> tuple[tuple[int, float], ...]:
     pairs = list_of(list_of(lambda item, _: item))(value, path)
     if not all(len(pair) == 2 for pair in pairs):
         raise refuse(path, value, "pairs of a unit's concept and a factor, such as [[8840, 1.0], [8753, 18.016]]")
-    positive = number(0, 1e12, exclusive=True)
-    found = tuple((_CONCEPT(unit, path), positive(factor, path)) for unit, factor in pairs)
+    found = tuple((_CONCEPT(unit, path), _FACTOR(factor, path)) for unit, factor in pairs)
     if len(dict(found)) < len(found):
         raise refuse(path, value, "one factor for each unit")
     return found
@@ -107,7 +108,8 @@ class OmopColumn:
     Attributes:
         name: the feature's.
         value: "count", "presence", "latest" value of a measurement (the largest of its day), "age" at the index date in
-            years of the calendar, or "sex" (female, male, else as the source wrote it).
+            years of the calendar, "sex" (female, male, else as the source wrote it), or "concept": which ones a person
+            has, with a row for each, of which `privacy.max_rows_per_unit` are used. At most one column, for a survey.
         domain, concepts, descendants: as in `Events`; none for age and sex.
         days: how far back from the index date, which counts itself; without it, the definition's.
         units: of a latest value, concepts of units that it may be in, and by what each is multiplied. A value without a
@@ -164,6 +166,8 @@ def read_omop(table: Any) -> Omop | None:
             raise refuse(f"{path}.domain", column.domain, '"measurements" with "latest"')
         if column.units and column.value != "latest":
             raise refuse(f"{path}.units", list(column.units), 'none, but with "latest"')
+    if sum(column.value == "concept" for column in found.columns) > 1:
+        raise refuse("omop.columns", "several of concepts", 'at most one with "concept"')
     asked: dict[str, Events | OmopColumn | None] = {"omop.outcome": found.outcome, "omop.index": found.index}
     asked |= {f"omop.columns[{place}]": column for place, column in enumerate(found.columns)}
     for path, events in asked.items():
@@ -227,7 +231,42 @@ def fill_plan(definition: Mapping[str, Any]) -> dict[str, Any]:
         columns.append({name: value for name, value in column.items() if name not in ("min", "max")})
         given = {name: column[name] for name in ("min", "max") if name in column}
         usual = _FEATURES.get(str(column.get("value")), {"type": "numeric"})
+        listed = column.get("concepts")
+        if usual["type"] == "hashed" and isinstance(listed, list) and listed and not column.get("descendants"):
+            usual = {"type": "categorical", "categories": list(map(str, listed))}
         features.append({"name": column.get("name"), **usual, **given})
     privacy = {"epsilon": 1.0, "unit": PERSON, "max_rows_per_unit": 1, **table.get("privacy", {})}
     label = {"name": "outcome", "type": "binary", "classes": ["0", "1"]}
     return {"label": label, **table, "privacy": privacy, "omop": {**omop, "columns": columns}, "features": features}
+
+
+def take_concepts(table: Mapping[str, Any], survey: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan with the presence of each concept that a survey of it has found, in place of the column that asked.
+
+    It has one row for a person, and the survey's releases on its account.
+
+    Args:
+        table: of the plan (`Plan.to_dict`).
+        survey: of `survey.json`.
+
+    Raises:
+        PlanError: no column asks for concepts.
+    """
+    columns = table["omop"]["columns"]
+    own = next((column for column in columns if column["value"] == "concept"), None)
+    if own is None:
+        raise refuse("omop.columns", [column["name"] for column in columns], 'one with value = "concept"')
+    groups = [group for column in survey["columns"] if column["name"] == own["name"] for group in column["groups"]]
+    codes = [group["name"] for group in groups if group["count"] and group["name"].isdecimal()]
+    found = {f"{own['name']}_{code}": {"concepts": [int(code)], "value": "presence"} for code in codes}
+    shared = {name: value for name, value in own.items() if name != "descendants"}
+    features = [{"name": name, **_FEATURES["presence"], "origin": "found"} for name in found]
+    omop = [column for column in columns if column is not own]
+    omop += [{**shared, **asked, "name": name} for name, asked in found.items()]
+    return {
+        **table,
+        "privacy": {**table["privacy"], "max_rows_per_unit": 1},
+        "features": [feature for feature in table["features"] if feature["name"] != own["name"]] + features,
+        "omop": {**table["omop"], "columns": omop},
+        "prepared": survey.get("prepared", ()),
+    }
