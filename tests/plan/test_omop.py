@@ -295,7 +295,8 @@ def test_no_record_makes_the_query_fail(tmp_path: Path) -> None:
             ("person", "year_of_birth"), ("observation_period", "observation_period_end_date"),
             ("measurement", "value_as_number"), ("measurement", "measurement_date"),
             ("condition_occurrence", "condition_start_date"), ("condition_occurrence", "condition_concept_id"),
-            ("measurement", "unit_concept_id"), ("person", "gender_concept_id"), ("visit_occurrence", "visit_concept_id"),
+            ("measurement", "unit_concept_id"), ("person", "gender_concept_id"),
+            ("visit_occurrence", "visit_concept_id"),
         ):  # fmt: skip
             connection.execute(f"ALTER TABLE {table} ALTER {column} TYPE VARCHAR")
     before, _ = read_site_data(url, plan)
@@ -333,7 +334,8 @@ def read_sizes(connection: Any, dialect: str, sizes: Sequence[str]) -> dict[int,
 def expect_sizes(sizes: Sequence[str]) -> dict[int, float | None]:
     """What of these is a number, times its unit's factor; the others are missing."""
     pairs = enumerate((float(size), factor) for size in sizes for factor in FACTORS.values())
-    return {at: size * factor if 1e-30 <= abs(size) <= 1e30 or size == 0 else None for at, (size, factor) in pairs}
+    sized = {at: size * factor if 1e-30 <= abs(size) <= 1e30 else None for at, (size, factor) in pairs}
+    return sized | {at: 0.0 for at in sized if not sizes[at // len(FACTORS)].strip("-0.")}
 
 
 def test_no_size_of_a_number_makes_the_query_fail(connection: Any) -> None:

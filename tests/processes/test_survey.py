@@ -122,9 +122,9 @@ def statistics(scene: Scene) -> None:
     local = scene.start("local", "survey", *tables, *asked, "--out", "local")
     assert local.wait() == 0, "".join(local.err)
     for name in ("survey.json", "report.html", "plan.toml"):
-        found = (scene.folder / "found" / name).read_text(encoding="utf-8")
+        found, own = ((scene.folder / place / name).read_text(encoding="utf-8") for place in ("found", "local"))
         # Over nodes releases name their run.
-        assert re.sub(r'run = ".*"\n|,\s*"run": "\w+"', "", found) == (scene.folder / "local" / name).read_text(encoding="utf-8")
+        assert re.sub(r'run = ".*"\n|,\s*"run": "\w+"', "", found) == own
     told = json.loads("".join(hub.out))
     assert told["sites"] == list(SITES) and told["label"] == label
     for site in SITES:

@@ -203,7 +203,8 @@ def survey_over_nodes(
     def conclude(outcome: Outcome, session: RunSession) -> Survey:
         statistics = asked.statistics(session.run.releases, outcome.ledger)
         found = survey.table_survey(asked, statistics, outcome.ledger, coordinator.noise)
-        return _build_survey(options, replace(found, run=session.run.run_id), list_contributors(session), label, persons)
+        found = replace(found, run=session.run.run_id)
+        return _build_survey(options, found, list_contributors(session), label, persons)
 
     def write(outcome: Outcome, session: RunSession) -> None:
         conclude(outcome, session).write(folder)
