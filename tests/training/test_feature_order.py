@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.methods.boosting.schedule import INTERACTION_SHARE
-from hedgerow.training import features
 from hedgerow.training.features import DRAWS_FOR_COVERAGE, EVEN_SHARE, FeatureOrder
 from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.random_trees import PublicRandom
@@ -78,14 +76,6 @@ def test_without_gains_turns_are_even() -> None:
     order = make_order(5, "adaptive", 1)
     turns = np.bincount([order.features_of(tree)[0] for tree in range(5 * N_FEATURES)], minlength=N_FEATURES)
     assert turns.max() - turns.min() <= 1
-
-
-@pytest.fixture(params=[0, features.FEW_TO_PERMUTE], ids=["kernel", "interpreted"], scope="module", autouse=True)
-def most_interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test by the kernel that draws subsets and by what stands in for it where features are few."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(features, "FEW_TO_PERMUTE", request.param)
-        yield
 
 
 class SlowOrder:

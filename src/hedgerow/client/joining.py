@@ -228,13 +228,18 @@ def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
 # Joining -------------------------------------------------------------------------------------------------------------
 
 
-def require_joinable(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None) -> None:
+def require_joinable(
+    files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None
+) -> Replica | None:
     """Refuse a run that this node may not take up, whatever its rows and its budget are.
 
     Args:
         current: what the run is for where the node is in it already; it may go on with that, and with nothing else.
+
+    Returns:
+        The run's replica; None where the node is in the run already.
     """
-    here = files.standing(run_id)
+    here, replica = files.standing(run_id), None
     if current is not None:
         require_same_plan(task, current)
     else:
@@ -248,28 +253,29 @@ def require_joinable(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Ta
             raise PolicyRefusal("policy-model", digest=task.model_digest.hex()[:12])
         if here.in_state == OPEN:
             raise PolicyRefusal("run-closed", status=OPEN)
-        Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
+        replica = Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
     if task.plan.has_joint_structure and not here.has_origin:
         files.require_draws_left(task.plan)
+    return replica
 
 
 def join(
     files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None
-) -> tuple[StoredRun, Answers] | Question | None:
+) -> tuple[StoredRun, Answers, Replica] | Question | None:
     """Take up a run, if plan, policy and budget allow it, and leave all others.
 
     Args:
         current: see `require_joinable`.
 
     Returns:
-        The run, and what answers its queries; what the owner has to be asked first, and then nothing is written; None
-        where the node is in the run already.
+        The run, what answers its queries, and its replica; what the owner has to be asked first, and then nothing is
+        written; None where the node is in the run already.
 
     Raises:
         HedgerowError: what refuses it; DataError for the rows, on which nothing depends before the run is reserved.
     """
-    require_joinable(files, setup, run_id, task, current)
-    if current is not None:
+    replica = require_joinable(files, setup, run_id, task, current)
+    if replica is None:
         return None
     store, book, policy = files.store, files.book, setup.policy
     # Whatever else is reserved for this node will not go on: a node is in one run at a time.
@@ -297,7 +303,7 @@ def join(
         # At nothing, unless the node was in this run before and has lost its database.
         files.close(run_id, LEFT)
         raise
-    return store.open_run(run_id, task, data_digest), node
+    return store.open_run(run_id, task, data_digest), node, replica
 
 
 def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | PolicyRefusal:

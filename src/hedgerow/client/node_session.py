@@ -130,7 +130,7 @@ class NodeSession:
             if isinstance(node, PolicyRefusal):
                 self.set_aside = node
             else:
-                run = self._take_up(stored, node)
+                run = self._take_up(stored, node, Replica(stored.task))
                 # Rebuild scores and the replica, after a restart.
                 for release in stored.releases:
                     run.feed(release)
@@ -310,9 +310,9 @@ class NodeSession:
         self.state = NodeState.INVITED
         return [Ready(message.run_id, bytes.fromhex(task.digest))]
 
-    def _take_up(self, stored: StoredRun, node: Answers) -> NodeRun:
-        """Be in a run as it stands in the store."""
-        self._run = run = NodeRun(self._setup, self._files, stored, node)
+    def _take_up(self, stored: StoredRun, node: Answers, replica: Replica) -> NodeRun:
+        """Be in a run as it stands in the store; its replica has taken no release."""
+        self._run = run = NodeRun(self._setup, self._files, stored, node, replica)
         self.plan, self._unreported_fault = stored.task.plan, stored.fault
         if run.participant is not None:
             self.state = _STATES.get(run.participant.state, NodeState.WAITING)
@@ -478,12 +478,14 @@ class NodeRun:
         origin: digest of the epoch whose nonces seed the trees, and the seed; no other is taken in this run.
     """
 
-    def __init__(self, setup: NodeSetup, files: NodeFiles, stored: StoredRun, node: Answers) -> None:
+    def __init__(
+        self, setup: NodeSetup, files: NodeFiles, stored: StoredRun, node: Answers, replica: Replica
+    ) -> None:
         self._setup, self._files, self.node = setup, files, node
         self._store, self._book = files.store, files.book
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
         self.run_id, self.task = stored.run_id, stored.task
-        self.replica, self._checks = Replica(stored.task), dict[int, ReleaseChecks]()
+        self.replica, self._checks = replica, dict[int, ReleaseChecks]()
         self.participant = stored.participant
         self.enrolment: Enrolment | None = None
         self.origin: tuple[bytes, int] | None = None

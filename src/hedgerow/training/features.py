@@ -15,22 +15,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.trees.leaves import NoisyLeaves
-from hedgerow.trees.random_trees import Groups, PublicRandom
+from hedgerow.trees.random_trees import Groups, PublicRandom, scale_words
 
 EVEN_SHARE = 0.1
 """Share of the trees that single features get whatever they gained, so that none is given up for good."""
 DRAWS_FOR_COVERAGE = 16
 """Subsets drawn for each one that is tried: the one whose pairs have been tried least is taken."""
-FEW_TO_PERMUTE = 100
-"""Of more, subsets are drawn by a kernel: of 1,000 features by 500 trees in .02 s, for 3.3 s without."""
+_MAX_WORDS = 1 << 22
+"""Of public randomness that are held at once."""
 
 Subset = tuple[int, ...]
 
@@ -68,8 +67,9 @@ class FeatureOrder:
         first = n_trees - round(exploring_share * n_trees)
         exploring = range(max(first, n_features + (first + n_features) % 2), n_trees, 2) if explores else ()
         self._tried: Counter[Subset] = Counter()
+        draws = self._draw_subsets(exploring) if self._groups.all() else map(self._draw_in_groups, exploring)
         # They depend on no release, and are drawn before the first round.
-        self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
+        self._explored = {tree: self._choose_least_tried(own) for tree, own in zip(exploring, draws, strict=True)}
         self._adaptive = _AdaptiveOrder(n_features, n_features + n_trees)
         self._due: list[int] = []
 
@@ -100,9 +100,8 @@ class FeatureOrder:
             return self._explored[tree]
         return (self._due.pop(0),) if self._due else None
 
-    def _least_tried_subset(self, tree: int) -> Subset:
-        """Of some random subsets, the one whose pairs of features have been together least often so far."""
-        draws = self._draws(tree) if self._groups.all() else self._draws_in_groups(tree)
+    def _choose_least_tried(self, draws: Sequence[Subset]) -> Subset:
+        """The subset whose pairs of features have been together least often so far."""
         # A subset may be smaller than others only where a group is.
         pairs = [list(combinations(draw, 2)) for draw in draws]
         means = [sum([self._tried[pair] for pair in chosen]) / len(chosen) for chosen in pairs]
@@ -110,17 +109,22 @@ class FeatureOrder:
         self._tried.update(combinations(subset, 2))
         return subset
 
-    def _draws(self, tree: int) -> list[Subset]:
-        """Random subsets of all features."""
-        n_features, randomness = len(self._order), PublicRandom(self._seed, f"features of tree {tree}")
-        if n_features <= FEW_TO_PERMUTE:
-            draws = [randomness.permutation(n_features)[: self._size] for _ in range(DRAWS_FOR_COVERAGE)]
-        else:
-            words = randomness.first_words(DRAWS_FOR_COVERAGE * (n_features - 1))
-            draws = _first_of_permutations(words, DRAWS_FOR_COVERAGE, n_features, self._size).tolist()
-        return [tuple(sorted(draw)) for draw in draws]
+    def _draw_subsets(self, trees: Sequence[int]) -> Iterator[list[Subset]]:
+        """Yield for each tree some random subsets of all features: the first ones of `PublicRandom.permutation`."""
+        n_features = len(self._order)
+        n_words, n_at_once = DRAWS_FOR_COVERAGE * (n_features - 1), 1 + _MAX_WORDS // (DRAWS_FOR_COVERAGE * n_features)
+        for first in range(0, len(trees), n_at_once):
+            streams = [PublicRandom(self._seed, f"features of tree {tree}") for tree in trees[first : first + n_at_once]]
+            words = np.stack([stream.first_words(n_words) for stream in streams]).reshape(-1, n_features - 1)
+            # The features in the first places, found by going back through the swaps.
+            found = np.tile(np.arange(self._size), (len(words), 1))
+            for last in range(1, n_features):
+                other = scale_words(words[:, -last], last + 1)[:, None]
+                found = np.where(found == last, other, np.where(found == other, last, found))
+            for of_tree in np.sort(found, axis=1).reshape(len(streams), DRAWS_FOR_COVERAGE, self._size).tolist():
+                yield [tuple(draw) for draw in of_tree]
 
-    def _draws_in_groups(self, tree: int) -> list[Subset]:
+    def _draw_in_groups(self, tree: int) -> list[Subset]:
         """Draws for a tree of features of one group only, two at least."""
         randomness = PublicRandom(self._seed, f"features of tree {tree}")
         draws = []
@@ -149,29 +153,6 @@ class FeatureOrder:
         """
         if self._kind == "adaptive":
             self._adaptive.learn(leaves, ridge)
-
-
-@numba.njit(cache=True, nogil=True)
-def _first_of_permutations(words, n_draws, n_features, size):  # type: ignore[no-untyped-def]
-    """The first features of `PublicRandom.permutation`, one after the other: int64 [n_draws, size].
-
-    Args:
-        words: uint64 [n_draws * (n_features - 1)], the stream's.
-    """
-    found, order, at = np.empty((n_draws, size), dtype=np.int64), np.empty(n_features, dtype=np.int64), 0
-    for draw in range(n_draws):
-        for feature in range(n_features):
-            order[feature] = feature
-        for last in range(n_features - 1, 0, -1):
-            # word * (last + 1) >> 64: the product has 96 bits, so it is made of two halves.
-            limit = np.uint64(last + 1)
-            low, high = (words[at] & np.uint64(0xFFFFFFFF)) * limit, (words[at] >> np.uint64(32)) * limit
-            other = np.int64((high + (low >> np.uint64(32))) >> np.uint64(32))
-            order[last], order[other] = order[other], order[last]
-            at += 1
-        for place in range(size):
-            found[draw, place] = order[place]
-    return found
 
 
 class _AdaptiveOrder:

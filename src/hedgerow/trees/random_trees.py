@@ -36,7 +36,7 @@ Cuts = Mapping[int, Sequence[int]]
 Groups = NDArray[np.bool_]
 """Which features may meet on a path of a tree: [n_groups, n_features]; see `hedgerow.trees.constraints`."""
 
-WORDS_PER_REFILL = 512
+WORDS_PER_REFILL, _FIRST_WORDS = 512, 64
 ANY_SET, SMALL_SET = -1, -2
 """In place of the length of a node's interval, see `intervals`."""
 SMALL_CODES = 64
@@ -56,8 +56,8 @@ class PublicRandom:
 
     def __init__(self, seed: int, label: str) -> None:
         self._key = f"hedgerow public randomness v1|{seed}|{label}".encode()
-        self._refills = 0
-        # The words that are left of the last block, last one first.
+        self._end = 0
+        # The words before `_end` that are left, last one first.
         self._words: list[int] = []
 
     def _block(self, number: int, n_words: int) -> bytes:
@@ -66,9 +66,11 @@ class PublicRandom:
 
     def _word(self) -> int:
         if not self._words:
-            block = self._block(self._refills, WORDS_PER_REFILL)
-            self._words = list(struct.unpack(f"<{WORDS_PER_REFILL}Q", block))[::-1]
-            self._refills += 1
+            # Most streams are left after a few words, so a block is read in two goes.
+            number, start = divmod(self._end, WORDS_PER_REFILL)
+            size = WORDS_PER_REFILL if start else _FIRST_WORDS
+            self._words = list(struct.unpack(f"<{size - start}Q", self._block(number, size)[8 * start :]))[::-1]
+            self._end += size - start
         return self._words.pop()
 
     def first_words(self, count: int) -> NDArray[np.uint64]:
@@ -109,6 +111,14 @@ class PublicRandom:
     def below_big(self, limit: int) -> int:
         """An integer in [0, limit) for limits up to 2**96; its bias is below 2**-32."""
         return (((self._word() << 64) | self._word()) * limit) >> 128
+
+
+def scale_words(words: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
+    """What `PublicRandom.below` makes of each of the stream's words, for a limit up to 2**32: int64 below it."""
+    # The product has 96 bits, so it is made of two halves.
+    bound, half = np.uint64(limit), np.uint64(32)
+    low = (words & np.uint64(0xFFFFFFFF)) * bound >> half
+    return ((words >> half) * bound + low >> half).astype(np.int64)
 
 
 class CutTable:
