@@ -206,7 +206,8 @@ class RunLines:
         return f"; waiting for {join_names(missing)}{self._word_patience()}"
 
     def _list_missing(self) -> list[str]:
-        return [site for site in self._sites if site not in self._ready | self._given_up]
+        there = self._ready | self._given_up
+        return [site for site in self._sites if site not in there]
 
     def _word_missing(self, missing: Sequence[str]) -> str:
         return f"waiting for {join_names(missing)}{self._word_patience()}" if missing else ""

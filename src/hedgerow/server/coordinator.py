@@ -24,6 +24,7 @@ run.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -1206,6 +1207,7 @@ class RunSession:
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         self.run = run = CoordinatorRun(setup, journal)
+        self._last_awaited: SiteRecord | None = None
         check_groups(run.task, setup.roster)
         check_words(run.task, len(setup.roster.sites))
         check_rounds(run.task, len(setup.roster.sites))
@@ -1259,7 +1261,9 @@ class RunSession:
                 self._read(self.run.sites[site], decode(data, FROM_NODES))
             except RemoteProtocolError as fault:
                 self.run.tell(RunEventKind.COMPLAINT, site, fault.code)
-        return self._flush()
+        slot = self.run.slot
+        # Who has given its shares takes nobody from those who are asked.
+        return self._flush(has_opener_left=slot is None or self.run.sites[site].node not in slot.answers)
 
     def handle_timeout(self) -> list[Outgoing]:
         """The phase has taken as long as it may: go on without those who have not answered, or give up."""
@@ -1285,7 +1289,20 @@ class RunSession:
 
     def list_awaited(self) -> set[str]:
         """Sites without whose answer the phase is not complete."""
-        return {site.name for site in self.run.sites if self._is_expected(site) and not site.has_answered}
+        return {site.name for site in self.run.sites if self._is_awaited(site)}
+
+    def _is_awaited(self, site: SiteRecord) -> bool:
+        return not site.has_answered and self._is_expected(site)
+
+    def _is_any_awaited(self) -> bool:
+        """Whether `list_awaited` has any.
+
+        One that was awaited last time is asked about first: else every message would be as much work as there are
+        sites. Those asked last answer last, so it is looked for from there.
+        """
+        if self._last_awaited is None or not self._is_awaited(self._last_awaited):
+            self._last_awaited = next(filter(self._is_awaited, reversed(self.run.sites)), None)
+        return self._last_awaited is not None
 
     def _is_expected(self, site: SiteRecord) -> bool:
         state, slot = self.run.state, self.run.slot
@@ -1463,17 +1480,23 @@ class RunSession:
 
     # When a phase is complete --------------------------------------------------------------------------------------
 
-    def _flush(self, *, advance: bool = True) -> list[Outgoing]:
-        """Go on as far as possible, then hand over what is to be sent."""
+    def _flush(self, *, advance: bool = True, has_opener_left: bool = True) -> list[Outgoing]:
+        """Go on as far as possible, then hand over what is to be sent.
+
+        Args:
+            has_opener_left: whether one of those who were asked to open the sum may be there no more.
+        """
         run = self.run
         while advance and run.state is not RunState.OVER:
             before = run.n_phases
-            keep_enough_openers(run)
+            if has_opener_left:
+                keep_enough_openers(run)
+            has_opener_left = True
             if run.is_stalled:
                 self._guard(self._close_phase)
                 while run.is_stalled and run.take_back():
                     self._guard(self._close_phase)
-            elif not self.list_awaited():
+            elif not self._is_any_awaited():
                 self._guard(self._close_phase)
             if run.n_phases == before:
                 break
@@ -1573,7 +1596,7 @@ def run_coordinator(
         AggregationError: code "run-paused"; what was released is in the journal, from which the run goes on.
         EnvironmentFault: the journal could not be written; started again, the run goes on.
     """
-    phase, deadline, late_until, late_end, n_late = -1, 0.0, 0.0, 0.0, 0
+    phase, deadline, next_word, late_until, late_end, n_late = -1, 0.0, 0.0, 0.0, 0.0, 0
     while session.run.state is not RunState.OVER:
         event: HubEvent | None = None
         if session.is_between_rounds and is_paused():
@@ -1581,12 +1604,13 @@ def run_coordinator(
         n_released = len(session.run.releases)
         if session.run.n_phases != phase:
             phase = session.run.n_phases
-            deadline, n_late = clock() + _find_timeout(session, timeouts), 0
+            deadline, next_word, n_late = clock() + _find_timeout(session, timeouts), -math.inf, 0
         if clock() < deadline:
             left = deadline - clock()
-            if waiting is not None:
+            if waiting is not None and clock() >= next_word:
                 waiting(left, () if session.is_between_rounds else session.list_awaited())
-            event = hub.receive(left if waiting is None else min(left, _SECONDS_BETWEEN_WORDS))
+                next_word = clock() + _SECONDS_BETWEEN_WORDS
+            event = hub.receive(left if waiting is None else min(left, max(0.0, next_word - clock())))
         else:
             if not n_late:
                 late_until = clock() + _MIN_WAIT

@@ -282,6 +282,9 @@ class Sites:
     def __iter__(self) -> Iterator[SiteRecord]:
         return iter(self._by_name.values())
 
+    def __reversed__(self) -> Iterator[SiteRecord]:
+        return reversed(self._by_name.values())
+
     def __len__(self) -> int:
         return len(self._by_node)
 
