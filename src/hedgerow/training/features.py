@@ -114,7 +114,8 @@ class FeatureOrder:
         n_features = len(self._order)
         n_words, n_at_once = DRAWS_FOR_COVERAGE * (n_features - 1), 1 + _MAX_WORDS // (DRAWS_FOR_COVERAGE * n_features)
         for first in range(0, len(trees), n_at_once):
-            streams = [PublicRandom(self._seed, f"features of tree {tree}") for tree in trees[first : first + n_at_once]]
+            names = [f"features of tree {tree}" for tree in trees[first : first + n_at_once]]
+            streams = [PublicRandom(self._seed, name) for name in names]
             words = np.stack([stream.first_words(n_words) for stream in streams]).reshape(-1, n_features - 1)
             # The features in the first places, found by going back through the swaps.
             found = np.tile(np.arange(self._size), (len(words), 1))
