@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 from pathlib import Path
@@ -40,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items if tier in ("slow", "not slow") else ():
         test = getattr(item, "obj", None)
         whole = getattr(test, "_hypothesis_internal_use_settings", None)
-        if whole is None or item.get_closest_marker("slow"):
+        if not inspect.isfunction(test) or whole is None or item.get_closest_marker("slow"):
             continue
         if tier == "slow":
             item.add_marker(pytest.mark.slow)
