@@ -10,54 +10,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hedgerow.app.environments import Federation, Processes, Simulation, Study
-    from hedgerow.app.survey import SurveyOptions, survey_over_tables
-    from hedgerow.data.site_data import read_site_data, read_sites_data
-    from hedgerow.errors import HedgerowError
-    from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival
-    from hedgerow.estimators.linear import DPLinearClassifier, DPLinearRegressor
-    from hedgerow.estimators.tuning import tune
-    from hedgerow.local.forecast import forecast
-    from hedgerow.local.training import evaluate_federated, train
-    from hedgerow.models.model import Model
-    from hedgerow.plan.plan import Plan, parse_plan
-    from hedgerow.privacy.noise import SeededNoise, SystemNoise
-    from hedgerow.privacy.report import PrivacyReport
-    from hedgerow.training.presets import apply_preset, find_preset
+    from hedgerow.app.environments import Federation as Federation
+    from hedgerow.app.environments import Processes as Processes
+    from hedgerow.app.environments import Simulation as Simulation
+    from hedgerow.app.environments import Study as Study
+    from hedgerow.app.survey import SurveyOptions as SurveyOptions
+    from hedgerow.app.survey import survey_over_tables as survey_over_tables
+    from hedgerow.data.site_data import read_site_data as read_site_data
+    from hedgerow.data.site_data import read_sites_data as read_sites_data
+    from hedgerow.errors import HedgerowError as HedgerowError
+    from hedgerow.estimators.boosted import DPGBDTClassifier as DPGBDTClassifier
+    from hedgerow.estimators.boosted import DPGBDTRegressor as DPGBDTRegressor
+    from hedgerow.estimators.boosted import DPGBDTSurvival as DPGBDTSurvival
+    from hedgerow.estimators.linear import DPLinearClassifier as DPLinearClassifier
+    from hedgerow.estimators.linear import DPLinearRegressor as DPLinearRegressor
+    from hedgerow.estimators.tuning import tune as tune
+    from hedgerow.local.forecast import forecast as forecast
+    from hedgerow.local.training import evaluate_federated as evaluate_federated
+    from hedgerow.local.training import train as train
+    from hedgerow.models.model import Model as Model
+    from hedgerow.plan.plan import Plan as Plan
+    from hedgerow.plan.plan import parse_plan as parse_plan
+    from hedgerow.privacy.noise import SeededNoise as SeededNoise
+    from hedgerow.privacy.noise import SystemNoise as SystemNoise
+    from hedgerow.privacy.report import PrivacyReport as PrivacyReport
+    from hedgerow.training.presets import apply_preset as apply_preset
+    from hedgerow.training.presets import find_preset as find_preset
 
 from hedgerow.plan import registry
 
 __version__ = "0.2.0"
-
-__all__ = [
-    "DPGBDTClassifier",
-    "DPGBDTRegressor",
-    "DPGBDTSurvival",
-    "DPLinearClassifier",
-    "DPLinearRegressor",
-    "Federation",
-    "HedgerowError",
-    "Model",
-    "Plan",
-    "PrivacyReport",
-    "Processes",
-    "SeededNoise",
-    "Simulation",
-    "Study",
-    "SurveyOptions",
-    "SystemNoise",
-    "__version__",
-    "apply_preset",
-    "evaluate_federated",
-    "find_preset",
-    "forecast",
-    "parse_plan",
-    "read_site_data",
-    "read_sites_data",
-    "survey_over_tables",
-    "train",
-    "tune",
-]
 
 _HOME = {
     "DPGBDTClassifier": "hedgerow.estimators.boosted",
@@ -88,6 +70,8 @@ _HOME = {
     "tune": "hedgerow.estimators.tuning",
 }
 """The module of each public name."""
+
+__all__ = sorted(["__version__", *_HOME])
 
 
 def _load_kinds() -> None:
