@@ -524,39 +524,33 @@ def _judge_columns(altered: Sequence[tuple[str, int, SiteData]], gaps: Floats, l
 
 def _build_corners(plan: Plan, random: np.random.Generator, n_corners: int) -> list[SiteData]:
     """Units of as many rows as the plan allows, all of them at one corner of the plan's space or beyond it."""
-    grid, n_rows = build_grid(plan), plan.privacy.rows_per_unit
-    low, high = plan.label.kind.encoded_range(plan.label)
-    found = []
-    for corner in range(n_corners):
-        cells = [random.choice([0, feature.n_codes - 2, feature.n_codes - 1]) for feature in grid.features]
-        codes = np.repeat(np.array(cells, dtype=grid.dtype)[:, None], n_rows, axis=1)
-        labels = np.full(n_rows, (low, high, (low + high) // 2)[corner % 3], dtype=np.int32)
-        places = np.full((len(grid.divisible), n_rows), random.choice([0, 255]), dtype=np.uint8)
-        found.append(SiteData(codes, labels, places if grid.divisible else None))
-    return found
+    grid, (low, high) = build_grid(plan), plan.label.kind.encoded_range(plan.label)
+    codes = [random.choice([0, feature.n_codes - 2, feature.n_codes - 1], n_corners) for feature in grid.features]
+    labels = np.resize([low, high, (low + high) // 2], n_corners).astype(np.int32)
+    places = random.choice([0, 255], (len(grid.divisible), n_corners)).astype(np.uint8) if grid.divisible else None
+    rows = SiteData(np.array(codes, dtype=grid.dtype), labels, places)
+    return [rows.only(np.full(plan.privacy.rows_per_unit, corner)) for corner in range(n_corners)]
 
 
 def _alter(
     plan: Plan, own: Sequence[SiteData], random: np.random.Generator, n_altered: int, n_columns: int = 12
 ) -> list[tuple[str, int, SiteData]]:
     """Units with another unit's value in one cell: the column, which unit, and its rows with that value."""
-    divisible, found = build_grid(plan).divisible, []
+    divisible, names, found = build_grid(plan).divisible, [*plan.feature_names, plan.label.name], []
     columns = [*random.permutation(len(plan.features))[:n_columns].tolist(), len(plan.features)]
     for column in sorted(columns):
-        name = plan.label.name if column == len(plan.features) else plan.feature_names[column]
         for unit in random.permutation(len(own))[:n_altered].tolist():
             given, other = own[unit], own[int(random.integers(len(own)))]
-            codes, labels, places = given.codes.copy(), given.labels.copy(), given.all_places()
-            theirs = other.all_places()
-            if column == len(plan.features):
-                labels[0] = other.labels[0]
-            else:
-                codes[column, 0] = other.codes[column, 0]
-            if places is not None and theirs is not None and column in divisible:
+            # The label as one row more of codes.
+            cells, theirs = (np.vstack([rows.codes.astype(np.int32), rows.labels]) for rows in (given, other))
+            if cells[column, 0] == theirs[column, 0]:
+                continue
+            cells[column, 0] = theirs[column, 0]
+            places, others = given.all_places(), other.all_places()
+            if places is not None and others is not None and column in divisible:
                 places = places.copy()
-                places[divisible.index(column), 0] = theirs[divisible.index(column), 0]
-            if (labels != given.labels).any() or (codes != given.codes).any():
-                found.append((name, unit, SiteData(codes, labels, places)))
+                places[divisible.index(column), 0] = others[divisible.index(column), 0]
+            found.append((names[column], unit, SiteData(cells[:-1].astype(given.codes.dtype), cells[-1], places)))
     return found
 
 
