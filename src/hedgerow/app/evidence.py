@@ -49,7 +49,6 @@ from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import EVALUATION_KINDS
 from hedgerow.privacy.outlook import outlook_facts
 
-FILL_IN = "FILL IN"
 _LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
 _OF_MODEL = ("outcome", "created_with", "plan_digest", "agreed_digest")
 _OF_RUNS = ("begun", "status", "epsilon", "unit", "plan")
@@ -110,13 +109,14 @@ def gather_evidence(
     }
     words = read_words()
     said = _name_values(model, content, words)
-    fill = [(item, about, Template(text).substitute(said).strip()) for item, about, text in words["annex"]["card"]]
     content["model_card"] = [
-        {"item": item, "asks": about, "answer": text or "For the authors."} for item, about, text in fill
+        {"item": item, "asks": about, "answer": text or "For the authors."}
+        for item, about, text in _fill(words["annex"]["card"], said)
     ]
-    content["impact"] = [[about, Template(text).substitute(said)] for about, text in words["annex"]["impact"]]
+    content["impact"] = _fill(words["annex"]["impact"], said)
     content["trust"] = _describe_trust(model, words["trust"], said)
-    content["registry"] = _draft_entry(model, content, said, date)
+    holds = report.guarantee == "holds"
+    content["registry"] = _draft_entry(model, content, words["registry"], said) if holds else None
     return content
 
 
@@ -210,69 +210,38 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
     lies = [words[mode]["lies"] for mode in modes if mode != "exact"]
     trusted = [report.trust, *lies] if report.guarantee == "holds" else [words["void"]]
     notes = [*trusted, *(words["words"][name] for name in is_apt if is_apt[name])]
-    return {
-        "rows": [[Template(cell).substitute(said) for cell in row] for row in (*rows, words["process"])],
-        "notes": [Template(each).substitute(said) for each in notes],
-    }
+    return {"rows": _fill([*rows, words["process"]], said), "notes": _fill(notes, said)}
 
 
-def _draft_entry(model: Model, content: Content, said: Mapping[str, str], date: str) -> Content | None:
-    """An entry of the registry's schema; None without a guarantee."""
+def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[str, str]) -> Content:
+    """An entry of the registry's schema."""
     report, facts = model.report, dict(content["facts"])
-    if report.guarantee != "holds":
-        return None
     public = [("sites", "their names, and that they take part")]
     public += [] if report.public is None else report.public.facts(report.n_prepared)
-    is_pure = report.accounted_by == "pure"
-    epsilon = float(f"{report.epsilon:.6g}")
-    epsilon = epsilon if epsilon >= report.epsilon else report.epsilon
-    return {
-        "url_slug": re.sub(r"[^a-z0-9]+", "_", model.plan.name.lower()).strip("_") or "model",
-        "status": "Draft",
-        "tier": 3,
-        "deployment": {
-            "basic": {
-                "name": model.plan.name,
-                "data_curators": [f"{FILL_IN}: who publishes the model"],
-                "description": said["description"],
-                "intended_use": f"{FILL_IN}: what the model may be used for",
-                "data_product_type": "Machine learning model",
-                "data_product_region": f"{FILL_IN}: which region the data describe",
-                "publication_date": date,
-            },
-            "dp_variant": {
-                "variant_name": "Pure DP" if is_pure else "Approximate DP",
-                "data_domain": f"{said['sites']}. Columns and bounds by the plan.",
-                "unprotected_quantities": "; ".join(f"{name}: {text}" for name, text in public),
-            },
-            "privacy_loss": {
-                "privacy_unit": "record" if report.unit == "record" else report.unit,
-                "privacy_unit_details": f"{facts['neighbouring data']}. Protected: {facts['protects']}.",
-                "privacy_parameters": {"epsilon": epsilon} | ({} if is_pure else {"delta": report.delta}),
-                "privacy_parameters_details": f"{facts['in words']} Rows of a person: {facts['rows of a person']}.",
-            },
-            "deployment_model": {
-                "model_name": "Local" if report.noise_mode == "local" else "Federated",
-                "model_name_details": f"Noise: {report.noise_mode}.",
-                "actors": f"{report.trust} All rows are seen by {content['trust']['rows'][-1][0]}.",
-                "release_type": "One release",
-                "release_type_details": f"{facts['one run']}",
-                "data_source_type": "Static",
-                "access_type": "Non-interactive",
-            },
-            "accounting": {
-                "post_processing": "The model is computed from what was released and public facts.",
-                "composition": f"Adaptive composition of {said['n_releases']} releases: {facts['epsilon spent']}.",
-            },
-            "implementation": {
-                "preprocessing_and_hyperparameter_tuning": f"Not covered: {facts['not covered']}.",
-                "mechanisms": f"{', '.join(sorted({line['noise'] for line in content['ledger']}))}, in whole numbers; "
-                f"Hedgerow {model.created_with}.",
-                "justification": f"{FILL_IN}: why this unit, epsilon and delta",
-            },
-            "administrative": {"registry_authors": [f"{FILL_IN}: who fills this in"]},
-        },
+    epsilon, is_pure = float(f"{report.epsilon:.6g}"), report.accounted_by == "pure"
+    entry: Content = _fill(words, {
+        **said, **{name.replace(" ", "_"): text for name, text in facts.items()},
+        "slug": re.sub(r"[^a-z0-9]+", "_", model.plan.name.lower()).strip("_") or "model",
+        "plan_name": model.plan.name, "date": content["written_on"], "unit": report.unit, "mode": report.noise_mode,
+        "public": "; ".join(f"{name}: {text}" for name, text in public),
+        "variant": "Pure DP" if is_pure else "Approximate DP",
+        "deployment": "Local" if report.noise_mode == "local" else "Federated",
+        "trust": report.trust, "runner": content["trust"]["rows"][-1][0],
+        "mechanisms": ", ".join(sorted({line["noise"] for line in content["ledger"]})),
+    })  # fmt: skip
+    entry["deployment"]["privacy_loss"]["privacy_parameters"] = {
+        "epsilon": epsilon if epsilon >= report.epsilon else report.epsilon, **({} if is_pure else {"delta": report.delta})
     }  # fmt: skip
+    return entry
+
+
+def _fill(words: Any, values: Mapping[str, str]) -> Any:
+    """The words with values in place of their $names, in whatever tables and lists they stand."""
+    if isinstance(words, Mapping):
+        return {name: _fill(each, values) for name, each in words.items()}
+    if isinstance(words, list):
+        return [_fill(each, values) for each in words]
+    return Template(words).substitute(values).strip() if isinstance(words, str) else words
 
 
 # The pages ------------------------------------------------------------------------------------------------------------
