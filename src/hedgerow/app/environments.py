@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from hedgerow.app.evaluation import Sites, journal_file, prepare_evaluation, read_sites
 from hedgerow.app.inputs import check_can_write, read_plan
@@ -50,9 +50,6 @@ from hedgerow.transport.identities import (
     read_roster,
     write_new,
 )
-
-if TYPE_CHECKING:
-    from hedgerow.app.coordinator import CoordinatorOptions
 
 Table = str | os.PathLike[str]
 
@@ -116,7 +113,6 @@ class Study:
         environment: Environment,
         *,
         epsilon: float,
-        delta: float | None = None,
         noise: str = "",
         by: Sequence[str] = (),
         seed: int | None = None,
@@ -126,8 +122,7 @@ class Study:
         Args:
             model: what `run` has made, or a file's (`Model.load`).
             environment: as for `run`, over the tables of the rows that are held out.
-            epsilon: what this may cost, > 0.
-            delta: in (0, 1); None takes the plan's.
+            epsilon: what this may cost at the plan's delta, > 0.
             noise: who adds it, "distributed" or "server"; "" takes the sites, or the plan's "local".
             by: columns by whose public groups the same is measured, with a release more for each; "site" for each site,
                 by noise of its own: in a federation only where a site's policy allows it.
@@ -139,7 +134,7 @@ class Study:
         Raises:
             HedgerowError: why nothing was measured.
         """
-        asked = prepare_evaluation(model, epsilon, delta, noise, by, environment.sites)
+        asked = prepare_evaluation(model, epsilon, None, noise, by, environment.sites)
         return environment.evaluate(model, asked, seed)
 
 
@@ -210,10 +205,8 @@ class Federation:
 
         out = check_can_write(str(self.out))
         file = ModelFile(out, None, Path(f"{out}.journal"), quiet=True)
-        try:
-            model, session = train_over_nodes(self._options(seed), plan, file, shows=lambda said: check())
-        finally:
-            end_log()
+        with self._listen(seed) as options:
+            model, session = train_over_nodes(options, plan, file, shows=lambda said: check())
         return StudyResult(model, tuple(list_contributors(session)))
 
     def evaluate(
@@ -224,17 +217,18 @@ class Federation:
 
         out = check_can_write(str(self.out))
         file = ModelFile(out, model, Path(journal_file(out, model)), quiet=True)
-        try:
-            return evaluate_over_nodes(self._options(seed), asked, model, file, lambda said: check())[0]
-        finally:
-            end_log()
+        with self._listen(seed) as options:
+            return evaluate_over_nodes(options, asked, model, file, lambda said: check())[0]
 
-    def _options(self, seed: int | None) -> CoordinatorOptions:
+    @contextmanager
+    def _listen(self, seed: int | None) -> Iterator[Any]:
         from hedgerow.app.coordinator import CoordinatorOptions
 
-        return CoordinatorOptions(
-            identity=str(self.identity), roster=str(self.roster), listen=self.listen, seed=seed, quiet=True
-        )
+        keys = {"identity": str(self.identity), "roster": str(self.roster)}
+        try:
+            yield CoordinatorOptions(**keys, listen=self.listen, seed=seed, quiet=True)
+        finally:
+            end_log()
 
 
 _SECONDS_TO_LEAVE = 60.0

@@ -229,9 +229,10 @@ def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[s
         "trust": report.trust, "runner": content["trust"]["rows"][-1][0],
         "mechanisms": ", ".join(sorted({line["noise"] for line in content["ledger"]})),
     })  # fmt: skip
-    entry["deployment"]["privacy_loss"]["privacy_parameters"] = {
-        "epsilon": epsilon if epsilon >= report.epsilon else report.epsilon, **({} if is_pure else {"delta": report.delta})
-    }  # fmt: skip
+    cost = {"epsilon": epsilon if epsilon >= report.epsilon else report.epsilon, "delta": report.delta}
+    if is_pure:
+        del cost["delta"]
+    entry["deployment"]["privacy_loss"]["privacy_parameters"] = cost
     return entry
 
 
