@@ -22,7 +22,7 @@ from hedgerow.client.node import EvaluationNode, Node, SamplingSource, check_dat
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.evaluation.program import evaluate_ensemble, schedule_of_evaluation
+from hedgerow.evaluation.program import evaluate_ensemble
 from hedgerow.methods.recalibration import Recalibration, recalibrate_ensemble
 from hedgerow.methods.registry import find_method, program_for
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask
@@ -324,13 +324,10 @@ def evaluate_federated(
     program = evaluate_ensemble(
         plan, model.ensemble, epsilon, delta, model.next_round, by, names, is_one_site=is_one_site
     )
-    n_rounds = schedule_of_evaluation(plan, epsilon, delta, by, names).n_rounds
-    aggregation = build_aggregation(plan, nodes, n_rounds, noise)
-    outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
-    report = build_report(outcome.ledger, model.report.with_evaluation(outcome.cost))
-    return FederatedEvaluation(
-        outcome.evaluation, outcome.cost, add_evaluation(model, outcome.evaluation, outcome.ledger, report)
-    )
+    aggregation = build_aggregation(plan, nodes, task.schedule.n_rounds, noise)
+    evaluation, cost, ledger = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
+    report = build_report(ledger, model.report.with_evaluation(cost))
+    return FederatedEvaluation(evaluation, cost, add_evaluation(model, evaluation, ledger, report))
 
 
 def _plan_alone(plan: Plan) -> Plan:

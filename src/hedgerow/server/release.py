@@ -328,15 +328,6 @@ class Outcome:
     findings: Found | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class EvaluationOutcome:
-    """What an evaluation found, what it cost by itself, and the model's ledger with it."""
-
-    evaluation: Evaluation
-    cost: PrivacyReport
-    ledger: Ledger
-
-
 def run_program(
     plan: Plan, program: Program, aggregation: Aggregation, noise: NoiseSource, progress: Progress | None = None
 ) -> Outcome:
@@ -366,8 +357,8 @@ def run_evaluation(
     noise: NoiseSource,
     ledger: Ledger,
     context: PrivacyContext,
-) -> EvaluationOutcome:
-    """Run an evaluation to its end.
+) -> tuple[Evaluation, PrivacyReport, Ledger]:
+    """Run an evaluation to its end: what it found, the report on it alone, and the model's ledger with it.
 
     Args:
         plan: of the model.
@@ -386,7 +377,7 @@ def run_evaluation(
     releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=ledger)
     evaluation = _carry_out(plan, program, aggregation, releaser)
     cost = check_cost(Ledger(releaser.ledger.releases[len(ledger) :]), context)
-    return EvaluationOutcome(evaluation, cost, releaser.ledger)
+    return evaluation, cost, releaser.ledger
 
 
 def _carry_out(
