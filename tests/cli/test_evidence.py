@@ -41,6 +41,7 @@ from hedgerow.privacy.events import (
 )
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.report import PrivacyContext, build_report
+from hedgerow.protocol.stream import Salvage
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "tests" / "vectors" / "opendp_deployments_schema.json").read_text(encoding="utf-8"))[
@@ -340,6 +341,13 @@ def test_a_recalibrated_model_is_said_to_have_been_updated(
         pages.append(render_evidence(model, content))
     assert all(answers[0][item] != answers[1][item] for item in ("12f", "24"))
     assert ["<dt>recalibrated</dt>" in page for page in pages] == [False, True]
+
+
+def test_a_run_that_broke_off_says_so(gather: Callable[..., tuple[Model, dict[str, Any]]]) -> None:
+    """Who signs for a model of some of its rounds reads of how many, and why."""
+    model, content = gather(read_ledger(DiscreteGaussianEvent(30.0, 3000, 4)))
+    salvaged = Salvage("too-few-sites", 3, 8)
+    assert salvaged.text() in read_text(render_evidence(replace(model, salvaged=salvaged), content))
 
 
 def test_what_is_no_part_of_hedgerow_is_named_as_code(gather: Callable[..., tuple[Model, dict[str, Any]]]) -> None:

@@ -283,6 +283,7 @@ def render_evidence(model: Model, content: Content) -> str:
             render_text(notes["published"]),
             _render_table("Files", content["published"]),
             render_facts((name.replace("_", " "), str(content["model"][name])) for name in _OF_MODEL),
+            *([] if model.salvaged is None else [render_text(model.salvaged.text(), "void")]),
         ],
         "attacks": _render_attack(content, notes),
         "performance": render_performance(content["evaluation"], model, notes),
