@@ -28,33 +28,22 @@ def opened(kind: str, folder: Path) -> None:
     OPENERS[kind](folder).close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("kind", OPENERS)
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o602])
-def test_a_file_that_others_may_use_is_refused(tmp_path: Path, kind: str, mode: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "mode", "name"),
+    [(kind, mode, FILES[kind]) for kind in OPENERS for mode in (0o640, 0o604, 0o666, 0o602)]
+    + [("state", mode, "state") for mode in (0o755, 0o770, 0o701)],
+)
+def test_a_file_or_folder_that_others_may_use_is_refused(tmp_path: Path, kind: str, mode: int, name: str) -> None:
     """Whoever may write to it may take back what the data have cost; the remedy that is printed works."""
     opened(kind, tmp_path)
-    path = tmp_path / FILES[kind]
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path = tmp_path / name
+    assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
     path.chmod(mode)
     with pytest.raises(EnvironmentFault) as refused:
         opened(kind, tmp_path)
     assert refused.value.code == "state-permissions" and str(path) in refused.value.what
     assert os.system(refused.value.remedy.split(": ")[1]) == 0
     opened(kind, tmp_path)
-
-
-@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
-def test_a_state_folder_that_others_may_enter_is_refused(tmp_path: Path, mode: int) -> None:
-    """A folder that was made by hand, for instance; the node makes its own with mode 0700."""
-    opened("state", tmp_path)
-    folder = tmp_path / "state"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    folder.chmod(mode)
-    with pytest.raises(EnvironmentFault) as refused:
-        opened("state", tmp_path)
-    assert refused.value.code == "state-permissions"
-    assert os.system(refused.value.remedy.split(": ")[1]) == 0
-    opened("state", tmp_path)
 
 
 @pytest.mark.parametrize("kind", OPENERS)

@@ -165,31 +165,24 @@ def test_a_group_that_lacks_sites_sits_out_and_is_not_opened(federate: Builder, 
             assert all(not listed & part or len(listed & part) >= 3 for part in parts_of(federation))
 
 
-def test_a_group_that_lacks_echoes_sits_out_and_its_nodes_go_on(federate: Builder) -> None:
-    """Two sites of a group fall silent after their vectors: the two others are sent nothing that they would refuse."""
+@pytest.mark.parametrize(
+    ("noise", "state", "steps"), [("distributed", RunState.COLLECTING_ECHOES, 2), ("server", RunState.SETTING_UP, 4)]
+)
+def test_a_group_whose_sites_fall_silent_sits_out_and_the_others_go_on(
+    federate: Builder, noise: str, state: RunState, steps: int
+) -> None:
+    """Two sites of four do so after their vectors, or before they acknowledge: nothing is asked of the two others that
+    they would refuse, and no secret is shared among too few.
+    """
+    source = SystemNoise(os.urandom) if noise == "distributed" else None
     federation: Federation = federate(
-        N_SITES, grouped_plan(noise="distributed", structure_seed=5), noise=SystemNoise(os.urandom)
+        N_SITES, grouped_plan(noise=noise, structure_seed=5), **({"noise": source} if source else {})
     )
-    gone = sorted(parts_of(federation)[1])[:2]
+    gone, seen = sorted(parts_of(federation)[1])[:2], []
 
     def fall_silent(event: Any) -> None:
-        if event.kind is RunEventKind.PHASE and event.code == RunState.COLLECTING_ECHOES and event.round == 1:
-            for name in gone:
-                federation.parties[name].kill()
-
-    federation.on_event = fall_silent
-    assert federation.run().ensemble.n_trees == 3
-    assert {name for name, party in federation.parties.items() if party.failures or not party.is_done} == set(gone)
-
-
-def test_what_a_set_up_leaves_of_a_group_is_asked_for_nothing(federate: Builder) -> None:
-    """Two sites of four fall silent before they acknowledge: the two others are too few to share a secret among."""
-    federation: Federation = federate(N_SITES, grouped_plan(structure_seed=5))
-    gone, steps = sorted(parts_of(federation)[1])[:2], []
-
-    def fall_silent(event: Any) -> None:
-        steps.extend([event] if event.kind is RunEventKind.PHASE and event.code == RunState.SETTING_UP else [])
-        if len(steps) == 4:
+        seen.extend([event] if event.kind is RunEventKind.PHASE and event.code == state else [])
+        if len(seen) == steps:
             for name in gone:
                 federation.parties[name].kill()
 
