@@ -19,7 +19,7 @@ NOT_OURS = {
     "OneHotEncoder", "StandardScaler", "TargetEncoder", "pandas.get_dummies", "pandas.to_datetime", "parse_dates",
     "XGBHorizontalRecipe", "flower_app_path", "send_and_receive", "_to_json_inner", "graph_parameter_finder",
     "https_proxy", "months_late", "N_v", "NUMBA_CACHE_DIR", "ColumnTransformer", "limit_concurrency", "app_NAME",
-    "local/hedgerow.toml", "out/report.txt", "onnx.ModelProto",
+    "local/hedgerow.toml", "out/report.txt", "onnx.ModelProto", "drug_1503297",
 }  # fmt: skip
 """Names of other libraries and of mathematics, and of columns and files in examples."""
 NOT_CODES = {"flower-superlink", "flower-supernode", "ssh-keygen", "wards-north"}

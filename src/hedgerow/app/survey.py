@@ -231,7 +231,7 @@ def _build_survey(
 
 
 def _ask_for_persons(options: SurveyOptions) -> tuple[SurveyOptions, Plan | None]:
-    """The same, about the persons of the schema's [omop] if it has one, and the plan that says what their rows are."""
+    """A survey's options, about the persons of the schema's [omop] if it has one, and the plan of their rows."""
     declared = options.schema or options.survival
     table = {} if declared is None else read_table(read_text(declared))
     rows = Plan.from_dict(table) if "omop" in table else None
