@@ -84,6 +84,7 @@ def coordinate(
             with serve_monitors(file, board, envelopes, keys):
                 yield hub
         except Waiting:
+            # With a result it does not matter whether the sites have said that they know of the end.
             if session.find_outcome() is None:
                 raise
         finally:

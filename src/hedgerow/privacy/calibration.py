@@ -27,7 +27,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     round_multiplier,
 )
-from hedgerow.protocol.queries import PureNoise, PureQuery, Query, SampledQuery, SiteQuery
+from hedgerow.protocol.queries import PureQuery, Query, SampledQuery, SiteQuery
 
 ROUNDING = 1e-12
 """Relative error, at most, of the few products and roots between a noise multiplier and its event."""
@@ -280,23 +280,12 @@ def _pure_noise_of(query: PureQuery, *, is_central: bool) -> QueryNoise:
     pure = query.pure
     if pure.scale == 0:
         return QueryNoise(UnnoisedEvent(), 0, 0, 0)
-    event = pure_event(pure, None if query.is_choice else query.sensitivity_squared)
-    return QueryNoise(event, 2 * pure.scale * pure.scale, pure.scale, 0)
-
-
-def pure_event(pure: PureNoise, squared: int | None, count: int = 1) -> Event:
-    """The event of `count` releases with this noise (scale >= 1).
-
-    Args:
-        pure: scale, sensitivity and sampling of a release.
-        squared: the squared L2 sensitivity of a vector, in grid units; None for a choice.
-        count: >= 1.
-    """
     epsilon = math.nextafter(pure.sensitivity / pure.scale, math.inf)
-    if squared is None:
-        return SelectionEvent(epsilon, pure.sampling_rate, count)
-    weight = math.nextafter(squared / pure.scale**2, math.inf)
-    return DiscreteLaplaceVectorEvent(epsilon, pure.sampling_rate, count, zcdp_weight=weight)
+    event: Event = SelectionEvent(epsilon, pure.sampling_rate, 1)
+    if not query.is_choice:
+        weight = math.nextafter(query.sensitivity_squared / pure.scale**2, math.inf)
+        event = DiscreteLaplaceVectorEvent(epsilon, pure.sampling_rate, 1, zcdp_weight=weight)
+    return QueryNoise(event, 2 * pure.scale * pure.scale, pure.scale, 0)
 
 
 def _build_sampled_event(query: SampledQuery, share_sigma: int, n_shares: int) -> Event:
