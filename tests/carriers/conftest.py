@@ -31,7 +31,6 @@ plan = "plan.toml"
 roster = "roster.toml"
 identity = "hub.private.json"
 out = "model.json"
-monitor = "{monitor}"
 repeat = 5
 seed = 5
 """
@@ -52,7 +51,7 @@ seed = 5
 class Federation:
     """A folder with everything that the parties have, and what the engine `local` makes of it."""
 
-    def __init__(self, folder: Path, n_sites: int, monitor: str, plan: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, n_sites: int, plan: Mapping[str, Any]) -> None:
         self.folder = folder
         self.sites = [f"site-{number}" for number in range(n_sites)]
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,8 +60,7 @@ class Federation:
         fields = {name: value for name, value in plan.items() if name not in timeouts}
         model = fields if "algorithm" in fields else {"n_trees": 4, "max_depth": 2, "batch_size": 2, **fields}
         furnish(folder, self.sites, plan_text(n_sites, model=model, federation=timeouts), 3, "watch")
-        coordinator = COORDINATOR.format(monitor=monitor)
-        (folder / "coordinator.toml").write_text(coordinator if monitor else coordinator.replace('monitor = ""\n', ""))
+        (folder / "coordinator.toml").write_text(COORDINATOR)
         (folder / "evaluation.toml").write_text(EVALUATION)
         shows = (folder / "policy.toml").read_text() + "site_figures = true\n"
         (folder / "shows.toml").write_text(shows)
@@ -121,13 +119,13 @@ Builder = Callable[..., Federation]
 
 @pytest.fixture
 def in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
-    """Build a federation: `n_sites`, `monitor`, fields of the plan's section `model` (two trees a round), timeouts.
+    """Build a federation: `n_sites`, fields of the plan's section `model` (two trees a round), timeouts.
 
     Noise that nodes draw has the coordinator's seed, as in the engine `local`.
     """
     monkeypatch.setattr("hedgerow.app.node.SystemNoise", lambda entropy: SeededNoise(int(SEED)))
 
-    def build(n_sites: int = 3, monitor: str = "", **plan: Any) -> Federation:
-        return Federation(tmp_path / "federation", n_sites, monitor, plan)
+    def build(n_sites: int = 3, **plan: Any) -> Federation:
+        return Federation(tmp_path / "federation", n_sites, plan)
 
     return build

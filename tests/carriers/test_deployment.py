@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sqlite3
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -31,7 +29,7 @@ from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.envelope import EnvelopeKind
-from tests.carriers.deployment import Deployment, Process, free_port, why_not
+from tests.carriers.deployment import Deployment, why_not
 from tests.wards import survivors_model
 
 pytestmark = [
@@ -154,18 +152,11 @@ def with_a_canary(table: Path) -> None:
     table.write_text("\n".join([f"{first},note", *(f"{line},{CANARY}" for line in others)]) + "\n")
 
 
-def monitor_of(federation: Any, port: int) -> Process:
-    """The roster's monitor, which watches until the run is over."""
-    options = ["--roster", federation.path("roster.toml"), "--identity", federation.path("watch.private.json")]
-    words = [sys.executable, "-m", "hedgerow", "monitor", *options, "--connect", f"127.0.0.1:{port}", "--json"]
-    return Process(words, dict(os.environ), federation.folder / "monitor.log", federation.folder)
-
-
-def furnished(in_files: Callable[..., Any], port: int) -> Any:
+def furnished(in_files: Callable[..., Any]) -> Any:
     """Four sites, two rounds, a table on its way, and a coordinator that is in no hurry."""
     timeouts = dict.fromkeys(("join_timeout", "round_timeout", "idle_timeout"), PATIENCE)
     model = {"algorithm": "s-gbdt", "n_trees": 1, "max_depth": 2}
-    federation = in_files(n_sites=4, monitor=f"127.0.0.1:{port}", **model, **timeouts)
+    federation = in_files(n_sites=4, **model, **timeouts)
     with open(federation.path("plan.toml"), "a", encoding="ascii") as file:
         file.write("[s_gbdt]\nextra_rounds = 1\nsubsampling_ratio = 1\ninitial_score_share = 0\n")
     with open(federation.path("site-1.toml"), "a", encoding="ascii") as file:
@@ -185,20 +176,17 @@ def test_a_deployment_makes_the_local_engines_model_and_the_superlink_learns_not
     """Four sites: one is ended for good after the set-up, one is ended after its first vector and started again.
 
     No round waits for the one that has gone, and the second round has to wait for the other. While that one's node is
-    away, its owner moves a table of more rows into its folder. Three of the nodes are resident behind sockets, and a
-    monitor watches. The model is, byte for byte, that of the sites in each round, with the new rows from the
-    round on that found them.
+    away, its owner moves a table of more rows into its folder. Three of the nodes are resident behind sockets. The
+    model is, byte for byte, that of the sites in each round, with the new rows from the round on that found them.
     """
-    federation = furnished(in_files, port := free_port())
+    federation = furnished(in_files)
     more = federation.folder / "incoming" / "more.csv"
     deployment = deploy(federation, "site-0", "site-2", "site-3")
     watcher = Watcher(deployment.database)
     run = deployment.run(federation.folder / "coordinator.toml")
-    run.wait_for("Monitors may watch", patience=PATIENCE)
-    monitor = monitor_of(federation, port)
-    monitor.wait_for('"phase": "collecting-vectors"', patience=PATIENCE)
+    # Greeting, keys, nonces, shares, acknowledgement; and a vector.
+    deployment.nodes["site-3"].wait_for("Sent successfully", 5, patience=PATIENCE)
     deployment.end_node("site-3")
-    # Greeting, keys, nonces, shares, acknowledgement, vector.
     deployment.nodes["site-1"].wait_for("Sent successfully", 6, patience=PATIENCE)
     deployment.end_node("site-1")
     for site in ("site-1", "site-3"):
@@ -207,8 +195,6 @@ def test_a_deployment_makes_the_local_engines_model_and_the_superlink_learns_not
     deployment.start_node("site-1")
     run.wait_for("Requests to a site: ", patience=PATIENCE)
     stored = watcher.close()
-    assert monitor.wait(PATIENCE) == 0, "".join(monitor.lines)
-    monitor.end()
 
     with closing(sqlite3.connect(federation.path("site-1-state/node.db"))) as database:
         ((came,),) = database.execute("select round from arrivals").fetchall()
@@ -221,5 +207,4 @@ def test_a_deployment_makes_the_local_engines_model_and_the_superlink_learns_not
     # one was greeted twice, its first vector may not have been.
     assert came in (0, 1) and survivors[0] in (federation.sites, left) and survivors[1:] == [left]
     assert federation.model() == survivors_model(plan, rows, survivors, noise, late)
-    assert monitor.count('"rounds_done": 2')
     nothing_was_learnt(federation, deployment, stored, survivors[0])

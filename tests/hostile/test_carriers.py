@@ -176,7 +176,7 @@ def test_a_hostile_carrier_changes_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: Callable[..., Carrier], seed: int
 ) -> None:
     """What it brings late, twice, to the wrong party or changed costs time, and no row is answered for twice."""
-    federation = Federation(tmp_path / "federation", 3, "", {})
+    federation = Federation(tmp_path / "federation", 3, {})
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -198,7 +198,7 @@ def test_a_hostile_carrier_changes_no_model(
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_hostile_courier_changes_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """By files, too: each is changed, cut off, swapped, doubled, kept for days or lost, and refused by its name."""
-    federation, random = Federation(tmp_path / "federation", 3, "", DAYS), Random(seed)
+    federation, random = Federation(tmp_path / "federation", 3, DAYS), Random(seed)
     now = [time.time()]
     monkeypatch.setattr(time, "time", lambda: now[0])
     boxes = {name: tmp_path / name for name in ("coordinator", *federation.sites)}

@@ -43,7 +43,7 @@ from hedgerow.transport import ENGINES
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import Monitors, StudyServer
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
-from hedgerow.transport.interface import Address, CountingHub, Hub, Repeats, times
+from hedgerow.transport.interface import Address, Hub, ListeningHub, Repeats, times
 
 if TYPE_CHECKING:
     from hedgerow.app.page import Console
@@ -80,7 +80,7 @@ class CoordinatorOptions:
 
 @contextmanager
 def publish(
-    board: RunBoard, hub: CountingHub, monitors: Monitors, page: Audience | None = None
+    board: RunBoard, hub: ListeningHub, monitors: Monitors, page: Audience | None = None
 ) -> Iterator[None]:
     """Tell all who watch how the run is, and at the end how it ended."""
 

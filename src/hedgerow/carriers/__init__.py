@@ -78,7 +78,6 @@ class CoordinatorFile:
         journal: where the run is journalled; "" for OUT.journal, and OUT.evaluation-N.journal for an evaluation.
         by_files: sites whose messages are files, where others dial `listen`; the coordinator then stays until the end.
         listen: HOST:PORT where the other sites' nodes dial by gRPC; "" where one carrier has all.
-        monitor: HOST:PORT where the roster's monitors may watch; "" for nowhere.
         repeat: seconds before a request without a reply is sent again.
         seed: draws the noise from a seed, for experiments only; -1 for the operating system's generator.
         plugins: modules of other packages to load, as a site's policy names them.
@@ -98,7 +97,6 @@ class CoordinatorFile:
     journal: str = define_field(text, "", is_path=True)
     by_files: tuple[str, ...] = define_field(distinct_texts, ())
     listen: str = define_field(text, "")
-    monitor: str = define_field(text, "")
     repeat: int = define_field(integer(1, 3600), 30)
     seed: int = define_field(integer(-1, 1 << 62), -1)
     plugins: tuple[str, ...] = define_field(distinct_texts, ())

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hedgerow.app.coordinator import ModelFile, build_model, carry_out, publish, require_masks
+from hedgerow.app.coordinator import ModelFile, build_model, carry_out, require_masks
 from hedgerow.app.evaluation import (
     conclude_evaluation,
     describe_evaluation,
@@ -34,7 +34,7 @@ from hedgerow.server.status import RunBoard
 from hedgerow.transport import ENGINES
 from hedgerow.transport.carrier import Carrier, Clock, EnvelopeHub, JointHub, Patience, Waiting
 from hedgerow.transport.connections import allow_many_connections
-from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
+from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Address, Hub
 
 _MAY_WAIT = {MessageKind.WELCOME, MessageKind.ABANDONED}
@@ -81,8 +81,7 @@ def coordinate(
             address, digest = Address.parse(file.listen, "listen"), bytes.fromhex(plan.digest) if model is None else b""
             hub = JointHub(envelopes, ENGINES["grpc"].hub(*keys, address, digest, None))
         try:
-            with serve_monitors(file, board, envelopes, keys):
-                yield hub
+            yield hub
         except Waiting:
             # With a result it does not matter whether the sites have said that they know of the end.
             if session.find_outcome() is None:
@@ -138,24 +137,3 @@ def follow_run(hub: EnvelopeHub, session: RunSession, *, is_known: bool) -> None
         return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)
 
     hub.greet, hub.needs_reply = greet, needs_reply
-
-
-@contextmanager
-def serve_monitors(
-    file: CoordinatorFile, board: RunBoard, hub: EnvelopeHub, keys: tuple[PrivateIdentity, PinnedRoster]
-) -> Iterator[None]:
-    """Let the roster's monitors watch, if the file says where."""
-    if not file.monitor:
-        yield
-        return
-    # The monitors' streams are gRPC's: only a coordinator that is watched needs the extra.
-    from hedgerow.transport.grpc_hub import Monitors, MonitorServer
-
-    monitors = Monitors(keys[1])
-    server = MonitorServer(*keys, Address.parse(file.monitor, "monitor"), monitors)
-    try:
-        note(f"Monitors may watch on port {server.port}.")
-        with publish(board, hub, monitors):
-            yield
-    finally:
-        server.close()

@@ -36,7 +36,7 @@ from hedgerow.transport.envelope import (
     sign,
 )
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, require_pinned
-from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left, Repeats, Traffic, times
+from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left, Repeats, times
 
 _log = logging.getLogger(__name__)
 _DEFERRED = encode(Deferred())
@@ -185,11 +185,8 @@ class EnvelopeHub:
         self._by_site: dict[str, _Peer] = {}
         self._events: deque[HubEvent] = deque()
         self._next_roll_call = -1.0
-        self._traffic = Traffic()
         self.refusals: dict[str, int] = defaultdict(int)
         """How many replies and nodes were refused, by code."""
-        self.releases: dict[str, str] = {}
-        """Envelopes do not say which release of Hedgerow a node is."""
         self._repeats = Repeats()
         self.n_requests: dict[str, int] = defaultdict(int)
         """How many requests each site was sent, greetings included and repetitions not."""
@@ -223,10 +220,6 @@ class EnvelopeHub:
             self._clock.sleep(min(poll, rest))
             poll = min(1.2 * poll, self._patience.longest_poll)
         return self._events.popleft() if self._events else None
-
-    def traffic(self) -> Traffic:
-        """Bytes of envelopes since the hub was made."""
-        return Traffic(self._traffic.sent, self._traffic.received)
 
     def close(self) -> None:
         """See `Hub.close`: what was sent before is delivered first, to those who take it in time."""
@@ -271,7 +264,6 @@ class EnvelopeHub:
             peer.repeat_after = min(grown, self._patience.longest_repeat)
             if number is not None:
                 peer.posted.add(number)
-                self._traffic.sent += len(peer.raw)
 
     def _write_greeting(self, peer: _Peer) -> None:
         """Begin a link with new keys."""
@@ -324,7 +316,6 @@ class EnvelopeHub:
             if fetched.data is None:
                 self._post_again(peer, fetched)
                 continue
-            self._traffic.received += len(fetched.data)
             try:
                 self._take(peer, fetched.data)
             except WireRefusal as refusal:

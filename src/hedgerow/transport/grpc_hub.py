@@ -8,8 +8,7 @@ takes its place, so that a dead connection locks no site out.
 
 `Monitors` tells how the run is, on the same port, and takes nothing in. Only the roster's monitors may watch; their
 certificates open no other method. Nothing is queued for them: each gets the newest report when it has taken the one
-before, so a slow one gets fewer reports and delays no other. `MonitorServer` is a port for monitors alone: for engines
-whose nodes do not dial the coordinator.
+before, so a slow one gets fewer reports and delays no other.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from hedgerow.protocol.stream import (
     FRAME_HEADROOM,
     MAX_ENROLMENT_BYTES,
     MAX_EVENTS,
-    MAX_REPORT_BYTES,
     MAX_REQUEST_BYTES,
     Admittance,
     Current,
@@ -486,30 +484,6 @@ class _OtherVersions(grpc.GenericRpcHandler):
     async def _answer(self, _: object, context: Any) -> None:
         self._refuse(other_version(dict(context.invocation_metadata()).get(VERSION_OF_CALLER)), context)
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, OWN_VERSION)
-
-
-class MonitorServer:
-    """Serves `monitors` over mutual TLS, as `GrpcHub` does beside the nodes.
-
-    Raises EnvironmentFault `address-in-use`, `too-few-files`, and `identity-not-pinned` when the roster pins another
-    coordinator.
-    """
-
-    def __init__(self, identity: PrivateIdentity, roster: PinnedRoster, address: Address, monitors: Monitors) -> None:
-        require_pinned(identity, roster)
-        self._identity, self._roster, self._monitors = identity, roster, monitors
-        self.port = background.run(self._start(address))
-        """The port it listens on."""
-
-    def close(self) -> None:
-        """Stop serving and free the port."""
-        background.run(self._server.stop(_CLOSING_SECONDS))
-
-    async def _start(self, address: Address) -> int:
-        n_guests = len(self._roster.monitors) * MONITOR_CONNECTIONS
-        door = Door(places(address.host, n_guests, n_guests), DEFAULTS.idle_seconds)
-        self._server = TlsServer(self._identity, self._roster.monitors, door, DEFAULTS, MAX_REPORT_BYTES)
-        return await self._server.start(address, [self._monitors.handler(door)], "Monitors cannot be served")
 
 
 # Before and between the runs of a study -------------------------------------------------------------------------------

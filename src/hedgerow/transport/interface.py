@@ -103,8 +103,11 @@ class Traffic:
     received: int = 0
 
 
-class CountingHub(Hub, Protocol):
-    """A hub that also says what it has carried."""
+class ListeningHub(Hub, Protocol):
+    """A hub that nodes dial, which also says what it has carried."""
+
+    port: int
+    """The port it listens on."""
 
     @property
     def refusals(self) -> Mapping[str, int]:
@@ -115,14 +118,7 @@ class CountingHub(Hub, Protocol):
         """Which release of Hedgerow each site's node has said that it is; without those that did not say."""
 
     def traffic(self) -> Traffic:
-        """Of what was joined, since the hub was made: messages as gRPC carries them, or envelopes."""
-
-
-class ListeningHub(CountingHub, Protocol):
-    """A hub that nodes dial."""
-
-    port: int
-    """The port it listens on."""
+        """Of what was joined, since the hub was made: messages as gRPC carries them."""
 
 
 @dataclass(frozen=True, slots=True)
