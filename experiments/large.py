@@ -1,9 +1,10 @@
 """A table that outgrows the memory: codes in mapped files, beside XGBoost's external memory, rows made on the fly.
 
 Ten numbers uniform on [0, 1) and a class, made block by block, so that no table lies on the disk. Each line is a
-process of its own: seconds of processor time until the codes are there and for training, rows a second of both, and the
-largest memory beyond the page cache (RssAnon: what the system cannot drop), less what the same process holds for few
-rows. Last is the model's digest: of as many rows it is one, wherever the codes are.
+process of its own (where rows are in actors, the node's): seconds of processor time until the codes are there and for
+training, rows a second of both, and the largest memory beyond the page cache (RssAnon: what the system cannot drop),
+less what the same process holds for few rows. Last is the model's digest: of as many rows it is one, wherever the codes
+are.
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from experiments.harness import arguments
+from hedgerow.app.actors import start_actors
+from hedgerow.client.shards import ShardedNode, Shards
 from hedgerow.data.mapped import ExternalMemory
-from hedgerow.data.site_data import read_bounded
+from hedgerow.data.site_data import SiteData, read_bounded, read_part
 from hedgerow.data.sources import add_source
-from hedgerow.data.units import RowsLeftOut
-from hedgerow.local.training import train
+from hedgerow.data.units import Part, RowsLeftOut
+from hedgerow.local.training import build_aggregation, train
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.server.release import run_program
 
 N_FEATURES = 10
 BLOCK = 1 << 18
 FEW = 100_000
+N_PARTS = 7
 NAMES = [f"x{i}" for i in range(N_FEATURES)]
 
 
@@ -119,6 +126,23 @@ def _hedgerow(n_rows: int, n_trees: int, interaction: str, folder: Path | None) 
     return read - start, time.process_time() - read, hashlib.sha256(model.to_bytes()).hexdigest()
 
 
+def _read_part(offered: Any, part: Part) -> SiteData:
+    """A part of the made table, in a worker, which knows such tables once it has imported this module."""
+    return read_part(f"made://{offered.privacy.n_records}", offered, part)
+
+
+def _shards(n_rows: int, n_trees: int, interaction: str) -> tuple[float, float, str]:
+    """The same of a node whose rows are in `N_PARTS` actors of Ray; seconds of the node alone."""
+    plan, noise, start = _plan(n_rows, n_trees, interaction), SeededNoise(1), time.process_time()
+    task, shards = TrainingTask(plan), Shards(start_actors(), N_PARTS, _read_part, plan)
+    read = time.process_time()
+    nodes = [ShardedNode("site", shards, task, noise)]
+    aggregation = build_aggregation(plan, nodes, task.schedule.n_rounds, noise)
+    found = run_program(plan, task.program(), aggregation, noise)
+    model = Model(found.plan, found.ensemble, found.ledger, found.report)
+    return read - start, time.process_time() - read, hashlib.sha256(model.to_bytes()).hexdigest()
+
+
 def _xgboost(n_rows: int, n_trees: int, folder: Path) -> tuple[float, float, str]:
     """The same of XGBoost with its pages on the disk."""
     import xgboost
@@ -173,6 +197,8 @@ def main(argv: list[str]) -> int:
         before, memory.most = memory.most, 0
         if options.only == "xgboost":
             seconds, training, digest = _xgboost(options.rows, options.trees, folder)
+        elif options.only == "shards":
+            seconds, training, digest = _shards(options.rows, options.trees, options.interaction)
         else:
             own = folder if options.only == "mapped" else None
             seconds, training, digest = _hedgerow(options.rows, options.trees, options.interaction, own)
@@ -187,6 +213,7 @@ def main(argv: list[str]) -> int:
         ("Hedgerow, mapped codes", "mapped", options.rows),
         ("Hedgerow, in memory", "memory", options.equal),
         ("Hedgerow, mapped codes", "mapped", options.equal),
+        (f"the node of {N_PARTS} actors of Ray", "shards", options.equal),
         ("XGBoost, external memory", "xgboost", options.xgboost),
     ):
         alone = _alone(kind, n_rows, options)
