@@ -290,22 +290,18 @@ def list_absent_parts(plan: Any) -> list[Absent]:
 
 def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
     """What a plan asks for that is no part of Hedgerow: what it is, its name, its module and its version."""
-    method = plan.model.algorithm
-    own = plan.own if isinstance(plan.own, AbsentMethod) else _RULES.get(method)
-    found = [("type of label", plan.label.type, plan.label.kind), ("method", method, own)]
-    if plan.loss is not None:
-        found.insert(1, ("loss", plan.loss.name, plan.loss))
-    named = [
-        (what, name, part, part.module if isinstance(part, Absent | PlanRules) else type(part).__module__)
-        for what, name, part in found
-        if part is not None
-    ]
-    # What is not installed is foreign, whatever a file calls its module.
-    return [
-        {"what": what, "name": name, "module": module, "version": getattr(part, "version", "")}
-        for what, name, part, module in named
-        if module.partition(".")[0] != "hedgerow" or isinstance(part, Absent)
-    ]
+    own = plan.own if isinstance(plan.own, AbsentMethod) else _RULES.get(plan.model.algorithm)
+    found = []
+    for what, name, part in (
+        ("type of label", plan.label.type, plan.label.kind),
+        ("loss", getattr(plan.loss, "name", ""), plan.loss),
+        ("method", plan.model.algorithm, own),
+    ):
+        module = part.module if isinstance(part, Absent | PlanRules) else type(part).__module__
+        # What is not installed is foreign, whatever a file calls its module.
+        if part is not None and (isinstance(part, Absent) or module.partition(".")[0] != "hedgerow"):
+            found.append({"what": what, "name": name, "module": module, "version": getattr(part, "version", "")})
+    return found
 
 
 _LABELS: Registry[LabelKind] = Registry("type of label")
