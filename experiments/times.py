@@ -248,6 +248,32 @@ def main_many_sites(argv: list[str]) -> int:
     return 0
 
 
+# By the number of columns ---------------------------------------------------------------------------------------------
+
+
+def main_wide(argv: list[str]) -> int:
+    """How fits and surveys grow with the columns: 20,000 made-up rows that are fitted, and 2,000 that are surveyed.
+
+    Seconds of processor time on one thread: of the fit alone, and of a whole process of `hedgerow survey` on a CSV
+    file, imports in it.
+    """
+    options_of(argv, main_wide, data="unused: the rows are made here")
+    random = np.random.default_rng(0)
+    print(f"{'columns':>7}  {'fit, s':>7}  {'survey, s':>9}   load {os.getloadavg()[1]:.1f}")
+    with tempfile.TemporaryDirectory() as name:
+        for n_columns in (100, 1_500, 5_000):
+            X = random.normal(size=(20_000, n_columns)).astype(np.float32)
+            y, path = (X[:, 0] > 0).astype(int), Path(name, f"{n_columns}.csv")
+            model = DPGBDTClassifier(epsilon=1.0, bounds=(-6, 6), classes=[0, 1], n_records=len(y))
+            model.fit(X[:, :50], y)  # compiles
+            fitted, _ = least_seconds(partial(model.fit, X, y), 1)
+            arrow_csv.write_csv(pa.table({f"x{i}": X[:2_000, i] for i in range(n_columns)}), path)
+            survey = [sys.executable, "-m", "hedgerow", "survey", str(path), "--epsilon", str(n_columns), "--json"]
+            surveyed, _ = _run(survey, path.parent)
+            print(f"{n_columns:>7,}  {fitted:>7.2f}  {surveyed:>9.2f}", flush=True)
+    return 0
+
+
 # By the source of a table ---------------------------------------------------------------------------------------------
 
 REGIONS = ("north", "south", "east", "west")

@@ -257,6 +257,8 @@ class Federation:
     def note(self, event: Arrived) -> None:
         """Check, in every test: a slot masks one vector only, and a purpose is answered for one manifest only."""
         self.received.append((event.site, event.message))
+        assert self.session is not None
+        assert self.session._is_any_awaited() == bool(self.session.list_awaited())
         if not self.checks_messages:
             return
         try:

@@ -577,10 +577,12 @@ def _parse_days(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
     is_shaped = _to_flags(pc.fill_null(pc.match_substring_regex(distinct, ISO_DATE), False))
     # Arrow has a year 0, which `parse_day` has not: what reads one of these must not follow from what stands beside it.
     is_shaped &= ~_to_flags(pc.fill_null(pc.starts_with(distinct, "0000-"), False))
+    found = np.full(len(distinct), np.nan)
+    if not is_shaped.any():
+        return found, is_shaped
     # Digits beyond the microsecond are left away, as `parse_day` does.
     short = pc.replace_substring_regex(distinct, pattern=r"([.][0-9]{6})[0-9]+", replacement=r"\1")
     has_zone = _to_flags(pc.fill_null(pc.match_substring_regex(distinct, r"(Z|[+-][0-9]{2}:[0-9]{2})$"), False))
-    found = np.full(len(distinct), np.nan)
     for is_own, zone in ((is_shaped & ~has_zone, None), (is_shaped & has_zone, "UTC")):
         at = np.flatnonzero(is_own)
         try:
