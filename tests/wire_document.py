@@ -37,7 +37,7 @@ from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.messages import HASHES, KEYS, EpochParameters, Roster, Site
 from hedgerow.secagg.messages import Kind as SecaggKind
-from hedgerow.secagg.participant import OpenSlot, ParticipantEpoch, ParticipantState, ParticipantStep
+from hedgerow.secagg.participant import OpenSlot, ParticipantEpoch, ParticipantStep
 from hedgerow.secagg.transitions import State
 from hedgerow.secagg.view import EpochRecord, StoredView
 from hedgerow.transport.envelope import Bundle, Envelope, EnvelopeKind
@@ -148,7 +148,6 @@ ROOMS = (
             ParticipantEpoch,
             ParticipantStep,
             OpenSlot,
-            ParticipantState,
             StoredView,
             AggregatorState,
         ),

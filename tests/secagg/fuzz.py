@@ -26,7 +26,7 @@ from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import EpochParameters, Kind, Roster
 from hedgerow.secagg.participant import ExpectedRound, Participant
 from hedgerow.secagg.transitions import OwnMistake, Refusal, SumAbandoned
-from tests.secagg.lab import Lab, SetUp, seeded_entropy, set_up
+from tests.secagg.lab import Lab, SetUp, restore_node, seeded_entropy, set_up, store_node
 
 SIGNER = Identity(bytes(range(32)))
 
@@ -113,7 +113,7 @@ def setup_targets() -> list[Target]:
         Target("nonce delivery at a node", drawn, lambda data: revealed.nodes[0].share(first, data, entropy)),
         Target("delivery at a node", delivery, lambda data: shared.nodes[0].acknowledge(first, data)),
         Target("ready list at a node", ready_list, lambda data: held.nodes[0].finish(first, data)),
-        Target("enrolment state", held.nodes[0].to_bytes(), lambda data: Enrolment.restore(data, 4)),
+        Target("enrolment state", held.nodes[0].to_bytes(), Enrolment.latest),
         _received("advertisement", begun.server, begun.messages[0]),
         _received("nonce", revealed.server, revealed.messages[0]),
         _received("shares", shared.server, shared.messages[0]),
@@ -166,7 +166,7 @@ def round_targets() -> list[Target]:
         Target("spec at a node", opened.signed_spec, specified),
         Target("request at a node", requests[0], lambda data: masked.unmask(context, data)),
         Target("certificate at a node", certificate, echoed.confirm),
-        Target("stored participant", masked.to_bytes(), lambda d: Participant.restore(d, masked.sequence)),
+        Target("stored participant", store_node(masked), lambda d: restore_node(d, masked.sequence)),
         Target("participant epoch state", masked.epoch_bytes(), lambda data: _restored(masked, epoch=data)),
         Target("participant step state", masked.step_bytes(), lambda data: _restored(masked, step=data)),
         Target("aggregator state", certified.to_bytes(), lambda data: Aggregator.restore(lab.view, data)),

@@ -8,11 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.codec import Bytes, CodecFault, Encoded, Many, Text
 from hedgerow.crypto import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
@@ -35,9 +36,33 @@ from hedgerow.secagg.messages import (
 )
 from hedgerow.secagg.participant import ExpectedRound, NodeContext, Participant
 from hedgerow.secagg.session import EpochSession
-from hedgerow.secagg.transitions import Code, OwnMistake, Refusal, Step, SumAbandoned
+from hedgerow.secagg.transitions import Code, OwnMistake, Refusal, Step, SumAbandoned, refuse
 
 Vectors = dict[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNode(Encoded):
+    """What a node's store has of an epoch, in one piece."""
+
+    KIND = 53
+    epoch: Bytes
+    step: Bytes
+    purposes: Annotated[tuple[str, ...], Many(Text())]
+
+
+def store_node(node: Participant) -> bytes:
+    """A node's state as its disk has it."""
+    return StoredNode(node.epoch_bytes(), node.step_bytes(), tuple(sorted(node.purposes))).to_bytes()
+
+
+def restore_node(data: bytes, sequence: int) -> Participant:
+    """The node of `store_node`; raises as `Participant.restore_parts`."""
+    try:
+        stored = StoredNode.from_bytes(data)
+    except CodecFault as error:
+        raise refuse(Code.CORRUPT_STATE) from error
+    return Participant.restore_parts(stored.epoch, stored.step, stored.purposes, sequence)
 
 
 def seeded_entropy(seed: int) -> Callable[[int], bytes]:

@@ -7,7 +7,7 @@ one name, runs one check and puts the name back. A mutation whose check stays gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from hedgerow.secagg.masks import MaskingKeys, derive_pair_secrets
 from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer, Header, MaskedVector, NonceDelivery, VectorSpec
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, Refusal, State, refuse
-from tests.secagg.lab import Lab, require, require_refusal, seeded_entropy, set_up
+from tests.secagg.lab import Lab, require, require_refusal, restore_node, seeded_entropy, set_up, store_node
 
 CHECKS: dict[str, Callable[[], None]] = {}
 
@@ -248,11 +248,11 @@ def equal_shares_seal_differently() -> None:
 def a_restored_backup_is_refused() -> None:
     """A state older than the last record is refused, so that its slot key is not used a second time."""
     lab = Lab(n_nodes=3)
-    backup = lab.node(0).to_bytes()
+    backup = store_node(lab.node(0))
     lab.masked(0, lab.open())
     sequence = lab.node(0).sequence
-    require_refusal(lambda: Participant.restore(backup, sequence), Code.ROLLED_BACK)
-    Participant.restore(lab.node(0).to_bytes(), sequence)
+    require_refusal(lambda: restore_node(backup, sequence), Code.ROLLED_BACK)
+    restore_node(store_node(lab.node(0)), sequence)
 
 
 # Weakenings -----------------------------------------------------------------------------------------------------------
@@ -387,17 +387,17 @@ def _fixed_nonce() -> Any:
 
 
 def _resumes_backups() -> Any:
-    plain = Participant.restore
+    plain = Participant.restore_parts
 
-    def lenient(data: bytes, sequence: int) -> Participant:
+    def lenient(epoch: bytes, step: bytes, purposes: Collection[str], sequence: int) -> Participant:
         for guess in range(sequence, 0, -1):
             try:
-                return plain(data, guess)
+                return plain(epoch, step, purposes, guess)
             except Exception as error:
                 last = error
         raise last
 
-    return mock.patch.object(Participant, "restore", lenient)
+    return mock.patch.object(Participant, "restore_parts", lenient)
 
 
 MUTATIONS: tuple[Mutation, ...] = (

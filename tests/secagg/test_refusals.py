@@ -24,7 +24,6 @@ from hedgerow.secagg.messages import (
     header_hash,
     manifest_hash,
 )
-from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import (
     ANYWHERE,
     TRANSITIONS,
@@ -35,7 +34,7 @@ from hedgerow.secagg.transitions import (
     refuse,
 )
 from tests.secagg import setup_scenarios
-from tests.secagg.lab import Lab, complaint_of, echoed, vector, with_manifest, with_spec
+from tests.secagg.lab import Lab, complaint_of, echoed, restore_node, store_node, vector, with_manifest, with_spec
 
 
 def other_epoch() -> None:
@@ -178,12 +177,12 @@ def sum_out_of_range() -> None:
 
 
 def corrupt_state() -> None:
-    Participant.restore(b"not a state", 1)
+    restore_node(b"not a state", 1)
 
 
 def rolled_back() -> None:
     lab = Lab()
-    Participant.restore(lab.node(0).to_bytes(), lab.node(0).sequence + 1)
+    restore_node(store_node(lab.node(0)), lab.node(0).sequence + 1)
 
 
 def purpose_answered() -> None:

@@ -15,9 +15,9 @@ from hedgerow.crypto import Identity, SecretKey
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.keys import SlotChain
 from hedgerow.secagg.masks import MaskingKeys
-from hedgerow.secagg.participant import ExpectedRound, Participant
+from hedgerow.secagg.participant import ExpectedRound
 from hedgerow.secagg.transitions import Code, OwnMistake, Refusal, SumAbandoned, refuse
-from tests.secagg.lab import Lab, seeded_entropy
+from tests.secagg.lab import Lab, restore_node, seeded_entropy, store_node
 
 ROOM = Path(hedgerow.secagg.__file__).parent
 
@@ -73,8 +73,8 @@ def test_no_exception_shows_bytes(caplog):
     attempts = [
         lambda: lab.answered(0, lab.request(aggregator, 0, (1, 2, 3, 4))),
         lambda: lab.answered(0, lab.request(aggregator, 0, (0, 1))),
-        lambda: Participant.restore(lab.node(0).to_bytes(), 99),
-        lambda: Participant.restore(lab.node(0).to_bytes()[:-5], 1),
+        lambda: restore_node(store_node(lab.node(0)), 99),
+        lambda: restore_node(store_node(lab.node(0))[:-5], 1),
         lambda: lab.masked(0, aggregator.open(lab.view, lab.session.coordinator, aggregator.spec)),
     ]
     for attempt in attempts:

@@ -19,10 +19,9 @@ from hedgerow.secagg.messages import (
     build_signed_list,
     hash_slot_keys,
 )
-from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, Refusal
 from hedgerow.secagg.view import EpochView, agree
-from tests.secagg.lab import SetUp, require_refusal, seeded_entropy, set_up, sparse_lab
+from tests.secagg.lab import SetUp, require_refusal, restore_node, seeded_entropy, set_up, sparse_lab, store_node
 
 SPARSE = Wishes(9, max_drops=4, is_sparse=True, has_echo=True)
 Runs = tuple[bytes, ...]
@@ -217,13 +216,13 @@ def test_stored_slot_keys_are_checked_again() -> None:
     node = lab.node(0)
     peer, other, *_ = node.view.slot_keys
     lying = replace(node.view, slot_keys={**node.view.slot_keys, peer: node.view.slot_keys[other]})
-    stored = replace(node, view=lying).to_bytes()
-    require_refusal(lambda: Participant.restore(stored, node.sequence), Code.CORRUPT_STATE)
+    stored = store_node(replace(node, view=lying))
+    require_refusal(lambda: restore_node(stored, node.sequence), Code.CORRUPT_STATE)
 
 
 def test_a_node_in_a_set_up_keeps_its_neighbours_keys_over_a_restart() -> None:
     """The keys came with the nonces, and are needed when the epoch is ready."""
     made, neighbours, _ = sparse_set_up()
     state = made.nodes[0]
-    restored = Enrolment.restore(state.to_bytes(), state.sequence)
+    restored = Enrolment.latest(state.to_bytes())
     assert tuple(restored.slot_keys) == neighbours and restored.slot_keys == state.slot_keys

@@ -246,21 +246,6 @@ class Enrolment(StoredState):
         return Step(participant, None, (StepRecord("ready", self.sequence + 1, digest=view.digest),))
 
     @classmethod
-    def restore(cls, data: bytes, sequence: int) -> Enrolment:
-        """The state written last.
-
-        Args:
-            sequence: that of the last record written, kept apart from `data`.
-
-        Raises:
-            OwnMistake: CORRUPT_STATE or ROLLED_BACK when `data` is of another sequence.
-        """
-        found = cls.latest(data)
-        if found.sequence != sequence:
-            raise refuse(Code.ROLLED_BACK, f"It is step {found.sequence}, the journal says {sequence}.")
-        return found
-
-    @classmethod
     def latest(cls, data: bytes) -> Enrolment:
         """The state of a store that keeps one only and replaces it with every step; raises OwnMistake."""
         return read_state(cls, data)

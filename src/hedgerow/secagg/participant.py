@@ -23,16 +23,12 @@ from hedgerow.codec import (
     BlobByNode,
     Blobs,
     Bytes,
-    CodecFault,
-    Encoded,
     Hash,
     Line,
-    Many,
     Maybe,
     Member,
     Nested,
     Nodes,
-    Text,
     digest,
 )
 from hedgerow.codec import Record as Fields
@@ -243,16 +239,6 @@ class ParticipantStep(StoredState):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ParticipantState(Encoded):
-    """Both in one piece, with the purposes answered; `epoch` and `step` are as they are stored."""
-
-    KIND = Kind.PARTICIPANT_STATE
-    epoch: Bytes
-    step: Bytes
-    purposes: Annotated[tuple[str, ...], Many(Text())]
-
-
-@dataclass(frozen=True, slots=True, repr=False)
 class Participant:
     """A node in a ready epoch; immutable.
 
@@ -382,19 +368,6 @@ class Participant:
         following = replace(self, state=state, sequence=self.sequence + 1)
         record = StepRecord("manifest-confirmed", following.sequence, self.open.context.slot, self.open.purpose)
         return Step(following, self.open.answer, (record,))
-
-    def to_bytes(self) -> bytes:
-        """The state in one piece, secrets included; a store that writes for every message keeps the parts."""
-        return ParticipantState(self.epoch_bytes(), self.step_bytes(), tuple(sorted(self.purposes))).to_bytes()
-
-    @classmethod
-    def restore(cls, data: bytes, sequence: int) -> Participant:
-        """The state of `to_bytes`; see `restore_parts`."""
-        try:
-            stored = ParticipantState.from_bytes(data)
-        except CodecFault as error:
-            raise refuse(Code.CORRUPT_STATE) from error
-        return cls.restore_parts(stored.epoch, stored.step, stored.purposes, sequence)
 
     def epoch_bytes(self) -> bytes:
         """What stays the same until the epoch ends, secrets included, to be stored once.
