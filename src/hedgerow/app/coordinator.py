@@ -146,7 +146,7 @@ class RunLines:
         missing = sorted(awaited) or (self._list_missing() if self._is_waiting else [])
         pause = SECONDS_BETWEEN_LINES if awaited and missing != self._last_awaited else _SECONDS_BETWEEN_WAITS
         is_early = bool(awaited) and now - self._phase_began < _SECONDS_UNTIL_LATE
-        text = "" if is_early else self._word_missing(missing)
+        text = "" if is_early else self._describe_missing(missing)
         self._shows(text)
         if self._quiet or not text or now - self._last_wait_line < pause:
             return
@@ -169,7 +169,12 @@ class RunLines:
             said, mood = EVENT_WORDS.get(event.kind, (event.kind.value, ""))
             why = f" ({event.code})" if event.code else ""
             level = "WARNING" if mood == "bad" or event.kind is RunEventKind.SILENT else "INFO"
-            self._say_again(event.site, f"{event.site} {said}{why}", self._say_next(event), level)
+            missing, more = self._list_missing(), ""
+            # Who is still missing; nothing where all are there, or the run goes on without them.
+            if event.kind is RunEventKind.READY and self._is_waiting and missing:
+                self._last_wait_line = time.monotonic()
+                more = f"; {self._describe_missing(missing)}"
+            self._say_again(event.site, f"{event.site} {said}{why}", more, level)
         elif event.kind is RunEventKind.ABANDONED:
             if count := self._repeats.note("", event.code):
                 tell(f"round {event.round + 1}: begun again ({event.code}){times(count)}", level="WARNING")
@@ -184,7 +189,7 @@ class RunLines:
         if event.kind is RunEventKind.PHASE:
             self._phase_began = time.monotonic()
             self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
-            self._shows(self._word_missing(self._list_missing()) if self._is_waiting else "")
+            self._shows(self._describe_missing(self._list_missing()) if self._is_waiting else "")
             self._is_over = event.code in {RunState.FINISHING.value, RunState.OVER.value}
         elif event.kind is RunEventKind.JOINED:
             self._connected.add(event.site)
@@ -197,22 +202,14 @@ class RunLines:
         elif event.kind in {RunEventKind.REFUSED, RunEventKind.LEFT_OUT}:
             self._given_up.add(event.site)
 
-    def _say_next(self, event: RunEvent) -> str:
-        """Who is still missing when a site is ready; nothing where all are there, or the run goes on without them."""
-        missing = self._list_missing()
-        if event.kind is not RunEventKind.READY or not self._is_waiting or not missing:
-            return ""
-        self._last_wait_line = time.monotonic()
-        return f"; waiting for {join_names(missing)}{self._word_patience()}"
-
     def _list_missing(self) -> list[str]:
         there = self._ready | self._given_up
         return [site for site in self._sites if site not in there]
 
-    def _word_missing(self, missing: Sequence[str]) -> str:
-        return f"waiting for {join_names(missing)}{self._word_patience()}" if missing else ""
+    def _describe_missing(self, missing: Sequence[str]) -> str:
+        return f"waiting for {join_names(missing)}{self._describe_patience()}" if missing else ""
 
-    def _word_patience(self) -> str:
+    def _describe_patience(self) -> str:
         """How many sites the run needs besides, and how long it waits, as far as that is known."""
         said = []
         if self.least:

@@ -359,12 +359,12 @@ def _list_rules(text: str) -> list[tuple[str, str]]:
     content = vars(parse_policy(text)) | {"data": read_toml(text).get("data", {})}
     del content["version"]
     names = sorted(content, key=lambda name: name in ("delta", "max_epsilon"))
-    return [line for name in names for line in _word_rule(name, content[name])]
+    return [line for name in names for line in _describe_rule(name, content[name])]
 
 
-def _word_rule(name: str, value: object) -> list[tuple[str, str]]:
+def _describe_rule(name: str, value: object) -> list[tuple[str, str]]:
     if isinstance(value, dict):
-        return [line for inner, each in value.items() for line in _word_rule(f"{name}.{inner}", each)]
+        return [line for inner, each in value.items() for line in _describe_rule(f"{name}.{inner}", each)]
     every = value if isinstance(value, list | tuple) else [value]
     said = [escape_for_terminal(str(each)) for each in every if each != ""]
     # Every one of them: what is left out here is allowed all the same.

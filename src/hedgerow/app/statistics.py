@@ -279,7 +279,7 @@ def count_text(count: Noisy) -> str:
     return f"{count.value:,.0f} ± {BAND * count.deviation:,.0f}" if count.is_shown else NOT_SHOWN
 
 
-def _word_unknown(found: TableStatistics | SurvivalCurves) -> str:
+def _describe_unknown(found: TableStatistics | SurvivalCurves) -> str:
     unknown = [column.name for column in getattr(found, "columns", ()) if column.kind == "unknown"]
     return f"Too little stands out of the noise in, and a drafted plan lacks: {join_names(unknown)}." if unknown else ""
 
@@ -293,11 +293,11 @@ def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, 
     Args:
         names: of the sites.
     """
-    print_facts([("sites", _word_sites(names)), ("records", f"about {count_text(found.n_records)}")])
+    print_facts([("sites", _describe_sites(names)), ("records", f"about {count_text(found.n_records)}")])
     console.print()
     for sheet in build_sheets(found):
         print_sheet(console, sheet)
-    if said := _word_unknown(found):
+    if said := _describe_unknown(found):
         console.print(Text(f"{said}\n"))
     console.print(Text(f"{explain_sheets(found)}\n", style="dim"))
 
@@ -320,7 +320,7 @@ def print_sheet(console: Console, sheet: Sheet, *, widest: int = 18) -> None:
     console.print(table)
 
 
-def _word_sites(names: Sequence[str]) -> str:
+def _describe_sites(names: Sequence[str]) -> str:
     return f"{len(names)} {'sites' if len(names) > 1 else 'site'}: {join_names(names)}"
 
 
@@ -340,11 +340,11 @@ def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
         *(render_text(f"Void: {reason}.", "void") for reason in report.voided_by),
         draw_curves(found) if isinstance(found, SurvivalCurves) else "",
         *(render_section(sheet.title, [render_sheet(sheet)]) for sheet in sheets),
-        render_text(" ".join(filter(None, (_word_unknown(found), explain_sheets(found)))), "muted"),
+        render_text(" ".join(filter(None, (_describe_unknown(found), explain_sheets(found)))), "muted"),
         render_section("What it cost", [render_printed(report.text(subject))]),
     ]
     title = "Survival curves" if is_curves else "Statistics before training"
-    return render_document(title, f"Noisy sums over {_word_sites(sites)}", body)
+    return render_document(title, f"Noisy sums over {_describe_sites(sites)}", body)
 
 
 def render_sheet(sheet: Sheet) -> str:

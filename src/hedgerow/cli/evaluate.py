@@ -16,7 +16,6 @@ from hedgerow.errors import UsageError
 
 if TYPE_CHECKING:
     from hedgerow.local.training import FederatedEvaluation
-    from hedgerow.models.model import Model
     from hedgerow.privacy.noise import NoiseSource
 
 
@@ -115,7 +114,9 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     _check_federated(arguments)
     model = Model.load(arguments.model)
     out = check_can_write(arguments.out or arguments.model)
-    picture = _draw_picture(arguments.plot, model)
+    if arguments.plot is not None and model.plan.label.kind.predicts != "probabilities":
+        raise UsageError("usage-beside", option="--plot", other="a model without classes")
+    picture = None if arguments.plot is None else picture_file(arguments.plot)
     if arguments.roster is None:
         require_room(out, model)
         named = parse_sites(arguments.sites) if arguments.federated else {"site": arguments.data}
@@ -192,11 +193,3 @@ def _check_federated(arguments: argparse.Namespace) -> None:
         raise UsageError("usage-missing", missing=missing)
     if arguments.data is not None:
         raise UsageError("usage-beside", option=arguments.data, other="--federated")
-
-
-def _draw_picture(path: str | None, model: Model) -> Path | None:
-    if path is None:
-        return None
-    if model.plan.label.kind.predicts != "probabilities":
-        raise UsageError("usage-beside", option="--plot", other="a model without classes")
-    return picture_file(path)

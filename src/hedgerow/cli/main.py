@@ -57,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report_interrupt()
     except BrokenPipeError:
         # Python flushes stdout again when it ends; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _find_stdout())
+        descriptor = 1
+        with suppress(OSError, ValueError):
+            descriptor = sys.stdout.fileno()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
         return BROKEN_PIPE
     except Exception as error:
         if _is_interruption(error):
@@ -163,13 +166,6 @@ def _tell_of_slow_imports(*, quiet: bool) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _find_stdout() -> int:
-    try:
-        return sys.stdout.fileno()
-    except (OSError, ValueError):
-        return 1
 
 
 def _explain(error: Exception) -> HedgerowError | None:

@@ -353,7 +353,7 @@ class _Scene:
         """A command that ends; returns what it printed. Raises EnvironmentFault "demo-command" where it fails."""
         if shows:
             note(f"$ hedgerow {shlex.join(words)}")
-        done = subprocess.run(self._type_command(words), cwd=self._folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(self._build_command(words), cwd=self._folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise EnvironmentFault("demo-command", command=shlex.join(words), said=done.stderr[-2000:])
         return done.stdout
@@ -363,7 +363,7 @@ class _Scene:
         note(f"$ hedgerow {shlex.join(words)} &")
         log = self._stack.enter_context((self._folder / f"{name}.log").open("wb"))
         process = subprocess.Popen(
-            self._type_command(words), cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            self._build_command(words), cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
         self._staying[name] = process
         self._stack.callback(self._end, process)
@@ -375,7 +375,7 @@ class _Scene:
         process.wait()
 
     @staticmethod
-    def _type_command(words: tuple[str, ...]) -> list[str]:
+    def _build_command(words: tuple[str, ...]) -> list[str]:
         return [sys.executable, "-m", "hedgerow", *words]
 
     def wait_for(self, name: str, pattern: str) -> str:

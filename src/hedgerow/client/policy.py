@@ -217,6 +217,10 @@ class Policy:
             raise PolicyRefusal("policy", code="policy-query-kind", asked=f"queries of the kind {kind}")
 
 
+_GONE = {"rows_that_do_not_fit", "max_unlisted", "max_clamped", "refuse_loss"}
+"""Lines of policies of 0.1.0, by which rows decided whether their site took part."""
+
+
 def parse_policy(toml_text: str) -> Policy:
     """Read a policy from the text of its file.
 
@@ -227,6 +231,10 @@ def parse_policy(toml_text: str) -> Policy:
         table = read_toml(toml_text)
         if "version" not in table:
             raise PlanError("plan-missing-field", path="policy", name="version", value=f" = {POLICY_VERSION}", also="")
+        if gone := sorted(_GONE & table.keys()):
+            what = f"policy.{gone[0]} is no line of a policy any more."
+            cause = "Whether this site takes part, which all others see, would follow from its rows."
+            raise UsageError("policy-file", code="policy-file", what=what, cause=cause, remedy=f"Delete {gone[0]}.")
         return read_section(Policy, table, "policy")
     except PlanError as error:
         what, cause, remedy = error.what, error.cause, error.remedy

@@ -386,7 +386,7 @@ def rows_within_bound(
     )
     if not report.n_dropped:
         return np.arange(n_rows, dtype=np.intp), report
-    tickets = _draw_tickets(unit, _rank_within_group(np.argsort(codes, kind="stable"), codes, counts), key)
+    tickets = _hash_tickets(unit, _rank_within_group(np.argsort(codes, kind="stable"), codes, counts), key)
     by_ticket = np.lexsort((tickets, codes))
     rank = _rank_within_group(by_ticket, codes, counts)
     return np.flatnonzero(rank < max_rows_per_unit), report
@@ -436,7 +436,7 @@ def _rank_within_group(
     return rank
 
 
-def _draw_tickets(unit: NDArray[np.str_], occurrence: NDArray[np.int64], key: bytes) -> Words:
+def _hash_tickets(unit: NDArray[np.str_], occurrence: NDArray[np.int64], key: bytes) -> Words:
     """uint64 [n]: a keyed hash of (identifier, how many rows of that unit came before).
 
     It spreads the choice; nothing secret hangs on it, so a fast mixing function (splitmix64, Steele et al. 2014) does.

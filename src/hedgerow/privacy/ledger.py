@@ -35,7 +35,8 @@ from hedgerow.protocol.queries import NoiseCohort, Purpose
 
 LEDGER_VERSION = 2
 """Version 1 did not know `Release.cohort`, `seeded` and `approximate`; a ledger without any is still written as 1."""
-EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "GroupedSums", "SiteSums")
+_SITE_SUMS = "SiteSums"
+EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "GroupedSums", _SITE_SUMS)
 """Kinds of releases that an evaluation makes and a training does not, as ledgers name them."""
 RECALIBRATION = "recalibration"
 """The subject of releases by which a finished model was given another level and slope."""
@@ -151,7 +152,7 @@ class Release:
     @property
     def is_by_site(self) -> bool:
         """Whether single sites have added the noise to its parts."""
-        return self.kind == EVALUATION_KINDS[-1] and isinstance(self.event, DiscreteGaussianEvent)
+        return self.kind == _SITE_SUMS and isinstance(self.event, DiscreteGaussianEvent)
 
     def to_dict(self) -> dict[str, Any]:
         """The release as a dictionary of JSON values."""

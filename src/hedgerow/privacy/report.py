@@ -294,10 +294,10 @@ class PrivacyReport(PrivacyContext):
             )
         return (
             "The sites add the noise: the guarantee holds against the coordinator as well, as long as "
-            f"{self._word_colluders()}."
+            f"{self._describe_colluders()}."
         )
 
-    def _word_colluders(self) -> str:
+    def _describe_colluders(self) -> str:
         """The condition under which noise of the sites keeps the promise."""
         parts = []
         several = len(self.cohorts) > 1
@@ -566,7 +566,7 @@ def check_claims(claims: Mapping[str, Any], report: PrivacyReport, *, exact: boo
         found = _format_up(min(numbers.values()))
         raise _refuse_claim(f"epsilon is {_format_up(whole)}", f"no accountant found less than {found}")
     for name, value in numbers.items():
-        least = _read_least(name, report, exact=exact)
+        least = _find_least(name, report, exact=exact)
         if value < least * (1 - _TOLERANCE):
             raise _refuse_claim(f"{name} is {_format_up(value)}", f"it is {_format_up(least)}")
     # A version before had neither. The words are not compared: another version may put them otherwise.
@@ -576,7 +576,7 @@ def check_claims(claims: Mapping[str, Any], report: PrivacyReport, *, exact: boo
             raise _refuse_claim(f"{name} is {claims[name]!r}", f"it is {getattr(report, name)!r}")
 
 
-def _read_least(name: str, report: PrivacyReport, *, exact: bool) -> float:
+def _find_least(name: str, report: PrivacyReport, *, exact: bool) -> float:
     if name != "epsilon_own":
         return float(getattr(report, name))
     if report.accountant == "pld" and (not exact or report.epsilon_own is None):

@@ -549,11 +549,11 @@ def describe_change(new: PinnedRoster, old: PinnedRoster) -> str:
     for site in new.sites:
         most, earlier = new.find_max_rows(site.name), old.find_max_rows(site.name)
         if most != earlier and old.site(site.name) is not None:
-            parts.append(f"site {site.name} may use {_word_most(most)}, not {_word_most(earlier)}")
+            parts.append(f"site {site.name} may use {_describe_most(most)}, not {_describe_most(earlier)}")
     return ", ".join(parts) or "nothing but its number changes"
 
 
-def _word_most(rows: int) -> str:
+def _describe_most(rows: int) -> str:
     return f"{rows:,} rows" if rows else "any number of rows"
 
 

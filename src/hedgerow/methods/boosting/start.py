@@ -185,7 +185,7 @@ class LevelStart(Start):
     n_constants = 1
 
     def questions(self) -> tuple[Query, ...]:
-        return (_count_levels(self.plan, CountOctaves, "level", count_octaves(self.plan), self.multipliers[0]),)
+        return (_make_first_query(self.plan, CountOctaves, "level", count_octaves(self.plan), self.multipliers[0]),)
 
     def begin(self, grown: Grown) -> Beginning:
         run, label, (question,) = grown.run, self.plan.label, self.questions()
@@ -218,7 +218,7 @@ class BaselineStart(Start):
     """Of times to an event: the baseline that all records share."""
 
     def questions(self) -> tuple[Query, ...]:
-        return (_count_levels(self.plan, FateCounts, "baseline", self.plan.label.n_codes, self.multipliers[0]),)
+        return (_make_first_query(self.plan, FateCounts, "baseline", self.plan.label.n_codes, self.multipliers[0]),)
 
     def begin(self, grown: Grown) -> Beginning:
         (question,) = self.questions()
@@ -247,7 +247,7 @@ class LinearAfterBaseline(BaselineStart):
         return _add_trees(begun, trees)
 
 
-def _count_levels(plan: Plan, kind: type[Query], subject: str, length: int, noise_multiplier: float) -> Query:
+def _make_first_query(plan: Plan, kind: type[Query], subject: str, length: int, noise_multiplier: float) -> Query:
     """A first question by which every record counts in one entry."""
     return kind(
         purpose=kind.purpose_of(0, subject),
