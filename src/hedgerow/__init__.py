@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from hedgerow.estimators.linear import DPLinearRegressor as DPLinearRegressor
     from hedgerow.estimators.tuning import tune as tune
     from hedgerow.local.forecast import forecast as forecast
-    from hedgerow.local.training import evaluate_federated as evaluate_federated
-    from hedgerow.local.training import train as train
     from hedgerow.models.model import Model as Model
     from hedgerow.plan.plan import Plan as Plan
     from hedgerow.plan.plan import parse_plan as parse_plan
@@ -59,14 +57,12 @@ _HOME = {
     "SurveyOptions": "hedgerow.app.survey",
     "SystemNoise": "hedgerow.privacy.noise",
     "apply_preset": "hedgerow.training.presets",
-    "evaluate_federated": "hedgerow.local.training",
     "find_preset": "hedgerow.training.presets",
     "forecast": "hedgerow.local.forecast",
     "parse_plan": "hedgerow.plan.plan",
     "read_site_data": "hedgerow.data.site_data",
     "read_sites_data": "hedgerow.data.site_data",
     "survey_over_tables": "hedgerow.app.survey",
-    "train": "hedgerow.local.training",
     "tune": "hedgerow.estimators.tuning",
 }
 """The module of each public name."""
