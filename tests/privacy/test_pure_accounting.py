@@ -313,7 +313,7 @@ def test_a_report_says_who_chooses_from_exact_sums() -> None:
     """The trust that the exponential mechanism of a coordinator needs, in words and in numbers."""
     ledger = Ledger().append(release(SelectionEvent(0.5), 100.0, 200.0))
     report = build_report(ledger, PrivacyContext(delta=1e-6, accountant="pure"))
-    assert report.n_choices == 1 and "exponential mechanism" in report.trust and "choices" in report.text()
+    assert report.n_choices == 1 and "exponential mechanism" in report.trust and "1 choice from" in report.text()
     check_claims(report.to_dict(), report)
     plain = build_report(Ledger().append(release(DiscreteLaplaceEvent(0.5), 100.0, 200.0)), PrivacyContext(delta=1e-6))
     assert "n_choices" not in plain.to_dict() and "exponential mechanism" not in plain.trust
