@@ -66,7 +66,8 @@ def _allowed(field: dataclasses.Field[Any]) -> str:
         field.metadata["check"](object(), "field")
     except PlanError as error:
         said = str(error.remedy).removeprefix("Set field to ").rstrip(".")
-        return re.sub(r"^(an?|one of) ", "", said).replace("number strictly between", "number between")
+        said = re.sub(r"^(an?|one of) ", "", said).replace("number strictly between", "number between")
+        return said.replace("non-empty line of text", "text").replace("list of distinct values", "list")
     return "table"
 
 
