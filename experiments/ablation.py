@@ -121,6 +121,8 @@ PARTS: Mapping[str, Part] = {
         ("binary", "regression", "count", "survival"), change=_fixed(calibration="none", calibration_share=0.0)
     ),
     "calibration cut less": Part(("regression",), patches=((calibration, "reduce_for_line", lambda own: own),)),
+    # As if distances were spread over all of their range.
+    "calibration: spread": Part(("regression",), patches=((calibration, "MAX_DOUBLED", 2.0),)),
     "pooling": Part(patches=_smooth(pools=False, shrinks=True)),
     "James-Stein": Part(patches=_smooth(pools=True, shrinks=False)),
     "pooling and James-Stein": Part(patches=_smooth(pools=False, shrinks=False)),

@@ -226,13 +226,16 @@ def expect_share(plan: Plan, centre: int, places: Floats) -> Floats:
     return np.asarray((units + SCORE_UNIT) / (2 * SCORE_UNIT))
 
 
-def expect_mean(shares: Callable[[Floats], Floats], places: Floats, doublings: int, *, is_count: bool) -> Curve:
+def expect_mean(
+    shares: Callable[[Floats], Floats], places: Floats, doublings: int, *, is_count: bool, spread: float = 1.0
+) -> Curve:
     """A `Curve` of numbers and counts: how far labels are expected to be above what is predicted at `places` now.
 
     Args:
         shares: what is predicted, as `expect_share`.
         places: of the bins, float64 [n].
         doublings: of the question.
+        spread: of numbers so doubled, as a share of the most that may be.
     """
     before, unit = shares(places), 2.0**doublings
 
@@ -240,6 +243,6 @@ def expect_mean(shares: Callable[[Floats], Floats], places: Floats, doublings: i
         means = shares(at)
         # A count rises as its mean does, which is more than its variance where it is a share of its range.
         rises = means * unit if is_count else np.full(len(at), unit / 2)
-        return (means - before) * unit, rises, rises if is_count else np.full(len(at), MAX_VARIANCE)
+        return (means - before) * unit, rises, rises if is_count else np.full(len(at), MAX_VARIANCE * spread * spread)
 
     return curve

@@ -24,6 +24,7 @@ from hedgerow.methods.hazards import fit_hazards
 from hedgerow.methods.line import (
     LINE_LENGTH,
     LINE_SENSITIVITY_SQUARED,
+    MAX_DOUBLED,
     LineSums,
     calibrate_by_line,
     reduce_for_line,
@@ -129,7 +130,9 @@ class MeansCalibration(BinnedCalibration):
         known = score_bins.KnownBins.of(query, (yield query), grown.run.sigma(query))
         places = np.array([score_bin.place for score_bin in known.bins])
         shares = partial(score_bins.expect_share, self.plan, centre)
-        curve = score_bins.expect_mean(shares, places, doublings, is_count=is_count)
+        # Doubled as in trees, distances are spread by no more than `MAX_DOUBLED`, and here by so much less.
+        spread = MAX_DOUBLED / 2 ** (begun.doublings - doublings) if begun.doublings else 1.0
+        curve = score_bins.expect_mean(shares, places, doublings, is_count=is_count, spread=spread)
         shift, stretch = score_bins.fit_score_line(known, curve, prior)
         start, *others = [batch.values for batch in grown.batches]
         shifts = np.zeros(start.shape)
