@@ -64,25 +64,20 @@ from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import Carried, Run
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.leaf_sums import ScoredSite, TrainingSite
+from hedgerow.trees.leaf_sums import RecordCounts, ScoredSite, TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
 
 _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FateCounts(Query):
+class FateCounts(RecordCounts):
     """How many records have each code of a time to an event: int64 [2K + 1], with 2**14 to a record."""
 
     def answer(self, site: ScoredSite) -> IntVector:
         """See `Query.answer`: one record is in one entry."""
         site.take_in(self.update)
-        return np.bincount(site.records.labels, minlength=self.length).astype(np.int64) * RECORD_NORM
-
-    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        reach = facts.reach(1)
-        if (released < -reach).any() or (released > facts.n_rows * RECORD_NORM + reach).any():
-            yield "a count of records by event code is out of range"
+        return self.count(site.records.labels)
 
 
 PRIOR_HAZARD = 0.7

@@ -34,7 +34,7 @@ from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.steps import Carried, Run
 from hedgerow.trees.binning import Grid, build_grid
-from hedgerow.trees.leaf_sums import TrainingSite
+from hedgerow.trees.leaf_sums import RecordCounts, TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
 
 START_ROUNDS = 3
@@ -85,7 +85,7 @@ class LabelSums(Query):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CountOctaves(Query):
+class CountOctaves(RecordCounts):
     """How many records have counts of each size: int64 [1 + octaves], with 2**14 to a record.
 
     The first entry is of 0, and entry k of counts from 2**(k-1) to 2**k - 1.
@@ -98,12 +98,7 @@ class CountOctaves(Query):
         counts = ((site.records.labels.astype(np.int64) + SCORE_UNIT) * largest + SCORE_UNIT) // (2 * SCORE_UNIT)
         # The exponent of a double is the length of a whole number below 2**53, exactly.
         octaves = np.frexp(counts.astype(np.float64))[1]
-        return np.bincount(octaves, minlength=self.length).astype(np.int64) * RECORD_NORM
-
-    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        reach = facts.reach(1)
-        if (released < -reach).any() or (released > facts.n_rows * RECORD_NORM + reach).any():
-            yield "the number of records of a size of counts is out of range"
+        return self.count(octaves)
 
 
 def count_octaves(plan: Plan) -> int:

@@ -87,9 +87,7 @@ def require_line(plan: Plan, ensemble: Ensemble) -> None:
         raise ModelError("no-recalibration", reason=reason)
 
 
-def recalibrate_ensemble(
-    plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int
-) -> _Program:
+def recalibrate_ensemble(plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int) -> _Program:
     """The program that asks one site: yields a query or two, and receives their noisy answers.
 
     Args:

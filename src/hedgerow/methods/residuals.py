@@ -10,7 +10,7 @@ cell, so a release has the sensitivity of a count. What scores are shifted by fo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +20,8 @@ from hedgerow.losses.named import ResidualLoss
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.trees.leaf_sums import TrainingSite
-from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
+from hedgerow.protocol.queries import IntVector
+from hedgerow.trees.leaf_sums import RecordCounts, TrainingSite
 
 NEAREST, FURTHEST = 5, 17
 """The cells next to 0 end at 2**5 units of 2**-16, and those beyond 2**16, which is 1.0, at 2**17."""
@@ -35,7 +34,7 @@ _PARTS = 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ResidualCounts(Query):
+class ResidualCounts(RecordCounts):
     """How many records' labels lie how far below or above their scores: int64 [`N_CELLS`], with 2**14 to a record.
 
     The first half is of labels below their scores, the nearest first, and the second of the others.
@@ -47,12 +46,7 @@ class ResidualCounts(Query):
         beyond = site.records.labels.astype(np.int64) - site.records.scores[0]
         # The exponent of a double is the length of a whole number below 2**53, exactly.
         octaves = np.clip(np.frexp(np.abs(beyond).astype(np.float64))[1], NEAREST, FURTHEST) - NEAREST
-        return np.bincount(octaves + N_SIDE * (beyond >= 0), minlength=self.length).astype(np.int64) * RECORD_NORM
-
-    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        reach = facts.reach(1)
-        if (released < -reach).any() or (released > facts.n_rows * RECORD_NORM + reach).any():
-            yield "the number of records of a residual is out of range"
+        return self.count(octaves + N_SIDE * (beyond >= 0))
 
 
 def require_residual_loss(plan: Plan) -> ResidualLoss:

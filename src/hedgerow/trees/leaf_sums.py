@@ -37,11 +37,11 @@ from hedgerow.losses.kernels import (
     write_block_statistics,
 )
 from hedgerow.losses.survival import Baseline, with_baseline
-from hedgerow.losses.tables import Loss, double_residuals
+from hedgerow.losses.tables import RECORD_NORM, Loss, double_residuals
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.trees.binning import CodeArray, Grid, build_grid, in_threads
-from hedgerow.trees.plausibility import PartitionSums, Reals
+from hedgerow.trees.plausibility import PartitionSums, Reals, ReleaseChecks, SumFacts
 from hedgerow.trees.random_trees import SMALL_CODES, SMALL_SET, find_shapes, intervals
 
 BLOCK = 2048
@@ -130,6 +130,20 @@ class TrainingSite(ScoredSite):
     def only(self, chosen: NDArray[np.bool_]) -> TrainingSite:
         """This site with the records for which `chosen`, bool [n], holds, for one query."""
         return replace(self, records=self.records.only(chosen), kept=None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordCounts(Query):
+    """How many records are of each kind, with 2**14 to a record: one record is in one entry."""
+
+    def count(self, kinds: NDArray[np.integer[Any]]) -> IntVector:
+        """Of records with these kinds, integers [n]."""
+        return np.bincount(kinds, minlength=self.length).astype(np.int64) * RECORD_NORM
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        if (released < -reach).any() or (released > facts.n_rows * RECORD_NORM + reach).any():
+            yield "a number of records is out of range"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

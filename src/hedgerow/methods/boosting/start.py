@@ -65,14 +65,12 @@ class StartResult:
         trees: what it gives to the model.
         carried: what nodes know of its trees.
         doublings: of the residuals, see `hedgerow.losses.tables.double_residuals`.
-        n_records: as released with the mean.
         life_table: of a time to an event, as released.
     """
 
     trees: tuple[Weighed, ...] = ()
     carried: Carried = field(default_factory=Carried)
     doublings: int = 0
-    n_records: float = 0.0
     life_table: LifeTable | None = None
 
     @property
@@ -160,7 +158,7 @@ class MeanStart(Start):
         doublings = choose_doublings((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
         doublings *= loss_kind(self.plan).doubles
         weights = np.array([[max(1, int(released[1])), 0]])
-        return StartResult(((first, weights),), carried, doublings, n_records)
+        return StartResult(((first, weights),), carried, doublings)
 
 
 class LinearAfterMean(MeanStart):
