@@ -113,7 +113,7 @@ def tune(
     """
     _check(estimator, settings, held_out)
     lead = clone(estimator).set_params(epsilon=_cap_epsilon(estimator.epsilon))
-    ready = lead._ready(X, y, sites, units)
+    ready = lead._prepare(X, y, sites, units)
     start = ready.start
     is_held = _draw_held_out(len(ready.y), units, held_out, start.structure_seed if start.noise.seeded else None)
     n_fitted = max(1, round(start.n_records * (1 - held_out)))
