@@ -129,7 +129,7 @@ def tune(
         # Noise from a seed must not be the same for all settings.
         noise: NoiseSource = SeededNoise(start.structure_seed + 1 + number) if start.noise.seeded else start.noise
         own._train(replace(fitted, start=replace(fitted.start, noise=noise)))
-        held = own._site_data(own.model_.plan, ready.table, ready.y, rows)
+        held = own._make_site_data(own.model_.plan, ready.table, ready.y, rows)
         found = evaluate_federated(own.model_, held, epsilon=budget.evaluation, noise=noise)
         own.model_ = found.model
         tried.append(own)
