@@ -174,6 +174,16 @@ def test_a_model_of_a_foreign_loss_is_read_without_it(losses: str, method: str, 
     assert main(["train", "plan.toml", "--site", "site.csv", "--out", "other.json"]) == 3
 
 
+def test_a_model_whose_scores_only_its_loss_knows_says_so(losses: str, capsys: Any) -> None:
+    """What is missing, by name, in place of a wrong number."""
+    Path("plan.toml").write_text(LOSS.format("apart"), encoding="utf-8")
+    assert main(["train", "plan.toml", "--plugin", losses, "--site", "site.csv"]) == 0
+    forget_losses()
+    with pytest.raises(ModelError, check=coded("method-absent")) as caught:
+        Model.load("model.json")
+    assert "the loss apart 0.3" in caught.value.what and "'own'" in caught.value.what
+
+
 def test_what_the_page_shows_keeps_to_what_it_states() -> None:
     """The query of the research page, asked by the shortest method, and its loss, by boosted trees."""
     shown = re.findall(r"```python\n(.*?)```", RESEARCH.read_text(encoding="utf-8"), re.S)

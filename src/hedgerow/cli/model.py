@@ -99,7 +99,6 @@ def plot(arguments: argparse.Namespace) -> None:
 
 def export(arguments: argparse.Namespace) -> None:
     """Write a model in another program's format."""
-    from hedgerow.losses.kinds import AbsentLink
     from hedgerow.models.model import Model
 
     form = FORMATS[arguments.to]
@@ -117,8 +116,6 @@ def export(arguments: argparse.Namespace) -> None:
             f"Hedgerow's predictions end at {low} and {high}, and those of what reads this file go beyond. Cut its "
             "predictions off there (docs/models.md)."
         )
-    if isinstance(model.ensemble.link, AbsentLink):
-        warn(f"What reads this file predicts scores: what they mean is known to {model.ensemble.link.text}.")
     if arguments.json:
         print_json({"model": arguments.model, "format": arguments.to, "out": str(out)})
         return

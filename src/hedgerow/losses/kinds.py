@@ -11,15 +11,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.errors import ModelError
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEPS, Loss, check_units, loss_from_table
 from hedgerow.plan.plan import Label, Plan
-from hedgerow.plan.registry import Absent, LabelKind
+from hedgerow.plan.registry import LabelKind
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -196,35 +195,6 @@ class Share(ClassLink):
 
     def axis(self, label: Label) -> str:
         return "probability" if label.n_outputs > 1 else f"probability of {label.name} = {label.classes[-1]}"
-
-
-class AbsentLink(Link):
-    """What scores mean is known to a loss or a type of label alone that is not installed: they stay what they are.
-
-    Args:
-        absent: what is not installed.
-        name: of the link, as the model's file has it.
-    """
-
-    def __init__(self, absent: Absent, name: str) -> None:
-        self.name, self._absent = name, absent  # type: ignore[misc]
-
-    @property
-    def text(self) -> str:
-        """Who knows what they mean."""
-        return f"{self._absent.text}, whose link {self.name!r} is its own"
-
-    def refuse(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise ModelError, code "method-absent"."""
-        raise ModelError("method-absent", what=self.text)
-
-    probabilities = chance = weights = values = units = predict = refuse
-
-    def objective(self, label: Label) -> Objective:
-        return Objective("reg:squarederror", _SQUARED_ERROR) if label.n_outputs == 1 else Objective()
-
-    def axis(self, label: Label) -> str:
-        return "score"
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hedgerow.errors import ModelError
 from hedgerow.losses import logistic, named, poisson, softmax, squared, survival
-from hedgerow.losses.kinds import AbsentLink, LossKind
+from hedgerow.losses.kinds import LossKind
 from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Label, Plan
-from hedgerow.plan.registry import AbsentLabel, AbsentLoss, LabelKind, Registry, add_label, add_named_loss
+from hedgerow.plan.registry import AbsentLoss, Registry, add_label, add_named_loss
 
 LOSSES: Registry[LossKind] = Registry("loss")
 
@@ -33,9 +34,8 @@ for loss in named.NAMED:
 
 def loss_kind(plan: Plan) -> LossKind:
     """The kind of loss that a plan asks for: by its [loss], or by its label and weight update."""
-    absent = plan.loss if isinstance(plan.loss, AbsentLoss) else plan.label.kind
-    if isinstance(absent, AbsentLoss | AbsentLabel):
-        return _kind_of_absent(absent, plan.label)
+    if isinstance(plan.loss, AbsentLoss):
+        return _kind_by_link(plan.loss, plan.label)
     if plan.loss is not None:
         named_kind: LossKind = plan.loss.kind(plan.label)
         return named_kind
@@ -43,36 +43,25 @@ def loss_kind(plan: Plan) -> LossKind:
     return kind.averaging if plan.model.weight_update == "averaging" and kind.averaging else kind
 
 
-def _kind_of_absent(absent: AbsentLoss | AbsentLabel, label: Label) -> LossKind:
-    """What can be said of a model whose loss or type of label is not installed: what its scores mean, if others' do.
+def _kind_by_link(loss: AbsentLoss, label: Label) -> LossKind:
+    """What can be said of a model whose loss is not installed: what its scores mean, and the label's usual measures.
 
-    Of a loss the label's usual measures are known as well.
+    Raises:
+        ModelError: code "method-absent"; no loss for such labels has a link of that name.
     """
-    alike = _find_alike(absent.link, label.n_outputs, label)
-    return replace(
-        LOSSES.get(label.type) or alike or LOSSES["regression"],
-        label=label.kind,
-        link=AbsentLink(absent, absent.link) if alike is None else alike.link,
-        build=absent.refuse,
-        # Whoever made the model has checked its plan.
-        starts=("mean", "linear"),
-        has_class_weights=True,
-        cuts_again=absent.cuts_again,
-    )
+    what = f"the loss {loss.name} {loss.version}".strip()
+    links = {
+        kind.link.name: kind.link
+        for kind in LOSSES.values()
+        if kind.label.predicts == label.kind.predicts and kind.label.n_outputs(label) == label.n_outputs
+    }
+    if loss.link not in links:
+        raise ModelError("method-absent", what=f"{what}, whose link {loss.link!r} is its own")
 
+    def refuse(*_: object) -> Loss:
+        raise ModelError("method-absent", what=what)
 
-def _find_alike(link: str, n_outputs: int, label: Label) -> LossKind | None:
-    """A kind of loss whose scores mean the same of such a label; None where there is none."""
-    kinds = [kind for usual in LOSSES.values() for kind in (usual, usual.averaging) if kind is not None]
-    return next((kind for kind in kinds if kind.link.name == link and kind.label.n_outputs(label) == n_outputs), None)
-
-
-def find_label_alike(link: str, n_outputs: int, label: Label) -> LabelKind:
-    """A type of label whose models say the same of theirs, or, where only another package knows what, is written so."""
-    if alike := _find_alike(link, n_outputs, label):
-        return alike.label
-    is_number = label.max is not None
-    return LOSSES["regression" if is_number else "survival" if label.intervals else "multiclass"].label
+    return replace(LOSSES[label.type], link=links[loss.link], build=refuse)
 
 
 def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float | None = None) -> Loss:

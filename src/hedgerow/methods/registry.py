@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hedgerow.errors import ModelError
 from hedgerow.methods import Method, adassp, boosting, dp_xgboost, s_gbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import AbsentMethod, Registry, add_rules
@@ -32,7 +33,7 @@ add_method("dp-xgboost", dp_xgboost.METHOD)
 def find_method(plan: Plan) -> Method:
     """The method of a plan; ModelError, code "method-absent", for a model's plan whose method is not installed."""
     if isinstance(plan.own, AbsentMethod):
-        plan.own.refuse()
+        raise ModelError("method-absent", what=f"{plan.model.algorithm} {plan.own.version}".strip())
     return METHODS[plan.model.algorithm]
 
 

@@ -24,7 +24,7 @@ from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS
 from hedgerow.methods.boosting.schedule import make_smoothing_rule
 from hedgerow.methods.boosting.settings import resolve_boosting
 from hedgerow.plan.plan import DEFAULT_ALGORITHM, Plan
-from hedgerow.plan.registry import list_absent_parts
+from hedgerow.plan.registry import AbsentLoss
 from hedgerow.privacy.events import LocalGaussianEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.training.steps import Run
@@ -71,8 +71,8 @@ def why_unknown(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> str:
     model = plan.model
     if model.algorithm != DEFAULT_ALGORITHM:
         return f"it was trained by {model.algorithm}"
-    if absent := list_absent_parts(plan):
-        return f"{absent[0].text} is not installed"
+    if isinstance(plan.loss, AbsentLoss):
+        return f"its loss, {plan.loss.name}, is not installed"
     if any(release.is_recalibration for release in ledger):
         return "its level and slope are those of another site's rows"
     if model.weight_update == "averaging":

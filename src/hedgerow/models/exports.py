@@ -130,7 +130,7 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
     """
     objective = ensemble.link.objective(plan.label)
     if not objective.name:
-        raise ModelError("export-unsupported", form="XGBoost", reason="none of its objectives predicts the same")
+        raise ModelError("export-unsupported", form="XGBoost", reason="none of its objectives averages class shares")
     _check_exactness(ensemble)
     trees, tree_info = _all_trees(ensemble, objective)
     base_score = objective.middle if _is_in_base(objective) else objective.base

@@ -28,16 +28,12 @@ from hedgerow import __version__
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError, warn_caller
 from hedgerow.evaluation.estimates import ErrorHistogram
-from hedgerow.losses.kinds import AbsentLink
-from hedgerow.losses.registry import find_label_alike
-from hedgerow.losses.softmax import MAX_CLASSES
 from hedgerow.methods.registry import find_method
 from hedgerow.models.exports import to_xgboost
 from hedgerow.models.formats import FORMATS
-from hedgerow.plan.fields import read_section, require_plain
-from hedgerow.plan.plan import DEFAULT_ALGORITHM, Label, LabelOfAbsentType, Plan
+from hedgerow.plan.fields import require_plain
+from hedgerow.plan.plan import DEFAULT_ALGORITHM, Plan
 from hedgerow.plan.registry import (
-    AbsentLabel,
     AbsentLoss,
     AbsentMethod,
     label_kinds,
@@ -57,8 +53,8 @@ from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, read_prepared_ledg
 from hedgerow.privacy.outlook import outlook_facts, outlook_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_lazy_report, check_claims
 from hedgerow.protocol.stream import Salvage
-from hedgerow.trees.binning import CodeArray, build_grid
-from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict, grid_digest
+from hedgerow.trees.binning import CodeArray
+from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.importances import contributions
 
 if TYPE_CHECKING:
@@ -386,8 +382,6 @@ class Model:
 
     def _require(self, what: str) -> None:
         """Raise ModelError where labels of this kind have no such predictions, see `LabelKind.refusals`."""
-        if isinstance(self.ensemble.link, AbsentLink):
-            self.ensemble.link.refuse()
         if (refusal := self.plan.label.kind.refusals.get(what)) is not None:
             raise refusal()
 
@@ -403,13 +397,10 @@ class Model:
         if chances:
             self._require("probability columns")
             return [f"probability_{name}" for name in label.classes]
-        if isinstance(self.ensemble.link, AbsentLink):
-            n_scores = self.ensemble.n_outputs
-            return [f"score_{label.name}" if n_scores == 1 else f"score_{at}_{label.name}" for at in range(n_scores)]
         return label.kind.header(label) + ([] if coverage is None else [f"lower_{label.name}", f"upper_{label.name}"])
 
     def predict_rows(self, codes: CodeArray, *, chances: bool, coverage: float | None) -> list[list[Any]]:
-        """Predictions as a table has them, a list a record; scores where nobody here knows what they mean.
+        """Predictions as a table has them, a list a record.
 
         Args:
             codes: [n_features, n].
@@ -419,8 +410,6 @@ class Model:
         if chances:
             rows: list[list[Any]] = self.predict_proba_codes(codes).tolist()
             return rows
-        if isinstance(self.ensemble.link, AbsentLink):
-            return self.decision_scores_codes(codes).reshape(codes.shape[1], -1).tolist()
         columns = [self.predict_codes(codes)]
         if self.plan.label.kind.predicts == "survival":
             columns.append(self.predict_survival_codes(codes))
@@ -659,54 +648,43 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged, errors)
 
 
-def _read_plan(table: dict[str, Any], content: dict[str, Any], *, cuts_again: bool = False) -> Plan:
-    """The plan of a model; where a part of it is not installed, what the plan says of that as it is.
+def _read_plan(table: dict[str, Any], content: dict[str, Any]) -> Plan:
+    """The plan of a model; where its method or its loss is not installed, what the plan says of them as it is.
 
-    Trees need no method, and of a loss or a type of label no more than what scores mean.
+    Trees need no method, and of a loss no more than what scores mean.
 
     Args:
         content: of the model file, which says whose they are, and what scores mean.
-        cuts_again: of a loss or a type of label that is not installed, whether features may be cut again under it.
+
+    Raises:
+        PlanError: it is none.
+        ModelError: code "method-absent"; its type of label is of another package that is not installed, or its loss is
+            and alone knows what scores mean.
     """
-    said, ensemble = content.get("made_by"), content.get("ensemble")
+    said = content.get("made_by")
     listed = said if isinstance(said, list) else []
     makers = {str(maker.get("what")): maker for maker in listed if isinstance(maker, dict)}
-    missing = dict[str, dict[str, Any]]()
-    known = {"type of label": label_kinds(), "loss": named_losses(), "method": rules_by_method()}
+    missing, known = {}, {"type of label": label_kinds(), "loss": named_losses(), "method": rules_by_method()}
     places = {"type of label": ("label", "type"), "loss": ("loss", "name"), "method": ("model", "algorithm")}
     for what, (section, field) in places.items():
         name = table[section].get(field) if isinstance(table.get(section), dict) else None
         if what in makers and isinstance(name, str) and name not in known[what]:
-            maker = makers[what]
-            missing[what] = {"name": name, **{key: str(maker.get(key, "")) for key in ("module", "version")}}
-    if not missing:
-        return Plan.from_dict(table, is_stored=True)
-    scores = ensemble if isinstance(ensemble, dict) else {}
-    about: dict[str, Any] = {"link": str(scores.get("link")), "cuts_again": cuts_again}
-    read, absent, label = dict(table), dict[str, Any](), None
-    if "loss" in missing:
-        values = {name: value for name, value in read.pop("loss").items() if name != "name"}
-        absent["loss"] = AbsentLoss(**missing["loss"], **about, values=values)
-    if "method" in missing:
-        name = missing["method"]["name"]
-        absent["own"] = AbsentMethod(**missing["method"], values=read.pop(section_name(name), None))
-        read["model"] = {**table["model"], "algorithm": DEFAULT_ALGORITHM}
+            missing[what] = name
     if "type of label" in missing:
-        if type(n_scores := scores.get("n_outputs")) is not int or not 1 <= n_scores <= MAX_CLASSES:
-            raise _invalid("it does not say how many scores a record has")
-        # Of any type: no more than its fields is read here.
-        bare = read_section(Label, {**table["label"], "type": "regression"}, "label")
-        like = find_label_alike(about["link"], n_scores, bare)
-        kind = AbsentLabel(**missing["type of label"], **about, n_scores=n_scores, like=like)
-        label = LabelOfAbsentType(**{**vars(bare), "type": kind.name}, absent=kind)
-    plan = Plan.from_dict(read, is_stored=True, label=label)
-    plan = replace(plan, **absent)
+        version = makers["type of label"].get("version", "")
+        raise ModelError("method-absent", what=f"the type of label {missing['type of label']} {version}".strip())
+    whose = {what: {key: str(makers[what].get(key, "")) for key in ("module", "version")} for what in missing}
+    read, absent = dict(table), dict[str, Any]()
+    if "loss" in missing:
+        values = read.pop("loss")
+        link = content["ensemble"].get("link") if isinstance(content.get("ensemble"), dict) else None
+        others = {name: value for name, value in values.items() if name != "name"}
+        absent["loss"] = AbsentLoss(name=missing["loss"], values=others, link=str(link), **whose["loss"])
     if "method" in missing:
-        plan = replace(plan, model=replace(plan.model, algorithm=missing["method"]["name"]))
-    # Which edges features have follows from the loss as well, and the file has a digest of them.
-    if not cuts_again and grid_digest(build_grid(plan)) != scores.get("grid_digest"):
-        return _read_plan(table, content, cuts_again=True)
-    return plan
+        absent["own"] = AbsentMethod(read.pop(section_name(missing["method"]), None), **whose["method"])
+        read["model"] = {**table["model"], "algorithm": DEFAULT_ALGORITHM}
+    plan = Plan.from_dict(read, is_stored=True)
+    return replace(plan, model=replace(plan.model, algorithm=missing.get("method", plan.model.algorithm)), **absent)
 
 
 def _read_errors(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | None:

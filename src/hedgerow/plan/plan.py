@@ -203,17 +203,6 @@ class Label:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelOfAbsentType(Label):
-    """The label of a model whose type is not installed: `absent` has its place."""
-
-    absent: LabelKind
-
-    @property
-    def kind(self) -> LabelKind:
-        return self.absent
-
-
-@dataclass(frozen=True, kw_only=True)
 class ModelSection:
     """How the trees are made. "auto" means: by the rule of docs/defaults.md, from public quantities only.
 
@@ -438,14 +427,13 @@ class Plan:
     omop: Omop | None = None
 
     @classmethod
-    def from_dict(cls, table: Mapping[str, Any], *, is_stored: bool = False, label: Label | None = None) -> Plan:
+    def from_dict(cls, table: Mapping[str, Any], *, is_stored: bool = False) -> Plan:
         """Build a plan from plain values, as `tomllib` and `json` give them.
 
         Args:
             table: the plan's values.
             is_stored: it is a finished model's, or of a run that has begun. Versions before had no least timeouts, and
                 such a plan can be corrected no more.
-            label: of a finished model, in place of the table's where its type is not installed.
 
         Raises:
             PlanError: naming the first offending field and the fix.
@@ -481,7 +469,7 @@ class Plan:
             name=text(table.get("name", "plan"), "name"),
             privacy=privacy,
             features=tuple(read_feature(item, f"features[{i}]") for i, item in enumerate(features)),
-            label=label or read_section(Label, table.get("label", {}), "label"),
+            label=read_section(Label, table.get("label", {}), "label"),
             model=model,
             federation=federation,
             loss=_read_loss(table.get("loss")),
@@ -722,9 +710,7 @@ def name_first(names: Sequence[str]) -> str:
 
 def _plain(section: Any) -> dict[str, Any]:
     # Sections hold numbers, texts and tuples of them only: there is nothing to copy more deeply.
-    values = {
-        each.name: getattr(section, each.name) for each in dataclasses.fields(section) if "check" in each.metadata
-    }
+    values = {each.name: getattr(section, each.name) for each in dataclasses.fields(section)}
     kept = {name: value for name, value in values.items() if value is not None and value != ()}
     return {name: _to_lists(value) for name, value in kept.items()}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 Section = TypeVar("Section")
 Member = TypeVar("Member")
@@ -198,94 +198,38 @@ class PlanRules(ABC):
 
 
 @dataclass(frozen=True)
-class Absent:
-    """In place of a part that is not installed: the plan of a model that is there all the same.
+class AbsentMethod:
+    """In place of the section of a method that is not installed: the plan of a model that is there all the same.
 
     Attributes:
-        name: as the plan has it.
-        module, version: as the model's file says.
+        values: of the section; None without one.
+        module, version: of the method, as the model's file says.
     """
-
-    name: str
-    module: str
-    version: str
-    what: ClassVar[str]
-
-    @property
-    def text(self) -> str:
-        """What it is, with name and version."""
-        return f"the {self.what} {self.name} {self.version}".strip()
-
-    def refuse(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise ModelError, code "method-absent"."""
-        from hedgerow.errors import ModelError
-
-        raise ModelError("method-absent", what=self.text)
-
-
-@dataclass(frozen=True)
-class AbsentMethod(Absent):
-    """In place of the section of a method; `values` are the section's, None without one."""
 
     values: Mapping[str, Any] | None
-    what = "method"
+    module: str
+    version: str
 
 
 @dataclass(frozen=True)
-class AbsentLoss(Absent, NamedLoss):
-    """In place of a named loss.
+class AbsentLoss(NamedLoss):
+    """In place of a named loss that is not installed.
 
     Attributes:
-        values: as the plan has them.
-        link: the name of what its scores mean.
-        cuts_again: whether features may be cut again under it.
+        name, values: as the plan has them.
+        module, version: of the loss, as the model's file says.
+        link: what its scores mean, by the name of a link that other losses have as well.
     """
 
+    name: str  # type: ignore[misc]
     values: Mapping[str, Any]
+    module: str
+    version: str
     link: str
-    cuts_again: bool = False
-    what = "loss"
 
     def kind(self, label: Any) -> Any:
         """None; what can be said without it is in `hedgerow.losses.registry.loss_kind`."""
-        self.refuse()
-
-
-@dataclass(frozen=True)
-class AbsentLabel(Absent, LabelKind):
-    """In place of a type of label. What its models say follows from what scores mean; how it is read is not known.
-
-    Attributes:
-        link, cuts_again: as of `AbsentLoss`.
-        n_scores: scores per record.
-        like: a type whose models say the same of theirs.
-    """
-
-    link: str
-    n_scores: int
-    like: LabelKind
-    cuts_again: bool = False
-    what = "type of label"
-
-    def __post_init__(self) -> None:
-        said = ("is_number", "predicts", "refusals", "position", "describe", "header")
-        known = {name: getattr(self.like, name) for name in said}
-        fields = tuple(name for kind in label_kinds().values() for name in kind.own_fields)
-        for name, value in {**known, "type": self.name, "own_fields": fields}.items():
-            object.__setattr__(self, name, value)
-
-    def check(self, label: Any) -> None:
-        """Nothing: who made the model has checked it."""
-
-    def n_outputs(self, label: Any) -> int:
-        return self.n_scores
-
-    n_codes = columns = values = encode = simulate = describe = Absent.refuse
-
-
-def list_absent_parts(plan: Any) -> list[Absent]:
-    """What a model's plan asks for that is not installed."""
-    return [part for part in (plan.label.kind, plan.loss, plan.own) if isinstance(part, Absent)]
+        raise ValueError(f"the loss {self.name} is not installed")
 
 
 def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
@@ -297,9 +241,9 @@ def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
         ("loss", getattr(plan.loss, "name", ""), plan.loss),
         ("method", plan.model.algorithm, own),
     ):
-        module = part.module if isinstance(part, Absent | PlanRules) else type(part).__module__
+        module = part.module if isinstance(part, AbsentMethod | AbsentLoss | PlanRules) else type(part).__module__
         # What is not installed is foreign, whatever a file calls its module.
-        if part is not None and (isinstance(part, Absent) or module.partition(".")[0] != "hedgerow"):
+        if part is not None and (isinstance(part, AbsentMethod | AbsentLoss) or module.partition(".")[0] != "hedgerow"):
             found.append({"what": what, "name": name, "module": module, "version": getattr(part, "version", "")})
     return found
 
