@@ -228,7 +228,7 @@ class AbsentLoss(NamedLoss):
     link: str
 
     def kind(self, label: Any) -> Any:
-        """None; what can be said without it is in `hedgerow.losses.registry.loss_kind`."""
+        """Raise ValueError; what can be said without it is in `hedgerow.losses.registry.loss_kind`."""
         raise ValueError(f"the loss {self.name} is not installed")
 
 
