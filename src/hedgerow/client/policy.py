@@ -231,13 +231,12 @@ def parse_policy(toml_text: str) -> Policy:
         table = read_toml(toml_text)
         if "version" not in table:
             raise PlanError("plan-missing-field", path="policy", name="version", value=f" = {POLICY_VERSION}", also="")
-        if gone := sorted(_GONE & table.keys()):
-            what = f"policy.{gone[0]} is no line of a policy any more."
-            cause = "Whether this site takes part, which all others see, would follow from its rows."
-            raise UsageError("policy-file", code="policy-file", what=what, cause=cause, remedy=f"Delete {gone[0]}.")
         return read_section(Policy, table, "policy")
     except PlanError as error:
         what, cause, remedy = error.what, error.cause, error.remedy
+        if gone := ", ".join(sorted(_GONE & table.keys())):
+            what, remedy = f"policy: a policy has {gone} no more.", f"Delete {gone}."
+            cause = "Whether this site takes part, which all others see, would follow from its rows."
         raise UsageError("policy-file", code="policy-file", what=what, cause=cause, remedy=remedy) from None
     except ValueError as error:
         raise UsageError("not-toml", code="policy-file", name="The policy", fault=error) from None
