@@ -77,7 +77,7 @@ def test_a_wide_table_needs_no_file_for_each_column(tmp_path: Path) -> None:
 def read(folder: Path, table: Path, plan: Plan, more: str = "") -> tuple[SiteData, bool]:
     """The rows, and whether they were kept from before."""
     memory = ExternalMemory.open(folder, plan, {"rows": table}, more)
-    found = find_kept(memory)
+    found = find_kept(memory, plan)
     return (found or read_bounded({"rows": table}, plan, memory=memory))["rows"][0], found is not None
 
 
@@ -96,11 +96,11 @@ def test_mapped_codes_are_those_in_memory(
     expected, report = read_site_data(whole, plan)
     for _ in range(2):
         memory = ExternalMemory.open(folder / "codes", plan, {"rows": table})
-        data, told = (find_kept(memory) or read_bounded({"rows": table}, plan, memory=memory))["rows"]
+        data, told = (find_kept(memory, plan) or read_bounded({"rows": table}, plan, memory=memory))["rows"]
         assert told == report
         assert data.digest() == expected.digest()
         assert all(map(is_mapped, (data.codes, data.labels))) == bool(data.n_records)
-    assert find_kept(memory) is not None
+    assert find_kept(memory, plan) is not None
 
 
 def edit(table: Path) -> None:
@@ -159,9 +159,18 @@ def garble(folder: Path) -> None:
         file.write(b"{('")
 
 
-@pytest.mark.parametrize("damage", [cut, lose, miss, misread, reshape, garble])
+def flip_label(folder: Path) -> None:
+    np.load(folder / "labels.npy", mmap_mode="r+")[0, 0] = -5
+
+
+def flip_code(folder: Path) -> None:
+    np.load(folder / "codes.npy", mmap_mode="r+")[1, 2] = 255
+
+
+@pytest.mark.parametrize("damage", [cut, lose, miss, misread, reshape, garble, flip_label, flip_code])
 def test_what_is_not_whole_is_made_again(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    """A file that was cut off would be read as zeros, another head as other rows, or not at all: it is made again."""
+    """A file that was cut off would be read as zeros, another head as other rows, or not at all, and a label or code
+    that the plan does not have would end the command as a fault of ours: it is made again."""
     table, plan = write_table(tmp_path / "table.parquet"), number_plan()
     read(tmp_path / "codes", table, plan)
     damage(next((tmp_path / "codes").iterdir()))

@@ -236,7 +236,7 @@ def read_sites(
     memory = None
     if external_memory is not None:
         memory = ExternalMemory.open(Path(external_memory), plan, tables, f"strict {strict}")
-    bounded = None if memory is None else find_kept(memory)
+    bounded = None if memory is None else find_kept(memory, plan)
     if bounded is None:
         # A URL may have a password in it.
         places = [name if is_url(place) else Path(place).name for name, place in tables.items()]

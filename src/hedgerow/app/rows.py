@@ -60,7 +60,7 @@ def make_loader(
         if memory is not None:
             # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
             arrays = ExternalMemory.open(memory, plan.with_joint_structure(), tables)
-            if found := find_kept(arrays):
+            if found := find_kept(arrays, plan):
                 return found[name][0]
         return _report_reading(read_bounded(tables, plan, memory=arrays)[name], source, tell)
 

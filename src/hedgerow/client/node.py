@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.data.mapped import make_zeros
-from hedgerow.data.site_data import Recoded, SiteData
+from hedgerow.data.site_data import Recoded, SiteData, check_data
 from hedgerow.data.sources import file_ending
 from hedgerow.data.units import mix_words
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
@@ -331,30 +331,6 @@ def _cut_again(held: ScoredSite, data: SiteData, query: Query) -> None:
         recoded = Recoded(held.new_edges, held.records.codes)
         codes = data.codes_in(held.grid, query.new_edges, recoded)
         held.records, held.new_edges = held.records._replace(codes=codes), query.new_edges
-
-
-def check_data(site: str, data: SiteData, plan: Plan) -> None:
-    """Refuse codes or labels outside the plan (DataError); `site` is for the message."""
-    grid, places = build_grid(plan), data.places
-    low, high = plan.label.kind.encoded_range(plan.label)
-    fault = ""
-    if data.codes.shape != (grid.n_features, data.n_records) or data.codes.dtype != grid.dtype:
-        fault = f"{data.codes.dtype} codes of shape {data.codes.shape} for {data.n_records} labels"
-    elif data.n_records and not low <= int(data.labels.min()) <= int(data.labels.max()) <= high:
-        fault = f"a label beyond {low} to {high}"
-    elif isinstance(places, np.ndarray) and (
-        places.dtype != np.uint8 or places.shape != (len(grid.divisible), data.n_records)
-    ):
-        fault = f"{places.dtype} places of shape {places.shape}"
-    elif data.n_records:
-        beyond = [
-            feature.name
-            for feature, cells, row in zip(plan.features, grid.features, data.codes, strict=True)
-            if int(row.max()) >= cells.n_codes
-        ]
-        fault = f"a code beyond the grid in {beyond[0]}" if beyond else ""
-    if fault:
-        raise DataError("data-outside-plan", site=site, fault=fault)
 
 
 # Evaluation -----------------------------------------------------------------------------------------------------------

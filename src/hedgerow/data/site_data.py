@@ -292,15 +292,44 @@ def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[Si
     return found
 
 
-def find_kept(memory: ExternalMemory) -> dict[str, tuple[SiteData, ContributionReport]] | None:
-    """What `read_bounded` kept of these tables as they are now; None where one has to be read."""
-    found = {name: kept for name in memory.tables if (kept := memory.find(name)) is not None}
-    if len(found) < len(memory.tables):
-        return None
-    return {
-        name: (SiteData(arrays["codes"], arrays["labels"][0], arrays.get("places"), memory.folder), report)
-        for name, (arrays, report) in found.items()
-    }
+def check_data(site: str, data: SiteData, plan: Plan) -> None:
+    """Refuse codes or labels outside the plan (DataError); `site` is for the message."""
+    grid, places = build_grid(plan), data.places
+    low, high = plan.label.kind.encoded_range(plan.label)
+    fault = ""
+    if data.codes.shape != (grid.n_features, data.n_records) or data.codes.dtype != grid.dtype:
+        fault = f"{data.codes.dtype} codes of shape {data.codes.shape} for {data.n_records} labels"
+    elif data.n_records and not low <= int(data.labels.min()) <= int(data.labels.max()) <= high:
+        fault = f"a label beyond {low} to {high}"
+    elif isinstance(places, np.ndarray) and (
+        places.dtype != np.uint8 or places.shape != (len(grid.divisible), data.n_records)
+    ):
+        fault = f"{places.dtype} places of shape {places.shape}"
+    elif data.n_records:
+        beyond = [
+            feature.name
+            for feature, cells, row in zip(plan.features, grid.features, data.codes, strict=True)
+            if int(row.max()) >= cells.n_codes
+        ]
+        fault = f"a code beyond the grid in {beyond[0]}" if beyond else ""
+    if fault:
+        raise DataError("data-outside-plan", site=site, fault=fault)
+
+
+def find_kept(memory: ExternalMemory, plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]] | None:
+    """What `read_bounded` kept of these tables as they are now; None where one has to be read, or is damaged."""
+    found = {}
+    for name in memory.tables:
+        if (kept := memory.find(name)) is None:
+            return None
+        arrays, report = kept
+        data = SiteData(arrays["codes"], arrays["labels"][0], arrays.get("places"), memory.folder)
+        try:
+            check_data(name, data, plan)
+        except DataError:
+            return None
+        found[name] = data, report
+    return found
 
 
 def read_bounded(
@@ -342,7 +371,7 @@ def read_part(
     """
     tables = {f"{name}-{part.number + 1}-of-{part.n_parts}": location}
     arrays = None if memory is None else ExternalMemory.open(memory, plan.with_joint_structure(), tables)
-    kept = None if arrays is None else find_kept(arrays)
+    kept = None if arrays is None else find_kept(arrays, plan)
     return (kept or read_bounded(tables, plan, memory=arrays, part=part))[next(iter(tables))][0]
 
 
