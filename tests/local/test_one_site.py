@@ -16,7 +16,7 @@ def test_one_site_measures_and_recalibrates_a_model_of_any_noise(noise: str) -> 
     sites = {f"site-{number}": make_data(plan, 60, number) for number in range(3)}
     model = train(plan, sites, noise=SeededNoise(1))
     one = {"site": sites["site-0"]}
-    found = evaluate_federated(model, one, epsilon=1.0, noise=SeededNoise(2), added_by="site").model
+    found = evaluate_federated(model, one, epsilon=1.0, noise=SeededNoise(2), is_one_site=True).model
     changed, _, _ = recalibrate_model(found, one["site"], epsilon=1.0, noise=SeededNoise(3))
     assert changed.report.noise_mode == noise
     assert changed.ledger.releases[: len(model.ledger)] == model.ledger.releases

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hedgerow.app.evaluation import Sites, journal_file, prepare_evaluation, read_sites
 from hedgerow.app.inputs import check_can_write, read_plan
@@ -50,6 +50,9 @@ from hedgerow.transport.identities import (
     read_roster,
     write_new,
 )
+
+if TYPE_CHECKING:
+    from hedgerow.app.coordinator import CoordinatorOptions
 
 Table = str | os.PathLike[str]
 
@@ -170,7 +173,7 @@ class Simulation:
         with use_threads(self.n_threads or available_threads()) as n_threads:
             return evaluate_federated(
                 model, sites, epsilon=task.epsilon, noise=noise, delta=task.delta, n_threads=n_threads, by=task.by,
-                added_by=task.noise,
+                mode=task.noise,
             )  # fmt: skip
 
 
@@ -205,7 +208,7 @@ class Federation:
 
         out = check_can_write(str(self.out))
         file = ModelFile(out, None, Path(f"{out}.journal"), quiet=True)
-        with self._listen(seed) as options:
+        with self._open_options(seed) as options:
             model, session = train_over_nodes(options, plan, file, shows=lambda said: check())
         return StudyResult(model, tuple(list_contributors(session)))
 
@@ -217,16 +220,16 @@ class Federation:
 
         out = check_can_write(str(self.out))
         file = ModelFile(out, model, Path(journal_file(out, model)), quiet=True)
-        with self._listen(seed) as options:
+        with self._open_options(seed) as options:
             return evaluate_over_nodes(options, asked, model, file, lambda said: check())[0]
 
     @contextmanager
-    def _listen(self, seed: int | None) -> Iterator[Any]:
+    def _open_options(self, seed: int | None) -> Iterator[CoordinatorOptions]:
         from hedgerow.app.coordinator import CoordinatorOptions
 
-        keys = {"identity": str(self.identity), "roster": str(self.roster)}
+        identity, roster = str(self.identity), str(self.roster)
         try:
-            yield CoordinatorOptions(**keys, listen=self.listen, seed=seed, quiet=True)
+            yield CoordinatorOptions(identity=identity, roster=roster, listen=self.listen, seed=seed, quiet=True)
         finally:
             end_log()
 

@@ -130,7 +130,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
                 model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads,
-                by=arguments.by, added_by="" if arguments.federated else "site",
+                by=arguments.by, is_one_site=not arguments.federated,
             )  # fmt: skip
         # The account goes first: numbers that were seen but not charged would be a leak.
         # Another evaluation of the file may have gone on beside this one.

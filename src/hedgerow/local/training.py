@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.client.node import EvaluationNode, Node, SamplingSource, check_data
-from hedgerow.data.site_data import SiteData
+from hedgerow.client.node import EvaluationNode, Node, SamplingSource
+from hedgerow.data.site_data import SiteData, check_data
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import evaluate_ensemble
@@ -288,7 +288,8 @@ def evaluate_federated(
     delta: float | None = None,
     n_threads: int = 1,
     by: Sequence[str] = (),
-    added_by: str = "",
+    mode: str = "",
+    is_one_site: bool = False,
 ) -> FederatedEvaluation:
     """Measure how well a model predicts the sites' held-out rows, with noise; deterministic but for `noise`.
 
@@ -302,18 +303,19 @@ def evaluate_federated(
         n_threads: threads each node predicts with, >= 1.
         by: features of the plan by whose public groups the same is measured, each with a release of its own; "site" for
             each site, with noise of its own.
-        added_by: who adds the noise, as for `EvaluationTask`; "site" for one site by itself, whatever the plan says of
-            a federation; "" for who added it to the training.
+        mode: who adds the noise, as for `EvaluationTask`; "" for who added it to the training.
+        is_one_site: whether this is one site by itself, which adds the noise whatever the plan says of a federation.
 
     Raises:
         UsageError: fewer sites than the plan asks for.
         PrivacyError: for a feature without public groups, for epsilon or delta out of range, or when the promise cannot
             be kept.
     """
-    names, is_one_site = sorted(sites), added_by == "site"
-    delta = model.plan.privacy.delta if delta is None else delta
-    mode = model.plan.privacy.noise if added_by in ("", "site") else added_by
-    task = EvaluationTask(model.plan, b"", epsilon, delta, model.next_round, mode, tuple(by), tuple(names))
+    names, privacy = sorted(sites), model.plan.privacy
+    delta = privacy.delta if delta is None else delta
+    task = EvaluationTask(
+        model.plan, b"", epsilon, delta, model.next_round, mode or privacy.noise, tuple(by), tuple(names)
+    )
     plan = _plan_alone(model.plan) if is_one_site else task.run_plan
     check_sites(plan, len(sites))
     # Whose tables are all here shows what it likes.
