@@ -181,13 +181,14 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
         "agreed_digest": content["model"]["agreed_digest"],
         "model_file": content["model"]["file"],
         "version": model.created_with,
+        "runner": words["trust"]["process"][0],
     }
     # Noise from a seed is taken off again by who guesses the seed.
     is_exact = report.seeded or any(line["noise"] == "unnoised" for line in content["ledger"])
     is_so = {
         "trees": model.ensemble.n_trees > 0, "sites": bool(model.sites), "updated": report.n_recalibrations > 0,
-        "evaluated": any(release.kind in EVALUATION_KINDS for release in model.ledger), "bound": holds,
-        "promise": holds, "exact": is_exact, "counts": is_exact, "recounted": bool(recounted), "private": holds,
+        **dict.fromkeys(("bound", "promise", "private"), holds), **dict.fromkeys(("exact", "counts"), is_exact),
+        "evaluated": any(release.kind in EVALUATION_KINDS for release in model.ledger), "recounted": bool(recounted),
         "clear": report.sums_in_clear, "foreign": bool(report.authors),
         "noisy": any(line["noise"] != "unnoised" for line in content["ledger"]),
     }  # fmt: skip
@@ -226,7 +227,7 @@ def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[s
         "public": "; ".join(f"{name}: {text}" for name, text in public),
         "variant": "Pure DP" if is_pure else "Approximate DP",
         "deployment": "Local" if report.noise_mode == "local" else "Federated",
-        "trust": report.trust, "runner": content["trust"]["rows"][-1][0],
+        "trust": report.trust,
         "mechanisms": ", ".join(sorted({line["noise"] for line in content["ledger"]})),
     })  # fmt: skip
     cost = {"epsilon": epsilon if epsilon >= report.epsilon else report.epsilon, "delta": report.delta}

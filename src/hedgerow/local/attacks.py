@@ -37,7 +37,7 @@ from hedgerow.privacy.calibration import noise_of, noise_of_records
 from hedgerow.privacy.events import PureEvent
 from hedgerow.privacy.ledger import read_prepared_ledger
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
-from hedgerow.protocol.queries import IntVector, PureQuery, Query
+from hedgerow.protocol.queries import IntVector, PureQuery, Query, SampledQuery
 from hedgerow.server.release import Outcome, Releaser, check_report
 from hedgerow.training.steps import play
 from hedgerow.trees.binning import build_grid
@@ -87,8 +87,10 @@ class ObservedRelease:
     @property
     def rate(self) -> float:
         """A record's chance to be in the sum."""
-        drawn = self.query.pure if isinstance(self.query, PureQuery) else self.query
-        return getattr(drawn, "sampling_rate", 1.0)
+        query = self.query
+        if isinstance(query, SampledQuery):
+            return query.sampling_rate
+        return query.pure.sampling_rate if isinstance(query, PureQuery) else 1.0
 
     def measure_spending(self, vectors: Floats) -> Floats:
         """What records that add these vectors, [n, length], cost of `claimed`: [n]."""
