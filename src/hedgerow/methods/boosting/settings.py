@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the settings of boosted trees are decided: a rule on public quantities only, and the noise.
 
-`COLUMNS` is the table of docs/defaults.md, where its evidence stands too. After it comes where the table does not hold
-as it stands, what a plan says itself, and where values are expected. The rule may look at epsilon, delta, the declared
-number of records and the schema; it never looks at data or at a released number.
+`COLUMNS` has most of the table of docs/defaults.md, where its evidence stands too. After it comes the rest: where it
+does not hold as it stands, what a plan says itself, and where values are expected. The rule may look at epsilon, delta,
+the declared number of records and the schema; it never looks at data or at a released number.
 """
 
 from __future__ import annotations
@@ -72,7 +72,13 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
         "calibration": "means",
         "calibration_share": choose_line_share,
     },
-    "survival": {"n_trees": Power(100, 1000, 1 / 2, 20, 300), "noise_ridge": 6.0, "shrinkage": 1.0},
+    "survival": {
+        "n_trees": Power(100, 1000, 1 / 2, 20, 300),
+        "noise_ridge": 6.0,
+        "shrinkage": 1.0,
+        "calibration": "hazards",
+        "calibration_share": 0.03,
+    },
 }
 """By the type of the label what differs from `_decide_usual`, by names of settings: a value, or one of the signal."""
 START_SHARES = {
@@ -133,8 +139,8 @@ def _decide(plan: Plan, signal: float) -> BoostingSettings:
         return _with_little_signal(plan, signal, replace(rule, **own))
     if label == "survival":
         # After a linear model few trees, where noise is most of what they would add.
-        own = own if rule.start == "linear hazards" else {}
-        own |= {"calibration": "hazards", "calibration_share": COLUMNS["binary"]["calibration_share"]}
+        release = {name: own[name] for name in ("calibration", "calibration_share")}
+        own = own if rule.start == "linear hazards" else release
     if label == "count":
         is_random = model.split_method == "totally_random" and model.weight_update == "newton"
         if not is_random or "none" in (model.start, model.calibration):
