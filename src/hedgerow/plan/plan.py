@@ -77,7 +77,7 @@ def _require_known(value: Any, path: str, known: Iterable[str]) -> Any:
     """The value, where it is a name that this process knows; plug-ins add others."""
     if value not in (names := list(known)):
         words = ", ".join(f'"{name}"' for name in names)
-        raise refuse(path, value, f"one of {words}, or what a plug-in adds (--plugin, or `plugins` in a policy)")
+        raise refuse(path, value, f"one of {words}, or what a plug-in adds (--plugin, or `plugins` in a file)")
     return value
 
 
