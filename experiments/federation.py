@@ -41,7 +41,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import RunState
-from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, run_coordinator
+from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, conclude, run_coordinator
 from hedgerow.server.journal import Journal
 from hedgerow.transport import identities
 from hedgerow.transport.grpc_hub import GrpcHub
@@ -173,8 +173,8 @@ def coordinate(
         setup = RunSetup(TrainingTask(plan), signing_roster(keys[1]), signing_key(keys[0]), noise, os.urandom, watch)
         session = RunSession(setup, kept)
         rehearse(session.run.task.with_structure_seed(0))
-        outcome = run_coordinator(session, hub, plan.federation, time.monotonic, lambda *_: check())
-        return build_model(outcome), session
+        run_coordinator(session, hub, plan.federation, time.monotonic, lambda *_: check())
+        return build_model(conclude(session.run)), session
 
 
 # Nodes -----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.messages import MessageKind, NodeState, Payload, decode
 from hedgerow.secagg.messages import Answer, Header, Manifest, MaskedVector, Roster, Site, UnmaskRequest, manifest_hash
-from hedgerow.server.coordinator import RunEvent, RunSession, RunSetup, run_coordinator
+from hedgerow.server.coordinator import RunEvent, RunSession, RunSetup, conclude, run_coordinator
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.transport.interface import Arrived, HubEvent
@@ -289,9 +289,9 @@ class Federation:
             setup = RunSetup(task, *keys, noise, self.coordinator_entropy, self.watch, model)
             session = self.session = RunSession(setup, journal)
             hub = PumpedHub(self)
-            outcome = run_coordinator(session, hub, self.plan.federation, lambda: self.now, None, is_paused)
+            run_coordinator(session, hub, self.plan.federation, lambda: self.now, None, is_paused)
             self.drain()
-            return outcome
+            return conclude(session.run)
         finally:
             journal.close()
             if hub is not None:

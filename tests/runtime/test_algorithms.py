@@ -26,7 +26,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.coordinator import RunSession, RunSetup, run_coordinator
+from hedgerow.server.coordinator import RunSession, RunSetup, conclude, run_coordinator
 from hedgerow.server.journal import Journal
 from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
@@ -149,7 +149,9 @@ def test_over_grpc(tmp_path: Path, name: str) -> None:
     journal = Journal(tmp_path / "journal.db")
     try:
         setup = RunSetup(TrainingTask(plan), roster, signing_key(coordinator), noise, os.urandom, lambda _: None)
-        outcome = run_coordinator(RunSession(setup, journal), hub, UNHURRIED, _clock)
+        session = RunSession(setup, journal)
+        run_coordinator(session, hub, UNHURRIED, _clock)
+        outcome = conclude(session.run)
         for thread in threads:
             thread.join(PATIENCE)
     finally:

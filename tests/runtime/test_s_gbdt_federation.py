@@ -29,7 +29,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.events import FilteredGaussianEvent
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.coordinator import RunEvent, RunSession, RunSetup, run_coordinator
+from hedgerow.server.coordinator import RunEvent, RunSession, RunSetup, conclude, run_coordinator
 from hedgerow.server.journal import Journal
 from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
@@ -157,7 +157,9 @@ def test_over_grpc_it_is_the_model_of_one_site(tmp_path: Path) -> None:
             nodes = [threads.submit(take_part, number, site) for number, site in enumerate(sources)]
             keys = roster, signing_key(coordinator)
             setup = RunSetup(TrainingTask(plan), *keys, SeededNoise(1), os.urandom, lambda _: None)
-            outcome = run_coordinator(RunSession(setup, journal), hub, UNHURRIED, time.monotonic)
+            session = RunSession(setup, journal)
+            run_coordinator(session, hub, UNHURRIED, time.monotonic)
+            outcome = conclude(session.run)
             for node in nodes:
                 node.result(600)
     finally:

@@ -1578,8 +1578,8 @@ def run_coordinator(
     clock: Callable[[], float],
     waiting: Callable[[float, Collection[str]], object] | None = None,
     is_paused: Callable[[], bool] = lambda: False,
-) -> Outcome:
-    """Carry a run out.
+) -> None:
+    """Carry a run out; `conclude` says what it has made.
 
     Args:
         session: a new session, or one that a journal brought back.
@@ -1628,9 +1628,8 @@ def run_coordinator(
             # The next round's spec is in the journal, and no site has it.
             raise _pause(session, hub)
         _deliver(session, hub, messages)
-    if session.run.outcome is not None and session.run.failure is None:
-        return session.run.outcome
-    raise session.run.failure or HedgerowError("no-result", result="a model")
+    if session.run.outcome is None or session.run.failure is not None:
+        raise session.run.failure or HedgerowError("no-result", result="a model")
 
 
 def _pause(session: RunSession, hub: Hub) -> AggregationError:
