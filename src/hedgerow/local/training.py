@@ -386,13 +386,9 @@ def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
     Raises:
         EnvironmentFault: matplotlib is missing, or the file cannot be written.
     """
-    subtitle = f"{_subtitle(found)} · bars: 95 % of the privacy noise"
-    draw_calibration(found.evaluation.curves, found.model.plan.label.name, subtitle, path)
-
-
-def _subtitle(found: FederatedEvaluation) -> str:
     area = found.evaluation.scores["auc"]
     text = "not measurable" if math.isnan(area.value) else f"{area.value:.3f} ± {area.noise_error:.3f}"
     n_records = f"about {max(found.evaluation.n_records.value, 0):,.0f} records"
     void = " (void)" if found.cost.guarantee == "void" else ""
-    return f"AUC {text} · {n_records} · epsilon {found.cost.epsilon:.3g}{void}"
+    subtitle = f"AUC {text} · {n_records} · epsilon {found.cost.epsilon:.3g}{void} · bars: 95 % of the privacy noise"
+    draw_calibration(found.evaluation.curves, found.model.plan.label.name, subtitle, path)
