@@ -21,7 +21,7 @@ from hedgerow.secagg.messages import UnmaskRequest
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import Cohort
 from tests.builders import make_plan
-from tests.secagg.lab import Lab
+from tests.secagg.lab import Lab, store_node
 
 RUN = b"r" * 32
 
@@ -87,7 +87,7 @@ def test_a_step_is_found_again(store: NodeStore, monkeypatch: pytest.MonkeyPatch
         again = NodeStore(store.folder)
         stored = again.load()
         assert stored is not None and stored.participant is not None and stored.fault is None
-        assert stored.participant.to_bytes() == lab.node(0).to_bytes()
+        assert store_node(stored.participant) == store_node(lab.node(0))
         again.close()
     again = NodeStore(store.folder)
     again.load()
@@ -96,7 +96,7 @@ def test_a_step_is_found_again(store: NodeStore, monkeypatch: pytest.MonkeyPatch
     last = NodeStore(store.folder)
     stored = last.load()
     assert stored is not None and stored.participant is not None
-    assert stored.participant.to_bytes() == lab.node(0).to_bytes()
+    assert store_node(stored.participant) == store_node(lab.node(0))
     last.close()
 
 
@@ -176,7 +176,7 @@ def test_an_answer_is_found_again(store: NodeStore, n_restarts: int) -> None:
     again = NodeStore(store.folder)
     stored = again.load()
     assert stored is not None and stored.participant is not None
-    assert stored.participant.to_bytes() == lab.node(0).to_bytes()
+    assert store_node(stored.participant) == store_node(lab.node(0))
     assert stored.participant.purposes == {"tree-1", "tree-2"}
     again.close()
 
@@ -203,7 +203,7 @@ def test_nothing_opens_the_slot_that_was_answered(
     stored = again.load()
     assert key.encode() not in contents(store.folder)
     assert stored is not None and stored.participant is not None and stored.participant.open is not None
-    assert stored.participant.open.own_share == b"" and stored.participant.to_bytes() == lab.node(0).to_bytes()
+    assert stored.participant.open.own_share == b"" and store_node(stored.participant) == store_node(lab.node(0))
     assert stored.answered == {0}
     lab.session.nodes["site-0"] = stored.participant
     assert lab.answered(0, request).message == step.message

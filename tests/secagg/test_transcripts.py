@@ -22,7 +22,7 @@ from hedgerow.secagg.keys import next_state_key
 from hedgerow.secagg.messages import NoiseMode, VectorSpec
 from hedgerow.secagg.participant import ExpectedRound, encrypt_state
 from hedgerow.secagg.session import EpochSession
-from tests.secagg.lab import seeded_entropy, set_up, sparse_lab
+from tests.secagg.lab import seeded_entropy, set_up, sparse_lab, store_node
 
 SITES = [f"site-{number}" for number in range(7)]
 VECTORS = (VectorSpec("histogram", 5, 64, 2**40, 2**44), VectorSpec("leaves", 21, 32, 99, 7000))
@@ -130,7 +130,7 @@ def test_a_sparse_round_with_an_echo_keeps_its_bytes():
         answers.append(step.message)
     aggregator, complaints = aggregator.receive(answers)
     assert not complaints
-    states = [lab.node(node).to_bytes() for node in requests]
+    states = [store_node(lab.node(node)) for node in requests]
     release = aggregator.release()[1]
     sums = [release.sums["leaves"].tobytes()]
     parts = (uploads, requests.values(), echoes, [certificate], answers, states, [aggregator.to_bytes()], sums)
