@@ -24,11 +24,12 @@ from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import open_table
 from hedgerow.errors import DataError, PlanError, UsageError
-from hedgerow.plan.omop import fill_plan
-from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plan.omop import charge_survey, fill_plan
+from hedgerow.plan.plan import DECLARED, Plan, parse_plan
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.ledger import read_prepared_events
+from hedgerow.privacy.public import PublicInputs
 from hedgerow.survey.queries import CellCounts, KindCounts, RecordCount, TextBins, TextVotes, blank
 from hedgerow.survey.requests import OpenTable, declare_column
 from tests.builders import coded
@@ -475,6 +476,36 @@ def test_concepts_are_found_by_a_survey_that_is_paid_for(tmp_path: Path) -> None
     with pytest.raises(PlanError):
         Plan.from_dict({**found.to_dict(), "prepared": ()})
     assert main(["plan", "from-omop", str(plan), "--survey", str(out / "survey.json")]) == 3
+    # How many persons there are was declared: the survey has counted their rows.
+    assert PublicInputs.from_plan(found).n_records_origin == DECLARED
+    # A definition of persons who may be at two sites: this survey protects them at one.
+    wider = make_concepts().to_dict()
+    wider["privacy"]["sites_per_unit"] = 2
+    asked.write_text(plan_toml(Plan.from_dict(wider)))
+    assert main(taken) == 3
+
+
+@pytest.mark.parametrize("n_sites", [1, 2])
+def test_a_survey_of_a_definition_protects_persons_at_as_many_sites(n_sites: int, tmp_path: Path) -> None:
+    """Every site bounds its own rows alone, so a person at two sites adds twice as many to each sum."""
+    table, schema = make_concepts().to_dict(), tmp_path / "asked.toml"
+    table["privacy"]["sites_per_unit"] = n_sites
+    schema.write_text(plan_toml(Plan.from_dict(table)))
+    url = make_file(tmp_path / "s0.duckdb", TEN)
+    found = survey_over_tables(SurveyOptions(epsilon=1.0, schema=str(schema), quiet=True), {"s0": url, "s1": url})
+    assert {release["rows_per_unit"] for release in found.to_dict()["prepared"]} == {4 * n_sites}
+    assert found.found.report.sites_per_unit == n_sites
+
+
+def test_what_was_paid_for_before_stays_on_the_account() -> None:
+    """A definition may rest on an earlier survey: another one's releases stand beside its own."""
+    earlier = {"kind": "RecordCount", "subject": "first", "length": 1, "sensitivity_squared": 16, "sigma": 100,
+               "unit": "person_id", "rows_per_unit": 4}  # fmt: skip
+    plan = Plan.from_dict({**make_concepts().to_dict(), "prepared": [earlier]})
+    charged = Plan.from_dict(charge_survey(plan.to_dict(), {"prepared": [{**earlier, "subject": "second"}]}))
+    assert [release.subject for release in charged.prepared] == ["first", "second"]
+    with pytest.raises(LookupError):
+        charge_survey(plan.to_dict(), {"columns": []})
 
 
 def test_tables_are_surveyed_by_the_definition_that_nodes_have(tmp_path: Path) -> None:

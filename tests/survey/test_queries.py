@@ -20,7 +20,7 @@ from hedgerow.local.survey import survey_sites
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.queries import Query
+from hedgerow.protocol.queries import Query, SiteQuery
 from hedgerow.survey.program import survey
 from hedgerow.survey.queries import (
     HALF_UNIT,
@@ -179,14 +179,19 @@ def test_a_site_believes_no_sensitivity_but_its_own(lie: dict[str, int]) -> None
 
 
 def test_nothing_but_a_survey_is_answered() -> None:
-    """A raw row is for these counts only."""
+    """A raw row is for these counts only, over all sites: to a figure of one site nobody would add noise here."""
     from hedgerow.survey.queries import SurveyNode
 
-    query = Query(
-        purpose=RecordCount.purpose_of(0, "x"), length=1, bound=1, sensitivity_squared=1, noise_multiplier=1.0
-    )
-    with pytest.raises(RemoteProtocolError):
-        SurveyNode("north", site_of([])).answer(query)
+    @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+    class RecordsOfSite(SiteQuery, RecordCount):
+        """A count of each site by itself."""
+
+    asked = {"length": 1, "bound": UNIT, "sensitivity_squared": UNIT**2, "noise_multiplier": 1.0}
+    other = Query(purpose=RecordCount.purpose_of(0, "x"), **asked)
+    by_site = RecordsOfSite(purpose=RecordsOfSite.purpose_of(0, "x"), sites=("north",), **asked)
+    for query in (other, by_site):
+        with pytest.raises(RemoteProtocolError):
+            SurveyNode("north", site_of([])).answer(query)
 
 
 def test_a_planned_survey_names_every_release() -> None:

@@ -53,6 +53,7 @@ class SurveyOptions:
             column's categories.
         without: columns that are left out.
         unit, max_rows_per_unit: whom it protects, and rows of one that are used (1); None for single rows.
+        sites_per_unit: at how many sites one may have rows.
         adapters: how sites write their tables, as for `adapt_sites`.
         train_epsilon: what the drafted plan promises; None for `usual_epsilon`.
         seed: draws the noise from a seed, for experiments.
@@ -70,6 +71,7 @@ class SurveyOptions:
     without: Sequence[str] = ()
     unit: str | None = None
     max_rows_per_unit: int | None = None
+    sites_per_unit: int = 1
     adapters: Sequence[str] = ()
     train_epsilon: float | None = None
     seed: int | None = None
@@ -236,7 +238,13 @@ def _ask_for_persons(options: SurveyOptions) -> tuple[SurveyOptions, Plan | None
     table = {} if declared is None else read_table(read_text(declared))
     rows = Plan.from_dict(table) if "omop" in table else None
     if rows is not None and options.unit is None:
-        options = replace(options, unit=rows.privacy.unit, max_rows_per_unit=rows.privacy.max_rows_per_unit)
+        privacy = rows.privacy
+        options = replace(
+            options,
+            unit=privacy.unit,
+            max_rows_per_unit=privacy.max_rows_per_unit,
+            sites_per_unit=privacy.sites_per_unit,
+        )
     return options, rows
 
 
@@ -306,7 +314,11 @@ def _open_table(options: SurveyOptions, columns: Sequence[AskedColumn], noise: M
 
 def _draft_privacy(options: SurveyOptions, noise: Mapping[str, str]) -> dict[str, object]:
     """The promise, as a plan's [privacy]."""
-    unit = {} if options.unit is None else {"unit": options.unit, "max_rows_per_unit": options.max_rows_per_unit or 1}
+    unit = {} if options.unit is None else {
+        "unit": options.unit,
+        "max_rows_per_unit": options.max_rows_per_unit or 1,
+        "sites_per_unit": options.sites_per_unit,
+    }
     return {"epsilon": options.epsilon, "delta": options.delta, **noise, **unit}
 
 

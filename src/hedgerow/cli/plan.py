@@ -170,10 +170,11 @@ def from_omop(arguments: argparse.Namespace) -> None:
     from hedgerow.app.fit import use_survey
     from hedgerow.data.omop import compile_query
     from hedgerow.models.model import write_atomically
-    from hedgerow.plan.omop import fill_plan, take_concepts
+    from hedgerow.plan.omop import charge_survey, fill_plan, take_concepts
 
     plan = Plan.from_dict(fill_plan(read_table(read_text(arguments.definition))))
     if arguments.survey is not None:
+        plan = Plan.from_dict(use_survey(arguments.survey, partial(charge_survey, plan.to_dict())))
         plan = Plan.from_dict(use_survey(arguments.survey, partial(take_concepts, plan.to_dict())))
     out = None if arguments.out is None else new_file(arguments.out)
     if arguments.sql is None or plan.omop is None:

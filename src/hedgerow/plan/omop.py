@@ -243,7 +243,7 @@ def fill_plan(definition: Mapping[str, Any]) -> dict[str, Any]:
 def take_concepts(table: Mapping[str, Any], survey: Mapping[str, Any]) -> dict[str, Any]:
     """A plan with the presence of each concept that a survey of it has found, in place of the column that asked.
 
-    It has one row for a person, and the survey's releases on its account.
+    It has one row for a person. `charge_survey` comes before, which needs the rows that the survey was asked for.
 
     Args:
         table: of the plan (`Plan.to_dict`).
@@ -268,5 +268,13 @@ def take_concepts(table: Mapping[str, Any], survey: Mapping[str, Any]) -> dict[s
         "privacy": {**table["privacy"], "max_rows_per_unit": 1},
         "features": [feature for feature in table["features"] if feature["name"] != own["name"]] + features,
         "omop": {**table["omop"], "columns": omop},
-        "prepared": survey.get("prepared", ()),
     }
+
+
+def charge_survey(table: Mapping[str, Any], survey: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan with the releases of a survey of it on its account, beside those of earlier ones. Arguments as above.
+
+    A plan is refused whose persons may have more rows than its releases protect, so this is read by `Plan.from_dict`
+    before anything lessens these rows.
+    """
+    return {**table, "prepared": [*table.get("prepared", ()), *survey["prepared"]]}

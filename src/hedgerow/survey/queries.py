@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.protocol.queries import IntVector, Purpose, Query
+from hedgerow.protocol.queries import IntVector, Purpose, Query, SiteQuery
 from hedgerow.survey.kinds import ABSENT, N_KINDS, NUMBER
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
@@ -659,7 +659,7 @@ class SurveyNode:
 
     def sum_rows(self, query: Query) -> IntVector:
         """The sums of a query, as `answer`: nothing is drawn here."""
-        if not isinstance(query, SurveyQuery):
+        if not isinstance(query, SurveyQuery) or isinstance(query, SiteQuery):
             raise _query_error(f"a {type(query).__name__} query has no place in a survey")
         least = query.norm_squared() * self._rows_per_unit**2
         if query.bound < query.largest_entry() or query.sensitivity_squared < least:
