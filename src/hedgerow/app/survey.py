@@ -314,12 +314,11 @@ def _open_table(options: SurveyOptions, columns: Sequence[AskedColumn], noise: M
 
 def _draft_privacy(options: SurveyOptions, noise: Mapping[str, str]) -> dict[str, object]:
     """The promise, as a plan's [privacy]."""
-    unit = {} if options.unit is None else {
-        "unit": options.unit,
-        "max_rows_per_unit": options.max_rows_per_unit or 1,
-        "sites_per_unit": options.sites_per_unit,
-    }
-    return {"epsilon": options.epsilon, "delta": options.delta, **noise, **unit}
+    promise = {"epsilon": options.epsilon, "delta": options.delta, **noise}
+    if options.unit is None:
+        return promise
+    rows = {"max_rows_per_unit": options.max_rows_per_unit or 1, "sites_per_unit": options.sites_per_unit}
+    return {**promise, "unit": options.unit, **rows}
 
 
 # Where it goes --------------------------------------------------------------------------------------------------------
