@@ -11,7 +11,6 @@ import argparse
 import json
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -370,8 +369,8 @@ class _Scene:
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes]) -> None:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
+        # Not by SIGINT, which what a script starts in the background ignores.
+        process.terminate()
         process.wait()
 
     @staticmethod
