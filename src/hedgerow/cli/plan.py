@@ -12,7 +12,6 @@ import math
 import re
 import shlex
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,8 +173,13 @@ def from_omop(arguments: argparse.Namespace) -> None:
 
     plan = Plan.from_dict(fill_plan(read_table(read_text(arguments.definition))))
     if arguments.survey is not None:
-        plan = Plan.from_dict(use_survey(arguments.survey, partial(charge_survey, plan.to_dict())))
-        plan = Plan.from_dict(use_survey(arguments.survey, partial(take_concepts, plan.to_dict())))
+        definition = plan.to_dict()
+
+        def take(survey: dict[str, Any]) -> dict[str, Any]:
+            paid = Plan.from_dict(charge_survey(definition, survey))
+            return take_concepts(paid.to_dict(), survey)
+
+        plan = Plan.from_dict(use_survey(arguments.survey, take))
     out = None if arguments.out is None else new_file(arguments.out)
     if arguments.sql is None or plan.omop is None:
         _write(plan_toml(plan), out)
