@@ -378,16 +378,21 @@ def test_a_node_masks_no_round_in_other_groups_than_its_own(federate: Builder, m
             run._require_group(other)
         assert caught.value.reason is Code.PARAMETERS_REFUSED
     run._grouped_by.clear()
+    own = federation.roster.find_node(run._setup.identity.public)
+    group = next(part for part in run._divide_roster() if own in part)
     codes = []
-    for seed in range(5):
+    for seed in range(20):
         monkeypatch.setattr(Replica, "structure_seed", seed)
+        # One drawing of 165 deals this node the same neighbours, and is no other group.
+        if group in run._divide_roster():
+            continue
         other = dataclasses.replace(
             view, parameters=dataclasses.replace(view.parameters, drawing=derive_drawing(seed, run.replica.n_drawings))
         )
         with pytest.raises(PolicyRefusal) as denied:
             run._require_group(other)
         codes.append(denied.value.code)
-    assert codes == ["group-changed"] * 5
+    assert len(codes) > 10 and set(codes) == {"group-changed"}
 
 
 @pytest.mark.parametrize(("noise", "seed"), [("server", "joint"), ("distributed", 5)])
