@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
-from hedgerow.local.attacks import AttackReport, Target, run_attacks
+from hedgerow.local.attacks import AttackReport, SampleAll, Target, run_attacks
 from hedgerow.local.simulation import simulate_records
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
@@ -109,6 +110,27 @@ def test_other_methods_and_noise_are_attacked_as_well(fields: dict[str, Any]) ->
     found = found_in(Target(plan, made(plan)))
     assert found.findings == ()
     assert 0.5 <= found.bound.auc < 0.8
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(plan=plans(), seed=st.integers(0, 2**32))
+def test_a_unit_adds_what_its_node_alone_would_answer(plan: Plan, seed: int) -> None:
+    """Candidates are replayed together for speed: each is still given its own sums, of whatever kind of release."""
+    data = make_data(plan, 6, seed)
+    unit = None if plan.privacy.unit == "record" else np.array([f"p{row // 2}" for row in range(6)])
+    target = Target(plan, SiteRows(data, unit))
+    steps, _ = target.run(target.units)
+    rows = target.select_rows(target.units)
+    nodes = [Node("alone", own, target.plan, target.settings, 1, SampleAll()) for own in rows]
+    replayed = {step.query.purpose: vectors for step, vectors in target.replay(steps, rows)}
+    for step in steps:
+        if step.query.is_choice:
+            for node in nodes:
+                node.finish(step.query)
+        else:
+            alone = np.array([node.sum_rows(step.query) for node in nodes])
+            assert np.array_equal(replayed[step.query.purpose], alone)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 """Attacks on runs of one's own plan over one's own rows, beside what the ledger allows.
 
 Every run here is a real one, with real noise, over rows that were chosen by coins. What a unit adds to each release is
-asked of a node that holds that unit alone. The figures are exact and of private rows: for their owner.
+what a node would answer that holds that unit alone. The figures are exact and of private rows: for their owner.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hedgerow.server.release import Outcome, Releaser, check_report
 from hedgerow.training.steps import play
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.leaf_sums import LeafSums
+from hedgerow.trees.leaf_sums import LeafSums, SiteRecords
 from hedgerow.trees.leaves import leaf_weights
 
 Floats = NDArray[np.float64]
@@ -161,25 +161,34 @@ class Target:
     ) -> Iterator[tuple[ObservedRelease, Floats]]:
         """What each candidate adds to each release if it is drawn, float64 [n, length]; choices are left out."""
         held = [self.hold(candidate) for candidate in candidates]
-        sites = [Node("candidate", rows, self.plan, self.settings, 1, SampleAll()).held for rows in held]
         places = [rows.all_places() for rows in held]
         together = SiteData(
             np.concatenate([rows.codes for rows in held], axis=1),
             np.concatenate([rows.labels for rows in held]),
             None if places[0] is None else np.concatenate([place for place in places if place is not None], axis=1),
         )
-        ends, before = np.cumsum([rows.n_records for rows in held])[:-1], Recoded({}, together.codes)
+        every = Node("candidates", together, self.plan, self.settings, 1, SampleAll()).held
+        sites = [replace(every, kept={}) for _ in held]
+        sizes = [rows.n_records for rows in held]
+        group, ends = np.repeat(np.arange(len(held)), sizes), np.cumsum(sizes)[:-1]
         for step in steps:
             if edges := step.query.new_edges:
-                # Once for all: a node makes a table of all places for it, which would take most of the time.
-                before = Recoded(edges, together.codes_in(self.grid, edges, before))
-                for site, codes in zip(sites, np.split(before.codes, ends, axis=1), strict=True):
-                    site.records = site.records._replace(codes=np.ascontiguousarray(codes))
-            if step.query.is_choice:
+                codes = together.codes_in(self.grid, edges, Recoded(every.new_edges, every.records.codes))
+                every.records, every.new_edges = every.records._replace(codes=codes), edges
+            every.take_in(step.query.update)
+            query = replace(step.query, update=None)
+            if type(query) is LeafSums:
+                # Most releases are of this kind, and all candidates at once take a hundredth of the time.
+                yield step, query.answer_each(every, group).astype(np.float64)
+                continue
+            columns = (np.split(column, ends, axis=-1) for column in every.records)
+            for site, own in zip(sites, zip(*columns, strict=True), strict=True):
+                site.records = SiteRecords(*map(np.ascontiguousarray, own))
+            if query.is_choice:
                 for site in sites:
-                    step.query.miss(site)
+                    query.miss(site)
             else:
-                answers = [step.query.answer(site) for site in sites]
+                answers = [query.answer(site) for site in sites]
                 yield step, np.array(answers, dtype=np.float64).reshape(len(sites), -1)
 
     def select_rows(self, units: Sequence[Unit]) -> list[SiteData]:

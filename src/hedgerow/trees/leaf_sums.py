@@ -164,6 +164,18 @@ class LeafSums(PartitionSums):
     def answer(self, site: TrainingSite) -> IntVector:
         return leaf_sums(site.records, self, self.loss_of(site.loss), site.n_threads)
 
+    def answer_each(self, site: TrainingSite, group: NDArray[np.intp]) -> IntVector:
+        """What each group of a site's rows adds up to, int64 [n_groups, length]; `group` [n] ascends from 0.
+
+        The update is in the scores already. Without a kernel, as all rows of a group are few.
+        """
+        statistics = find_statistics(pack_loss(self.loss_of(site.loss)), site.records.labels, site.records.scores)
+        n_groups, n_trees, n_leaves = int(group[-1]) + 1, self.trees.n_trees, self.trees.n_leaves
+        sums = np.zeros((n_groups * n_trees * n_leaves, len(statistics)), dtype=np.int64)
+        for tree, leaves in enumerate(_route_few(site.records.codes, self.trees)):
+            np.add.at(sums, (group * n_trees + tree) * n_leaves + leaves, statistics.T)
+        return sums.reshape(n_groups, -1)
+
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
         """See `PartitionSums.totals`: over each tree."""
         n_trees = self.trees.n_trees
