@@ -205,7 +205,6 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "flwr": ("flwr", "flower"),
     "matplotlib": ("matplotlib", "plots"),
     "mlflow": ("MLflow", "mlflow"),
-    "mpmath": ("mpmath", "pld"),
     "narwhals": ("narwhals", "sklearn"),
     "nvflare": ("NVFlare", "nvflare"),
     "onnx": ("onnx", "onnx"),

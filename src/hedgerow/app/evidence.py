@@ -90,12 +90,7 @@ def gather_evidence(
         "report": report.to_dict(),
         "facts": report.facts(sites=model.sites),
         "ledger": _group_releases(ledger),
-        "recount": [
-            {name: line[name] for name in ("by", "version")} | {"why": "the figure above is its own"}
-            if (line["by"], report.accounted_by) == ("dp_accounting", "pld")
-            else line
-            for line in recount_ledger(ledger, report.delta)
-        ],
+        "recount": recount_ledger(ledger, report.delta, report.accounted_by),
         "budget": budget,
         "published": [
             {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
@@ -155,7 +150,7 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
     """What the sentences of `evidence.toml` name."""
     plan, report, label = model.plan, model.report, model.plan.label
     facts, holds = dict(content["facts"]), model.report.guarantee == "holds"
-    recounted = [f"{line['epsilon']:.6g} by {line['by']}" for line in content["recount"] if "epsilon" in line]
+    recount = content["recount"].get("epsilon")
     values = {
         "label": f"{label.name} ({label.type}, {label.kind.describe(label)})",
         "n_features": str(len(plan.features)),
@@ -177,7 +172,7 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
         "n_releases": f"{report.n_releases:,}",
         "n_choices": str(report.n_choices),
         "n_groups": str(report.n_groups),
-        "recounts": "; ".join(recounted),
+        "recount": "" if recount is None else f"{recount:.6g}",
         "agreed_digest": content["model"]["agreed_digest"],
         "model_file": content["model"]["file"],
         "version": model.created_with,
@@ -188,8 +183,9 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
     is_so = {
         "trees": model.ensemble.n_trees > 0, "sites": bool(model.sites), "updated": report.n_recalibrations > 0,
         **dict.fromkeys(("bound", "promise", "private"), holds), **dict.fromkeys(("exact", "counts"), is_exact),
-        "evaluated": any(release.kind in EVALUATION_KINDS for release in model.ledger), "recounted": bool(recounted),
-        "clear": report.sums_in_clear, "foreign": bool(report.authors),
+        "evaluated": any(release.kind in EVALUATION_KINDS for release in model.ledger),
+        "recounted": recount is not None,
+        "clear": report.sums_in_clear and report.noise_mode != "local", "foreign": bool(report.authors),
         "noisy": any(line["noise"] != "unnoised" for line in content["ledger"]),
     }  # fmt: skip
     values |= {name: Template(words["said"][name][is_so[name]]).substitute(values) for name in is_so}
@@ -203,15 +199,17 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
     # An evaluation may have had other noise: who has seen exact totals in either has seen some.
     modes = ("exact",) if is_exact else (report.noise_mode, *report.evaluation_modes)
     own = words["server" if "server" in modes else modes[0]]
+    totals = {f"{who}_totals": own[who] for who in ("site", "coordinator", "user")}
     is_apt = {
         "clear": report.sums_in_clear, "masks": not report.sums_in_clear,
         "groups": report.n_groups > 0, "choices": report.n_choices > 0, "spoils": True,
     }  # fmt: skip
-    rows = [*own["rows"], *([words["alone"]] if any(each.is_at_one_site for each in model.ledger) else [])]
+    rows = [words[who] for who in ("site", "coordinator", "users")]
+    rows += [words["alone"]] if any(each.is_at_one_site for each in model.ledger) else []
     lies = [words[mode]["lies"] for mode in modes if mode != "exact"]
     trusted = [report.trust, *lies] if report.guarantee == "holds" else [words["void"]]
     notes = [*trusted, *(words["words"][name] for name in is_apt if is_apt[name])]
-    return {"rows": _fill([*rows, words["process"]], said), "notes": _fill(notes, said)}
+    return {"rows": _fill([*rows, words["process"]], {**said, **totals}), "notes": _fill(notes, said)}
 
 
 def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[str, str]) -> Content:
@@ -264,13 +262,22 @@ def render_evidence(model: Model, content: Content) -> str:
     """The page of a pack, from its JSON and the model's pictures."""
     words = read_words()
     titles, notes = words["layers"], words["notes"]
+    report, again = content["report"], content["recount"]
+    # So many digits that they can differ.
+    counts = [
+        (by, f"{found:.10g}" if isinstance(found, float) else str(found))
+        for by, found in (
+            (f"Hedgerow, {report['accounted_by']}", report["epsilon"]),
+            (f"{again['by']} {again['version']}", again.get("epsilon", again.get("why"))),
+        )
+    ]
     parts: dict[str, list[str]] = {
         "promise": render_promise(content),
         "account": [
             render_facts(pick_facts(content["facts"], "releases", "recalibrated")),
             _render_table("Releases", content["ledger"]),
             render_text(notes["recount"]),
-            render_table("Counted again, beside Hedgerow's figure", ("by", "epsilon"), _list_counts(content)),
+            render_table("Counted again, beside Hedgerow's figure", ("by", "epsilon"), counts),
         ],
         "trust": [
             render_table("Who sees what", _SEEN, content["trust"]["rows"]),
@@ -352,15 +359,6 @@ def _render_attack(content: Content, notes: Mapping[str, str]) -> list[str]:
     note = render_text(notes["attack"], "void") if is_private else render_text(notes["attack_public"])
     other = [] if attack.get("plan_digest") in own else [render_text(notes["attack_other"], "void")]
     return [note, *other, *render_figures_of_attack(attack)]
-
-
-def _list_counts(content: Content) -> list[tuple[str, str]]:
-    """Epsilon by Hedgerow and by each library, or why one has none."""
-    report = content["report"]
-    counts = [(f"Hedgerow, {report['accounted_by']}", report["epsilon"])]
-    counts += [(f"{line['by']} {line['version']}", line.get("epsilon", line.get("why"))) for line in content["recount"]]
-    # So many digits that they can differ.
-    return [(by, f"{found:.10g}" if isinstance(found, float) else str(found)) for by, found in counts]
 
 
 def _format_cell(value: Any) -> str:

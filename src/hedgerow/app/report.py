@@ -132,8 +132,11 @@ def render_promise(content: Content) -> list[str]:
     guarantee = (
         "depends on its author's word" if report.get("authors") and not report["voided_by"] else report["guarantee"]
     )
-    figures = [("guarantee", guarantee), ("epsilon", dict(content["facts"])["epsilon spent"].split(" ")[0])]
-    figures += [("delta", f"{report['delta']:.3g}"), ("protects", report["unit"])]
+    figures = [("guarantee", guarantee)]
+    if not report["voided_by"]:
+        whom = "one row" if report["unit"] == "record" else f"all rows of one {report['unit']}"
+        epsilon = dict(content["facts"])["epsilon spent"].split(" ")[0]
+        figures += [("epsilon", epsilon), ("delta", f"{report['delta']:.3g}"), ("protects", whom)]
     return [
         render_figures(figures),
         *(render_text(f"Void: {reason}.", "void") for reason in report["voided_by"]),

@@ -396,7 +396,7 @@ class PrivacyReport(PrivacyContext):
         return [
             ("epsilon spent", f"{_format_up(self.epsilon)} at delta {self.delta:.3g}{request}"),
             *(("", line) for line in self._describe_account()),
-            ("protects", protected),
+            *([("protects", protected)] if self.guarantee == "holds" else []),
             ("neighbouring data", f"{self.adjacency} {'record' if self.unit == 'record' else self.unit}"),
             *self._describe_releases(),
             *[("made by" if not at else "", f"{author}, {word}") for at, author in enumerate(self.authors)],
