@@ -56,7 +56,7 @@ ATTACK = describe_attack(
         (MembershipFigures("scores", "all", 3, 40, Separation(_AREA, {0.01: _TOO_FEW, 0.001: _TOO_FEW})),),
         (Reconstruction("model file", 3, 20.0, 40, 0.51, 0.02, math.nan, math.nan, 0.49, math.nan),),
         Signal(40, 0.53, 0.981, 0.997, 0.998, True, (KindSignal("LeafSums", 8, 1, 0.53, 0.98, 0.997, 1.02, 0.03),)),
-        (Attribute("<age>", 30, Figure(0.533, 0.09, 0.605), 0.52, 0.57),), ("<one> of them",),
+        (Attribute("<age>", 30, Figure(0.533, 0.09, 0.605)),), ("<one> of them",),
     ),
     is_private=True,
 )  # fmt: skip

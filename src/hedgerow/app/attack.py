@@ -94,10 +94,7 @@ def build_attack_sheets(found: Mapping[str, Any]) -> list[Sheet]:
         for kind in signal["kinds"]
     )  # fmt: skip
     every = ("all", "", "1", *(f"{signal[name]:.3f}" for name in spent), "")
-    cells = tuple(
-        (one["column"], str(one["n_cells"]), figure(one["right"]), f"{one['mean']:.3f}", f"{one['largest']:.3f}")
-        for one in found["attributes"]
-    )
+    cells = tuple((one["column"], str(one["n_cells"]), figure(one["right"])) for one in found["attributes"])
     may = "what the ledger allows"
     return [
         Sheet("Who was in the data", ("attack", "AUC", "TPR, %, at FPR 1 %", "at 0.1 %"),
@@ -105,8 +102,8 @@ def build_attack_sheets(found: Mapping[str, Any]) -> list[Sheet]:
         Sheet("What of the table is found again", ("from", "rows", "unique rows", "by chance", "unique"), rebuilt),
         Sheet("What one unit adds, as a share of the ledger's mu²",
               ("release", "number", "charged", *spent, "noise's variance"), (*kinds, every)),
-        Sheet("Which of two values a cell has", ("column", "cells", "right", "expected", "easiest"),
-              (*cells, (may, "", f"{bound['accuracy']:.3f}", "", ""))),
+        Sheet("Which of two values a cell has", ("column", "cells", "right"),
+              (*cells, (may, "", f"{bound['accuracy']:.3f}"))),
     ]  # fmt: skip
 
 

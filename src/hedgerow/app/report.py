@@ -95,15 +95,6 @@ def _read_curves(evaluation: Content) -> list[CalibrationCurve]:
     return [CalibrationCurve(each["class"], *(numbers(each[name]) for name in names)) for each in evaluation["curves"]]
 
 
-def list_importances(model: Model) -> list[Content]:
-    """Each feature's share of the importances, the largest first, as the picture of shapes has them."""
-    found = importances(model.ensemble)
-    total = float(found.values.sum())
-    shares = found.values / total if total > 0 else np.zeros_like(found.values)
-    order = np.argsort(-shares, kind="stable")
-    return [{"feature": model.plan.feature_names[place], "share": float(shares[place])} for place in order]
-
-
 def render_report(model: Model, date: str, evaluation: Content | None) -> str:
     """A model's report as a page: promise, shapes with their bands, importances, calibration."""
     notes = read_words()["notes"]
@@ -111,7 +102,10 @@ def render_report(model: Model, date: str, evaluation: Content | None) -> str:
     drawn = io.BytesIO()
     plot_shapes(model, drawn)
     bands = "What each feature adds to the score; pale bands: what the noise alone could have drawn"
-    shares = [(each["feature"], f"{each['share']:.1%}") for each in list_importances(model)]
+    values = importances(model.ensemble).values
+    # The largest first, as in the picture.
+    order, total = np.argsort(-values, kind="stable"), float(values.sum()) or 1.0
+    shares = [(model.plan.feature_names[place], f"{values[place] / total:.1%}") for place in order]
     importances_table = render_table("Importances", ("feature", "share of the importances"), shares)
     body = [
         *render_promise(content),

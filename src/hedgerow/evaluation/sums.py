@@ -257,19 +257,44 @@ class DevianceMoments(_Moments):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GroupedSums(EvaluationQuery):
-    """How well a model predicts, by public group of one column.
+class _PartedSums(EvaluationQuery, ABC):
+    """The sums of an evaluation's detail, for each part of the records by itself.
 
-    They are the sums of an evaluation's detail, for each group by itself. A record is in one group, so what it adds at
-    most is what it adds to `one`.
+    What a record adds at most is what it adds to `one`; a unit with rows in several parts adds to several blocks,
+    together no more than all its rows to one.
 
     Attributes:
         one: the question about all records; without an update.
+    """
+
+    one: EvaluationQuery
+
+    def norm_squared(self) -> int:
+        return self.one.norm_squared()
+
+    def fits(self, plan: Plan) -> bool:
+        return self.length % self.one.length == 0 < self.length and self.one.fits(plan)
+
+    def left_open(self) -> bytes:
+        """See `Query.left_open`."""
+        return self.one.left_open()
+
+    def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: what is asked of all records is asked of each part."""
+        for part in released.reshape(-1, self.one.length):
+            yield from self.one.faults(part, facts, checks)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupedSums(_PartedSums):
+    """How well a model predicts, by public group of one column.
+
+    Attributes:
+        one: see `_PartedSums`.
         feature: the column's place among the plan's features.
         group_of: int64 [n_codes], the group of each of its codes, from 0 on.
     """
 
-    one: EvaluationQuery
     feature: int
     group_of: NDArray[np.int64]
 
@@ -279,57 +304,32 @@ class GroupedSums(EvaluationQuery):
         own = (site.records.only(groups == group) for group in range(self.length // self.one.length))
         return np.concatenate([self.one.answer(replace(site, records=records, kept=None)) for records in own])
 
-    def norm_squared(self) -> int:
-        return self.one.norm_squared()
-
     def fits(self, plan: Plan) -> bool:
-        n_groups = self.length // self.one.length
-        is_within = 0 <= self.group_of.min() and self.group_of.max() < n_groups and self.feature < len(plan.features)
-        return bool(is_within) and self.length == n_groups * self.one.length and self.one.fits(plan)
+        last = self.length // self.one.length - 1
+        is_within = 0 <= self.group_of.min() and self.group_of.max() <= last and self.feature < len(plan.features)
+        return bool(is_within) and super().fits(plan)
 
     def left_open(self) -> bytes:
         """See `Query.left_open`: borders of groups are those of the grid."""
-        return self.one.left_open() + self.group_of.astype("<i8").tobytes()
-
-    def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: what is asked of all records is asked of each group."""
-        for part in released.reshape(-1, self.one.length):
-            yield from self.one.faults(part, facts, checks)
+        return super().left_open() + self.group_of.astype("<i8").tobytes()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SiteSums(SiteQuery, EvaluationQuery):
+class SiteSums(SiteQuery, _PartedSums):
     """How well a model predicts at each site that allows it, with noise of that site alone.
 
-    They are the sums of an evaluation's detail, for each site by itself. What a record adds at most is what it adds to
-    `one`; a unit with rows at several sites adds to several blocks, together no more than all its rows to one.
-
     Attributes:
-        one: the question about all records; without an update.
+        one: see `_PartedSums`.
     """
-
-    one: EvaluationQuery
 
     def answer_alone(self, site: ScoredSite) -> IntVector:
         """See `SiteQuery.answer_alone`."""
         site.take_in(self.update)
         return self.one.answer(site)
 
-    def norm_squared(self) -> int:
-        return self.one.norm_squared()
-
     def fits(self, plan: Plan) -> bool:
-        is_of_sites = len(set(self.sites)) == len(self.sites) > 0 and self.length == len(self.sites) * self.one.length
-        return is_of_sites and self.one.fits(plan)
-
-    def left_open(self) -> bytes:
-        """See `Query.left_open`."""
-        return self.one.left_open()
-
-    def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: what is asked of all records is asked of each site's."""
-        for part in released.reshape(-1, self.one.length):
-            yield from self.one.faults(part, facts, checks)
+        n_sites = len(set(self.sites))
+        return n_sites == len(self.sites) and self.length == n_sites * self.one.length and super().fits(plan)
 
 
 BY_SITE = "site"

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 from scipy.stats import hypergeom
 
 from hedgerow.attacks.inference import (
@@ -302,14 +301,11 @@ class Attribute:
         column: a feature or the label.
         n_cells: how many were tried.
         right: the share of them that the most powerful test gets right; one half is a coin's.
-        mean, largest: what is expected of it, and for the cell that is easiest to tell.
     """
 
     column: str
     n_cells: int
     right: Figure
-    mean: float
-    largest: float
 
 
 @dataclass(frozen=True)
@@ -358,9 +354,7 @@ def run_attacks(
         n_corners: planted units.
         n_altered: cells of a column.
     """
-    signal, attributes, outcome = _measure_signal(target, random, progress, n_signals, n_corners, n_altered)
-    bound = Bound.of_ledger(outcome.ledger.events(), outcome.report.epsilon, target.plan.privacy.delta)
-    attributes = tuple(replace(one, right=replace(one.right, bound=bound.accuracy)) for one in attributes)
+    signal, attributes, bound = _measure_signal(target, random, progress, n_signals, n_corners, n_altered)
     membership, reconstruction = _tell_members(target, bound, random, progress, outliers, n_models, n_units)
     return AttackReport(
         target.digest, len(target.units), target.plan.privacy.rows_per_unit, bound, membership, reconstruction, signal,
@@ -469,7 +463,7 @@ def _rebuild(products: Products, kinds: NDArray[np.intp], inside: Bools) -> tupl
 
 def _measure_signal(
     target: Target, random: np.random.Generator, progress: Progress, n_signals: int, n_corners: int, n_altered: int
-) -> tuple[Signal, tuple[Attribute, ...], Outcome]:
+) -> tuple[Signal, tuple[Attribute, ...], Bound]:
     """One run over the whole table: what its units add, its noise, and which of two values a cell has."""
     units = [target.units[each] for each in np.sort(random.permutation(len(target.units))[:n_signals])]
     progress(f"Training on {len(units):,} units")
@@ -512,23 +506,15 @@ def _measure_signal(
     known = None if is_local or not all(step.is_sum for step in steps) else is_additive
     every = tell(sum(spent for _, spent, *_ in totals.values()) / claimed)
     signal = Signal(n, *every, excess, known, tuple(kinds))
-    return signal, _judge_columns(altered, gaps, leans), outcome
-
-
-def _judge_columns(altered: Sequence[tuple[str, int, SiteData]], gaps: Floats, leans: Floats) -> tuple[Attribute, ...]:
-    """How often a likelihood ratio names the true one of two values, by column, and how often it should on average."""
-    columns = np.array([column for column, _, _ in altered])
+    bound = Bound.of_ledger(outcome.ledger.events(), outcome.report.epsilon, target.plan.privacy.delta)
     # The log-likelihood ratio of the true value against the other: <v - v', noise> + |v - v'|² / 2.
-    ratios = leans + gaps / 2
-    right, chances = np.where(ratios == 0, 0.5, ratios > 0), ndtr(np.sqrt(gaps) / 2)
-    found = []
+    ratios, columns = leans + gaps / 2, np.array([column for column, _, _ in altered])
+    right, attributes = np.where(ratios == 0, 0.5, ratios > 0), []
     for column in dict.fromkeys(columns.tolist()):
-        own = columns == column
-        share, count = float(right[own].mean()), int(own.sum())
+        share, count = float(right[columns == column].mean()), int((columns == column).sum())
         error = math.sqrt(max(share * (1 - share), 1 / count) / count)
-        figure = Figure(share, error, 1.0)
-        found.append(Attribute(column, count, figure, float(chances[own].mean()), float(chances[own].max())))
-    return tuple(found)
+        attributes.append(Attribute(column, count, Figure(share, error, bound.accuracy)))
+    return signal, tuple(attributes), bound
 
 
 def _build_corners(plan: Plan, random: np.random.Generator, n_corners: int) -> list[SiteData]:
