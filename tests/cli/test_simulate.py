@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Callable
@@ -19,11 +20,12 @@ from hedgerow.errors import PlanError
 from hedgerow.local import simulation
 from hedgerow.local.simulation import simulate_records, split_evenly
 from hedgerow.methods.registry import METHODS
+from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.registry import rules_by_method
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.accountants import mu_of
-from hedgerow.privacy.outlook import MEASURED_SIGNAL, SIGNAL_TO_WARN, outlook_of
+from hedgerow.privacy.outlook import MEASURED_SIGNAL, SIGNAL_TO_WARN, doubt_of, outlook_of
 from tests.wards import plan_text
 
 Run = Callable[..., Any]
@@ -98,7 +100,8 @@ def test_privacy_says_whether_it_will_be_any_good(study: Path, tmp_path: Path, h
 
 
 def test_a_report_says_how_much_signal_there_was(study: Path, tmp_path: Path, hedgerow: Run) -> None:
-    """Whoever trains on little, with all bounds declared, is told so on the terminal and in what the model carries."""
+    """Whoever trains on little, with all bounds declared, is told so on the terminal, in what the model carries, by the
+    report that a program prints, and on its page."""
     plan = parse_plan((study / "plan.toml").read_text())
     sites = [part for name in ("north", "south") for part in ("--site", f"{name}={study / name}.csv")]
     for epsilon, is_little in ((0.3, True), (4.0, False)):
@@ -109,6 +112,14 @@ def test_a_report_says_how_much_signal_there_was(study: Path, tmp_path: Path, he
         filed = hedgerow("report", out, "--json")["outlook"]
         assert (said.count("too little signal"), filed["signal"] < SIGNAL_TO_WARN) == (int(is_little), is_little)
         assert said.count("s = ") == 1
+        report = Model.load(out).report
+        first, *others = report.outlook
+        assert dict(report.facts())["outlook"] == first
+        assert [line for line in others if line.startswith("! Warning")] == [f"! Warning: {doubt_of(own)}."] * is_little
+        hedgerow("report", out, "--html", tmp_path / "page.html")
+        page = " ".join(html.unescape((tmp_path / "page.html").read_text()).split())
+        # Beside the promise, and in the report in full.
+        assert [page.count(line) for line in report.outlook] == [2] * len(report.outlook)
 
 
 def test_what_was_measured_is_said_of_its_like_alone(plan: Plan, tmp_path: Path, hedgerow: Run) -> None:

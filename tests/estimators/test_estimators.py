@@ -349,7 +349,7 @@ CLASSES: dict[str, Any] = {
 
 @pytest.mark.parametrize(("n_records", "n_warnings"), [(200, 1), (20_000, 0)])
 def test_a_fit_warns_once_of_too_little_signal(n_records: int, n_warnings: int) -> None:
-    """Where everything is declared there is no survey that could warn of it."""
+    """Where everything is declared there is no survey that could warn of it; and the report says it as well."""
     X = np.random.default_rng(0).random((200, 2))
     private = DPGBDTClassifier(epsilon=1.0, bounds=[(0, 1)] * 2, classes=[0, 1], n_records=n_records, n_trees=2)
     with warnings.catch_warnings(record=True) as caught:
@@ -357,6 +357,9 @@ def test_a_fit_warns_once_of_too_little_signal(n_records: int, n_warnings: int) 
         private.fit(X, (X[:, 0] > 0.5).astype(int))
     assert [own.category for own in caught] == [FewRecordsWarning] * n_warnings
     assert all(own.filename == __file__ for own in caught)
+    assert [f"! Warning: {own.message}" for own in caught] == [
+        line for line in private.privacy_report_.outlook if line.startswith("! Warning")
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::hedgerow.estimators.base.FewRecordsWarning")

@@ -47,7 +47,6 @@ from hedgerow.client.budget import BudgetBook
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import EVALUATION_KINDS
-from hedgerow.privacy.outlook import outlook_facts
 
 _LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
 _OF_MODEL = ("outcome", "created_with", "plan_digest", "agreed_digest")
@@ -159,7 +158,7 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
         "site_names": join_names(model.sites),
         "n_records": f"{plan.privacy.n_records:,}",
         "n_records_origin": content["report"].get("taken_as_public", {}).get("n_records", {}).get("origin", "declared"),
-        "outlook": "; ".join(f"{name}: {text}" for name, text in outlook_facts(plan)),
+        "outlook": "; ".join(report.outlook),
         "algorithm": plan.model.algorithm,
         "n_trees": str(model.ensemble.n_trees),
         "output": words["output"][label.kind.predicts],

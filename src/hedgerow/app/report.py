@@ -40,8 +40,8 @@ _ENDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "concordance": (0.0, 1.0), "
 
 
 _PROMISED = (
-    "epsilon spent", "protects", "neighbouring data", "made by", "in words", "rows of a person", "lines of a CSV",
-    "one run",
+    "epsilon spent", "protects", "neighbouring data", "made by", "in words", "outlook", "rows of a person",
+    "lines of a CSV", "one run",
 )  # fmt: skip
 
 

@@ -313,6 +313,7 @@ def table_survey(
         PrivacyContext.from_plan(asked.carrier, seeded=noise.seeded, approximate=noise.approximate),
         n_records=max(1, round(found.n_records.value)),
         sums_in_clear=is_clear,
+        outlook=(),
         public=PublicInputs((*public, *list_units(asked.carrier))),
     )
     report = check_cost(ledger, context) if asked.epsilon < math.inf else build_report(ledger, context)

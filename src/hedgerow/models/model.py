@@ -186,10 +186,8 @@ class Model:
         """
         filed = self.filing(date)
         outcome = "complete" if self.salvaged is None else self.salvaged.text()
-        lines = [f"! Warning: {text}." if name == "warning" else text for name, text in outlook_facts(self.plan)]
-        outlook = "".join(f"  {'' if at else 'outlook':<17} {text}\n" for at, text in enumerate(lines))
         return (
-            f"{self.report.text(sites=self.sites)}\n{outlook}"
+            f"{self.report.text(sites=self.sites)}\n"
             "  agreed plan       its digest by `hedgerow privacy`, where the sites drew the trees' seed:\n"
             f"    {filed['agreed_digest']}\n  outcome           {outcome}\n"
             f"  version           Hedgerow {filed['created_with']}\n  printed on        {date}"

@@ -33,6 +33,7 @@ from hedgerow.privacy.events import (
     scope_events,
 )
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
+from hedgerow.privacy.outlook import outlook_facts
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.protocol.queries import NoiseCohort
 
@@ -82,6 +83,7 @@ class PrivacyContext:
         authors: what the run asks for that is no part of Hedgerow, whose sensitivities are its author's word.
         n_groups: of sites, of whose sums the middle counted in a training; 0 for one sum over all.
         public: what the run takes as public; None where no plan says it. It is no part of the account.
+        outlook: how much signal the noise leaves a training, in lines; nor is this.
     """
 
     delta: float
@@ -101,6 +103,7 @@ class PrivacyContext:
     n_groups: int = 0
     authors: tuple[str, ...] = ()
     public: PublicInputs | None = field(default=None, repr=False, compare=False)
+    outlook: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
@@ -133,6 +136,7 @@ class PrivacyContext:
                 for part in list_foreign_parts(plan)
             ),
             public=PublicInputs.from_plan(plan),
+            outlook=tuple(f"! Warning: {text}." if name == "warning" else text for name, text in outlook_facts(plan)),
         )
 
     def with_evaluation(self, evaluation: PrivacyContext) -> PrivacyContext:
@@ -338,7 +342,7 @@ class PrivacyReport(PrivacyContext):
             "epsilon_rdp": self.epsilon_rdp,
             "n_releases": self.n_releases,
             "adjacency": self.adjacency,
-            **{part.name: getattr(self, part.name) for part in fields(PrivacyContext) if part.name != "public"},
+            **{part.name: getattr(self, part.name) for part in fields(PrivacyContext) if part.compare},
         }
         optional = {
             "epsilon_own": self.epsilon_own,
@@ -401,6 +405,7 @@ class PrivacyReport(PrivacyContext):
             *self._describe_releases(),
             *[("made by" if not at else "", f"{author}, {word}") for at, author in enumerate(self.authors)],
             *([("in words", _in_words(self, subject))] if self.guarantee == "holds" else []),
+            *(("" if at else "outlook", line) for at, line in enumerate(self.outlook)),
             *self._list_limits(sites),
         ]
 

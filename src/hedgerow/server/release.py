@@ -448,7 +448,9 @@ def evaluation_context(plan: Plan, epsilon: float, delta: float, noise: NoiseSou
     """What an evaluation's report says beside its releases."""
     context = PrivacyContext.from_plan(plan, seeded=noise.seeded, approximate=noise.approximate)
     # Its own releases read no candidates off the data; the model's report, which they are added to, may say so.
-    return replace(context, epsilon_requested=epsilon, delta=delta, candidates_from_data=False, n_prepared=0)
+    return replace(
+        context, epsilon_requested=epsilon, delta=delta, candidates_from_data=False, n_prepared=0, outlook=()
+    )
 
 
 @dataclass(frozen=True, eq=False)
