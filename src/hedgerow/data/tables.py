@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as compute
 import pyarrow.csv as arrow_csv
-import pyarrow.parquet as arrow_parquet
 
 from hedgerow.data.arrow import is_text
 from hedgerow.data.columns import file_error, missing_columns
@@ -306,8 +305,8 @@ class ParquetTable:
 
     def types(self) -> dict[str, Any]:
         """See `Table.types`: those of the first file."""
-        with _catch_parquet_errors(self.source):
-            schema = arrow_parquet.read_schema(self._files[0])
+        with _open_parquet(self._files[0]) as reader:
+            schema = reader.schema_arrow
         return {name.strip(): kind for name, kind in zip(schema.names, schema.types, strict=True)}
 
     def names(self) -> list[str]:
@@ -331,8 +330,8 @@ class ParquetTable:
         """Of each file, the row groups of this part."""
         (number, n_parts), sizes = self._part, list[list[int]]()
         for file in self._files:
-            with _catch_parquet_errors(str(file)):
-                about = arrow_parquet.read_metadata(file)
+            with _open_parquet(file) as reader:
+                about = reader.metadata
             sizes.append([about.row_group(group).num_rows for group in range(about.num_row_groups)])
         total, first, found = sum(map(sum, sizes)), 0, list[list[int]]()
         for groups in sizes:
@@ -346,8 +345,17 @@ class ParquetTable:
 
 def _list_parquet_names(file: Path) -> list[str]:
     """The names of a file's columns, of which some may be there twice."""
+    with _open_parquet(file) as reader:
+        return [name.strip() for name in reader.schema_arrow.names]
+
+
+def _open_parquet(file: Path) -> Any:
+    """What reads a file; DataError for a damaged one."""
+    # Who reads CSV alone has 8 MB less resident.
+    from pyarrow.parquet import ParquetFile
+
     with _catch_parquet_errors(str(file)):
-        return [name.strip() for name in arrow_parquet.read_schema(file).names]
+        return ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
 
 
 @contextmanager
@@ -371,9 +379,7 @@ def _read_parquet_batches(
     file: Path, names: Sequence[str], chunk_rows: int, groups: list[int]
 ) -> Iterator[tuple[Any, ...]]:
     source = str(file)
-    with _catch_parquet_errors(source):
-        reader = arrow_parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
-    with reader:
+    with _open_parquet(file) as reader:
         stored = {name.strip(): name for name in reader.schema_arrow.names}
         wanted = [stored[name] for name in names]
         # The file says before it is read where cells are longer on average.
