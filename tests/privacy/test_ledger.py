@@ -154,12 +154,21 @@ def test_a_purpose_is_released_once() -> None:
         assert caught.value.code == "purpose-released-twice"
 
 
-def test_append_leaves_the_old_ledger_alone() -> None:
-    """Protects immutability: nobody who holds a ledger sees it change."""
-    before = Ledger().append(_release("a"))
-    after = before.append(_release("b"))
-    assert (len(before), len(after)) == (1, 2)
-    assert [release.purpose for release in before] == ["a"]
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abcdef")), max_size=30))
+def test_append_leaves_every_other_ledger_alone(steps: list[tuple[int, str]]) -> None:
+    """Protects immutability: whatever others made of a ledger, it takes each purpose once, and none is lost to it."""
+    ledgers, expected = [Ledger()], [list[str]()]
+    for place, purpose in steps:
+        before, known = ledgers[place % len(ledgers)], expected[place % len(ledgers)]
+        if purpose in known:
+            with pytest.raises(PrivacyError) as caught:
+                before.append(_release(purpose))
+            assert caught.value.code == "purpose-released-twice"
+        else:
+            ledgers.append(before.append(_release(purpose)))
+            expected.append([*known, purpose])
+    assert [[release.purpose for release in ledger] for ledger in ledgers] == expected
 
 
 def test_a_release_cannot_claim_more_noise_than_it_had() -> None:

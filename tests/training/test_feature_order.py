@@ -111,6 +111,18 @@ class SlowOrder:
         return (1 - EVEN_SHARE) * earned + EVEN_SHARE * (1 / N_FEATURES if len(subset) == 1 else 0.0)
 
 
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32), n_features=st.integers(2, 80), size=st.integers(2, 5))
+def test_subsets_of_many_features_are_the_first_of_permutations(seed: int, n_features: int, size: int) -> None:
+    """What a wide table's draws are found by, all at once, gives the subsets that the public randomness defines."""
+    size = min(size, n_features)
+    order = FeatureOrder(seed, n_features, 0, "adaptive", size)
+    for tree, draws in zip((3, 8), order._draw_subsets((3, 8)), strict=True):
+        randomness = PublicRandom(seed, f"features of tree {tree}")
+        expected = [tuple(sorted(randomness.sample(range(n_features), size))) for _ in range(DRAWS_FOR_COVERAGE)]
+        assert draws == expected
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), size=st.integers(1, N_FEATURES), gain=st.sampled_from([0, 1, 1e6]))
 def test_turns_are_those_of_the_definition(data: st.DataObject, seed: int, size: int, gain: float) -> None:

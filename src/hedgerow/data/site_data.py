@@ -158,7 +158,8 @@ class SiteData:
         for feature in before.edges.keys() - new_edges.keys():
             codes[feature] = self.codes[feature]
         for feature, edges in new_edges.items():
-            if not np.array_equal(before.edges.get(feature, ()), edges):
+            known = before.edges.get(feature)
+            if known is not edges and (known is None or not np.array_equal(known, edges)):
                 first = grid.features[feature]
                 table = first.codes_in(first.cut_again(edges)).astype(codes.dtype)
                 codes[feature] = table[self.codes[feature], self._find_places(feature, grid)]

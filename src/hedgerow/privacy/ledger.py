@@ -190,22 +190,24 @@ class Ledger:
     """An immutable sequence of releases; `append` gives a new ledger and refuses a purpose released before."""
 
     releases: tuple[Release, ...] = ()
-    _purposes: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
+    # Shared with the ledgers that were made longer from this one; it may hold theirs too.
+    _purposes: set[str] = field(init=False, repr=False, compare=False, default_factory=set)
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
         for release in self.releases:
-            _refuse_second(release.purpose, seen)
-            seen.add(release.purpose)
-        object.__setattr__(self, "_purposes", frozenset(seen))
+            _refuse_second(release.purpose, self._purposes)
+            self._purposes.add(release.purpose)
 
     def append(self, release: Release) -> Ledger:
         """A ledger with one more release; raises PrivacyError(code='purpose-released-twice')."""
-        _refuse_second(release.purpose, self._purposes)
+        is_latest = len(self._purposes) == len(self.releases)
+        purposes = self._purposes if is_latest else {earlier.purpose for earlier in self.releases}
+        _refuse_second(release.purpose, purposes)
+        purposes.add(release.purpose)
         # Not through the constructor, which reads every purpose again: a run appends thousands of times.
         longer = object.__new__(Ledger)
         object.__setattr__(longer, "releases", (*self.releases, release))
-        object.__setattr__(longer, "_purposes", self._purposes | {release.purpose})
+        object.__setattr__(longer, "_purposes", purposes)
         return longer
 
     def events(self) -> Iterator[Event]:

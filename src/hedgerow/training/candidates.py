@@ -195,9 +195,8 @@ class CandidateSource:
     def find_crowded(self) -> list[int]:
         """Features that the latest releases found in a few cells, and whose values have places within these."""
         latest, self._adaptive.latest = self._adaptive.latest, set()
-        densities = {
-            feature: self._adaptive.density[feature] for feature in sorted(latest & set(self._first.divisible))
-        }
+        divisible = [feature for feature in sorted(latest) if self._first.features[feature].within is not None]
+        densities = {feature: self._adaptive.density[feature] for feature in divisible}
         # Where heavy cells hold nearly all of a feature.
         return [
             feature

@@ -30,6 +30,8 @@ DRAWS_FOR_COVERAGE = 16
 """Subsets drawn for each one that is tried: the one whose pairs have been tried least is taken."""
 _MAX_WORDS = 1 << 22
 """Of public randomness that are held at once."""
+_SWAPS_AT_ONCE = 32
+"""Of all draws: their words stay in the processor's cache."""
 
 Subset = tuple[int, ...]
 
@@ -117,12 +119,19 @@ class FeatureOrder:
             names = [f"features of tree {tree}" for tree in trees[first : first + n_at_once]]
             streams = [PublicRandom(self._seed, name) for name in names]
             words = np.stack([stream.first_words(n_words) for stream in streams]).reshape(-1, n_features - 1)
-            # The features in the first places, found by going back through the swaps.
-            found = np.tile(np.arange(self._size), (len(words), 1))
-            for last in range(1, n_features):
-                other = scale_words(words[:, -last], last + 1)[:, None]
-                found = np.where(found == last, other, np.where(found == other, last, found))
-            for of_tree in np.sort(found, axis=1).reshape(len(streams), DRAWS_FOR_COVERAGE, self._size).tolist():
+            # The features in the first places, found by going back through the swaps: a row for each place.
+            swaps = np.ascontiguousarray(words.T[::-1])
+            found = np.tile(np.arange(self._size)[:, None], len(words))
+            for start in range(1, n_features, _SWAPS_AT_ONCE):
+                limits = np.arange(start, min(start + _SWAPS_AT_ONCE, n_features))[:, None] + 1
+                others = scale_words(swaps[start - 1 : start - 1 + len(limits)], limits)
+                for last, other in enumerate(others, start):
+                    # A later place is among the found ones only after its own swap.
+                    was_last = found == last if last < self._size else None
+                    np.copyto(found, last, where=found == other)
+                    if was_last is not None:
+                        np.copyto(found, other, where=was_last)
+            for of_tree in np.sort(found.T, axis=1).reshape(len(streams), DRAWS_FOR_COVERAGE, self._size).tolist():
                 yield [tuple(draw) for draw in of_tree]
 
     def _draw_in_groups(self, tree: int) -> list[Subset]:
@@ -169,16 +178,18 @@ class _AdaptiveOrder:
         self._subsets: list[Subset] = []
         self._numbers: dict[Subset, int] = {}
         self._n_features = n_features
-        self._even, self._gains = np.zeros(most), np.zeros(most)
+        self._even = np.zeros(most)
+        # The root of each subset's gain, and their exact sum in units of 2**-1074: every float is a whole number of
+        # them, and thousands of roots are not to be summed again for every tree.
+        self._roots, self._total = np.zeros(most), 0
         self._last_tree = np.zeros(most, dtype=np.int64)
         self._latest: list[int] = []
 
     def of_batch(self, first: int, given: Sequence[Subset | None]) -> list[Subset]:
         """The subsets of the trees from tree `first` on: those given, and the most overdue where none is."""
         # Each subset's share of the trees, by the root of its gain; None while nothing has been gained.
-        roots = np.sqrt(np.maximum(self._gains, 0.0))
-        total = math.fsum(roots.tolist())
-        earned, self._latest = roots / total if total > 0 else None, []
+        total = self._total / _WHOLE
+        earned, self._latest = self._roots / total if total > 0 else None, []
         for tree, subset in enumerate(given, start=first):
             if subset is None:
                 number = self._most_overdue(tree, earned)
@@ -202,4 +213,15 @@ class _AdaptiveOrder:
         # Without a ridge an empty leaf says nothing.
         parts = np.divide(worth, below, out=np.zeros_like(worth), where=below > 0)
         for number, gains in zip(self._latest, parts.reshape(len(parts), -1).tolist(), strict=True):
-            self._gains[number] = math.fsum(gains)
+            root = math.sqrt(max(0.0, math.fsum(gains)))
+            self._total += _count_units(root) - _count_units(float(self._roots[number]))
+            self._roots[number] = root
+
+
+_WHOLE = 2**1074
+
+
+def _count_units(value: float) -> int:
+    """How many units of 2**-1074 a float is."""
+    numerator, denominator = value.as_integer_ratio()
+    return numerator * (_WHOLE // denominator)

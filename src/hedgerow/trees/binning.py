@@ -265,9 +265,10 @@ class Grid:
             edges: float32 by feature.
             others: where the other features are taken from, this grid cut again before; None for this one.
         """
-        parts = enumerate((others or self).features)
-        cut = {number: self.features[number].cut_again(new) for number, new in edges.items()}
-        return Grid(tuple(cut.get(number, part) for number, part in parts))
+        features = list((others or self).features)
+        for number, new in edges.items():
+            features[number] = self.features[number].cut_again(new)
+        return Grid(tuple(features))
 
     def encode_matrix(self, matrix: NDArray[np.floating[Any]]) -> CodeArray:
         """Codes of an all-numeric matrix [n, n_features], NaN for missing: [n_features, n]."""

@@ -113,10 +113,10 @@ class PublicRandom:
         return (((self._word() << 64) | self._word()) * limit) >> 128
 
 
-def scale_words(words: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
-    """What `PublicRandom.below` makes of each of the stream's words, for a limit up to 2**32: int64 below it."""
+def scale_words(words: NDArray[np.uint64], limit: int | NDArray[np.int64]) -> NDArray[np.int64]:
+    """What `PublicRandom.below` makes of each of the stream's words, for limits up to 2**32: int64 below them."""
     # The product has 96 bits, so it is made of two halves.
-    bound, half = np.uint64(limit), np.uint64(32)
+    bound, half = np.asarray(limit, dtype=np.uint64), np.uint64(32)
     low = (words & np.uint64(0xFFFFFFFF)) * bound >> half
     return ((words >> half) * bound + low >> half).astype(np.int64)
 
