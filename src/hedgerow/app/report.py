@@ -40,8 +40,8 @@ _ENDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "concordance": (0.0, 1.0), "
 
 
 _PROMISED = (
-    "epsilon spent", "protects", "neighbouring data", "made by", "in words", "outlook", "rows of a person",
-    "lines of a CSV", "one run",
+    "epsilon spent", "protects", "neighbouring data", "made by", "outlook", "rows of a person", "lines of a CSV",
+    "one run",
 )  # fmt: skip
 
 
@@ -135,7 +135,8 @@ def render_promise(content: Content) -> list[str]:
         render_figures(figures),
         *(render_text(f"Void: {reason}.", "void") for reason in report["voided_by"]),
         *(render_text(f"Warning: {warning}.", "void") for warning in report["warnings"]),
-        render_facts(pick_facts(content["facts"], *_PROMISED)),
+        # What everybody reads comes first.
+        render_facts([*pick_facts(content["facts"], "in words"), *pick_facts(content["facts"], *_PROMISED)]),
     ]
 
 
