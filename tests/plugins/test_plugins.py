@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import functools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -20,9 +23,10 @@ from hedgerow.methods.registry import METHODS, add_method
 from hedgerow.models.model import Model
 from hedgerow.plan.fields import read_section
 from hedgerow.plan.plan import Label, Plan, parse_plan
-from hedgerow.plan.registry import LabelKind, add_label, label_kinds, rules_by_method
+from hedgerow.plan.registry import LabelKind, add_label, label_kinds, list_foreign_parts, named_losses, rules_by_method
+from hedgerow.privacy.report import PrivacyContext
 from hedgerow.transport import ENGINES, add_engine
-from tests.builders import LABELS
+from tests.builders import LABELS, make_plan
 from tests.plugins import toy_label, toy_method, toy_source, toy_transport
 
 SITES = ("north", "south", "west")
@@ -69,6 +73,30 @@ def plugged() -> Iterator[None]:
     yield
     del METHODS["toy"], rules_by_method()["toy"], LOSSES["share"], label_kinds()["share"]
     del SOURCES[".toy"], SOURCES["toy"], ENGINES["toy"]
+
+
+def test_what_others_add_is_theirs_whatever_it_is_a_copy_of() -> None:
+    """Else a report says HOLDS of sensitivities that are another author's word: classes, and `__module__` of functions,
+    are copied by ordinary Python."""
+    parts = functools.wraps(METHODS["boosting"].parts)(lambda: METHODS["boosting"].parts())
+    label = copy.copy(LOSSES["regression"].label)
+    label.type = "dose"  # type: ignore[misc]
+    add_method("wrapped", dataclasses.replace(METHODS["boosting"], parts=parts))
+    add_loss(dataclasses.replace(LOSSES["regression"], label=label))
+    own = make_plan("regression")
+    loss = type("Own", (named_losses()["huber"],), {"__module__": __name__})()
+    try:
+        for plan, what in (
+            (own, set()),
+            (dataclasses.replace(own, loss=loss), {"loss"}),
+            (dataclasses.replace(own, model=dataclasses.replace(own.model, algorithm="wrapped")), {"method"}),
+            (dataclasses.replace(own, label=dataclasses.replace(own.label, type="dose")), {"type of label"}),
+        ):
+            found = list_foreign_parts(plan)
+            assert {part["what"] for part in found} == what and {part["module"] for part in found} <= {__name__}
+            assert len(PrivacyContext.from_plan(plan).authors) == len(what)
+    finally:
+        del METHODS["wrapped"], rules_by_method()["wrapped"], LOSSES["dose"], label_kinds()["dose"]
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ follow from the header:
     north.csv#encoding=cp1252
     north.csv#separator=tab,decimal=comma,encoding=latin-1
 
-Behind the header each line is a record by itself. A cell that begins with a quotation mark ends with the next one that
-is not doubled; one that is still open at the line's end is closed there, so whatever stands in a line, no other line's
-record changes. Only where a plan says how many line breaks a cell may hold (`privacy.line_breaks`) does a quoted cell
-go on over so many further lines: if the lines then are one well-formed record, and none of them by itself begins such a
-cell. Else each is a record by itself.
+The header is one line, and each line behind it a record by itself. A cell that begins with a quotation mark ends with
+the next one that is not doubled; one that is still open at the line's end is closed there, so whatever stands in a
+line, no other line's record changes. Only where a plan says how many line breaks a cell may hold
+(`privacy.line_breaks`) does a quoted cell go on over so many further lines: if the lines then are one well-formed
+record, and none of them by itself begins such a cell. Else each is a record by itself.
 """
 
 from __future__ import annotations
@@ -53,8 +53,6 @@ _FIRST_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n', re.IGNORECASE)
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 _ENCLOSED = re.compile(r'"[^"]*"?|\([^()]*\)|\[[^][]*\]')
 _NUMBER, _BETWEEN, _MAX_WORDS = re.compile(r"[-+]?\d*[.,]?\d+"), re.compile(r"[\s,;|]+"), 8
-_FIELD = r'(?:"[^"]*+(?:""[^"]*+)*+"|[^",;\t|\r\n]*+)'
-_SEVERAL_LINES = re.compile(rf"{_FIELD}(?:[,;\t|]{_FIELD})*+(?=\r?\n|\Z)")
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -73,12 +71,13 @@ class TableHeader:
 
     Attributes:
         names: of the columns, without spaces around them; none in a file without a header.
-        n_lines: up to the header's end: it may follow empty lines, and go on over several.
+        n_lines: up to the header's end: it may follow empty lines.
         separator: one character.
         rival: another one that may as well be meant, "" for none.
         has_decimal_commas: whether "3,5" is a number.
         encoding: Python's name of it.
         ends_with_cr: whether a CR alone ends a line as well.
+        is_open: whether its line ends within a quoted name; it cannot go on, for any row may hold the other mark.
         is_whole: whether a character behind its end was seen.
     """
 
@@ -89,6 +88,7 @@ class TableHeader:
     has_decimal_commas: bool
     encoding: str
     ends_with_cr: bool
+    is_open: bool
     is_whole: bool
 
     @property
@@ -155,20 +155,17 @@ def read_header(first: bytes, declaration: Declared) -> TableHeader:
     said = _FIRST_LINE.match(text)
     start = _BLANK_LINES.match(text, said.end() if said else 0).end()  # type: ignore[union-attr]
     line = text[start:].partition("\n")[0]
-    # Names may hold line breaks, if their quotation marks are closed.
-    whole = _SEVERAL_LINES.match(text, start) if line.count('"') % 2 else None
-    line = whole[0] if whole else line
     separator, rival = declaration.separator or (said[1] if said else ""), ""
     if not separator:
         bare = _ENCLOSED.sub("", line)
         best, second, *_ = sorted(SEPARATORS.values(), key=bare.count, reverse=True)
         separator, rival = best, second if 2 * bare.count(second) > bare.count(best) else ""
-    cells, _ = LineCutter(separator).cells(line.removesuffix("\r").encode(errors="surrogateescape"))
+    cells, is_open = LineCutter(separator).cells(line.removesuffix("\r").encode(errors="surrogateescape"))
     names = tuple(cell.decode(errors="surrogateescape").strip() for cell in cells) if line else ()
-    n_lines = text.count("\n", 0, start) + line.count("\n") + 1
+    n_lines = text.count("\n", 0, start) + 1
     has_commas = separator == ";" if declaration.has_decimal_commas is None else declaration.has_decimal_commas
     is_whole = start + len(line) + 1 < len(text)
-    return TableHeader(names, n_lines, separator, rival, has_commas, encoding, ends_with_cr, is_whole)
+    return TableHeader(names, n_lines, separator, rival, has_commas, encoding, ends_with_cr, is_open, is_whole)
 
 
 @dataclass

@@ -185,7 +185,7 @@ class CsvTable:
             words = {separator: word for word, separator in SEPARATORS.items()}
             found, other = words[header.separator], words[header.rival]
             raise DataError("data-separator", source=self.source, found=found, other=other)
-        if header.is_record:
+        if header.is_record or header.is_open:
             raise DataError("data-no-names", source=self.source)
         return header
 

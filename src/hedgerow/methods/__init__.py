@@ -42,8 +42,3 @@ class Method(PlanRules):
     parts: Callable[[], Parts]
     keeps_accounts: bool = False
     has_leaves: bool = True
-
-    @property
-    def module(self) -> str:
-        """See `PlanRules.module`."""
-        return str(getattr(self.parts, "__module__", ""))

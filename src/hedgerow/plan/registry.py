@@ -7,6 +7,7 @@ happens when a plan is first read: `hedgerow/__init__.py` says what to load then
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,15 @@ class Registry(dict[str, Member]):
 
     Args:
         kind: what a member is, for the error.
+
+    Attributes:
+        added_by: the module of another package that has added a member, by the member's name.
     """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         self._kind = kind
+        self.added_by: dict[str, str] = {}
 
     def __setitem__(self, name: str, member: Member) -> None:
         if name in self:
@@ -36,6 +41,23 @@ class Registry(dict[str, Member]):
 
             raise UsageError("name-taken", kind=self._kind, name=name)
         super().__setitem__(name, member)
+        if module := _find_other_package():
+            self.added_by[name] = module
+
+
+def _find_other_package() -> str:
+    """The module that adds a member, "" for one of Hedgerow's own.
+
+    A member is not asked: its class, or what `__module__` says of its functions, may be copied from one that is here.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] != "hedgerow":
+            return module
+        # Hedgerow's own are added where a room is imported.
+        frame = None if frame.f_code.co_name == "<module>" else frame.f_back
+    return ""
 
 
 @dataclass(frozen=True)
@@ -163,7 +185,7 @@ class NamedLoss(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanRules(ABC):
+class PlanRules:
     """How plans of one method are written.
 
     Attributes:
@@ -190,11 +212,6 @@ class PlanRules(ABC):
     is_grouped: bool = False
     version: str = ""
     check: Callable[[Any], None] = lambda plan: None
-
-    @property
-    @abstractmethod
-    def module(self) -> str:
-        """Where it is written."""
 
 
 @dataclass(frozen=True)
@@ -234,17 +251,18 @@ class AbsentLoss(NamedLoss):
 
 def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
     """What a plan asks for that is no part of Hedgerow: what it is, its name, its module and its version."""
-    own = plan.own if isinstance(plan.own, AbsentMethod) else _RULES.get(plan.model.algorithm)
+    rules, named, loss = rules_by_method(), getattr(plan.loss, "name", ""), type(plan.loss)
     found = []
-    for what, name, part in (
-        ("type of label", plan.label.type, plan.label.kind),
-        ("loss", getattr(plan.loss, "name", ""), plan.loss),
-        ("method", plan.model.algorithm, own),
+    for what, name, part, adder in (
+        ("type of label", plan.label.type, plan.label.kind, _LABELS.added_by.get(plan.label.type)),
+        # A loss that was made in Python need not be the one of its name.
+        ("loss", named, plan.loss, _LOSSES.added_by.get(named) if _LOSSES.get(named) is loss else loss.__module__),
+        ("method", plan.model.algorithm, rules.get(plan.model.algorithm), rules.added_by.get(plan.model.algorithm)),
     ):
-        module = part.module if isinstance(part, AbsentMethod | AbsentLoss | PlanRules) else type(part).__module__
-        # What is not installed is foreign, whatever a file calls its module.
-        if part is not None and (isinstance(part, AbsentMethod | AbsentLoss) or module.partition(".")[0] != "hedgerow"):
-            found.append({"what": what, "name": name, "module": module, "version": getattr(part, "version", "")})
+        own = plan.own if what == "method" and isinstance(plan.own, AbsentMethod) else part
+        module = own.module if isinstance(own, AbsentMethod | AbsentLoss) else adder
+        if own is not None and module is not None:
+            found.append({"what": what, "name": name, "module": module, "version": getattr(own, "version", "")})
     return found
 
 
@@ -293,7 +311,7 @@ def add_rules(method: str, rules: PlanRules) -> None:
     _RULES[taken.get(section_name(method), method)] = rules
 
 
-def rules_by_method() -> dict[str, PlanRules]:
+def rules_by_method() -> Registry[PlanRules]:
     """The rules of every method, by its name."""
     _load()
     return _RULES
