@@ -171,7 +171,10 @@ def list_tree_rounds(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds
     possible = range(bound_doublings(loss) + 1) if loss.kind == "curve" else range(1)
     least_squared = [double_residuals(loss, doublings).sensitivity_squared(0) for doublings in possible]
     found = _rounds_of_candidates(plan, settings)
-    for n_trees, n_batches in _divide_into_batches(settings).items():
+    n_whole, n_left = divmod(settings.n_trees, settings.batch_size)
+    for n_trees, n_batches in ((settings.batch_size, n_whole), (n_left, 1)):
+        if not n_trees * n_batches:
+            continue
         for level in range(n_levels):
             # Of a tree: the entries that one record adds its statistics to, and all of them.
             kind: type[Query] = LeafSums
@@ -200,12 +203,6 @@ def weigh_trees(plan: Plan, settings: BoostingSettings) -> float:
     """The squared sensitivities of all these releases together, where one tree's noise multiplier is 1 for each."""
     of_trees = settings.n_trees * settings.n_levels_asked(plan) * settings.features_asked(plan)
     return float(of_trees + _paid_histograms(plan, settings) * len(plan.features))
-
-
-def _divide_into_batches(settings: BoostingSettings) -> dict[int, int]:
-    """How many batches there are of each number of trees: all alike, and what is left."""
-    n_whole, n_left = divmod(settings.n_trees, settings.batch_size)
-    return {**({settings.batch_size: n_whole} if n_whole else {}), **({n_left: 1} if n_left else {})}
 
 
 def _rounds_of_candidates(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds]:

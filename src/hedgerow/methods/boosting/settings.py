@@ -46,6 +46,10 @@ class Power:
         return _within(self.least, value, self.most)
 
 
+def _at(signal: float, value: Any) -> Any:
+    return value(signal) if callable(value) else value
+
+
 def _within(least: float, value: float, most: float) -> float:
     return max(least, min(value, most))
 
@@ -88,12 +92,8 @@ START_SHARES = {
     "survival": Power(1, 350, -1, 0.3, 0.85),
 }
 """Of mu^2, for what trees begin with; of times to an event, for the linear model after the baseline."""
-SHAPE_RATES = {
-    "binary": Power(0.3, 4000, -1 / 4, 0.3, 0.3),
-    # Functions that jump from value to value need longer steps where there are few.
-    "regression": Power(0.5, 4000, -1 / 4, 0.5, 0.75),
-    "count": Power(0.5, 4000, -1 / 4, 0.5, 0.5),
-}
+# Functions that jump from value to value need longer steps where there are few.
+SHAPE_RATES = {"binary": 0.3, "regression": Power(0.5, 4000, -1 / 4, 0.5, 0.75), "count": 0.5}
 """The rate of expected values in trees on one feature."""
 
 
@@ -134,7 +134,7 @@ def _decide(plan: Plan, signal: float) -> BoostingSettings:
         rule = replace(rule, joint_clip=max(loss_kind(plan).clip, 2 * MIN_CLIP_OF_COUNTS / plan.label.bounds[1]))
     if rule.interaction != "adaptive":
         return _with_line(plan, signal, rule) if rule.start == "mean" else rule
-    own = {name: value(signal) if callable(value) else value for name, value in COLUMNS[label].items()}
+    own = {name: _at(signal, value) for name, value in COLUMNS[label].items()}
     if label == "binary":
         return _with_little_signal(plan, signal, replace(rule, **own))
     if label == "survival":
@@ -322,7 +322,7 @@ def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> Boost
     is_classes = label == "binary"
     if is_classes and mu_of(privacy.epsilon, privacy.delta) > MAX_MU_OF_CLASSES:
         return settings
-    settings = replace(settings, shape_rate=SHAPE_RATES[label](signal))
+    settings = replace(settings, shape_rate=_at(signal, SHAPE_RATES[label]))
     if not is_classes or signal < SIGNAL_OF_SUBSETS:
         return settings
     return replace(settings, subset_rate=SUBSET_RATE, subset_levels=SUBSET_LEVELS if model.max_depth == "auto" else 0)
