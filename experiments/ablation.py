@@ -495,17 +495,18 @@ def _report(found: Found, kind: str, parts: Sequence[str]) -> list[str]:
         if not n_splits:
             continue
         cells = [_cell(*_earned(found, kind, natural, part, 0, [epsilon])[:2]) for epsilon in EPSILONS]
-        most, where = max(((_earned(found, kind, [task], part, 0)[0], task) for task in made), default=(math.nan, ""),
-                          key=lambda own: -math.inf if math.isnan(own[0]) else own[0])  # fmt: skip
+        earned = {task: _earned(found, kind, [task], part)[:2] for task in (*natural, *made)}
+        where = max(made, key=lambda task: -math.inf if math.isnan(earned[task][0]) else earned[task][0])
+        most = earned[where][0]
+        best = "" if math.isnan(most) else f"{_cell(*earned[where])} {where.removeprefix('made: ')}"
         other, doubt, _ = _earned(found, kind, natural, part, 1)
         measured = [task for task in natural if found.get((kind, task, part, EPSILONS[0]))]
         stays = mean >= max(MIN_EARNED, 2 * error) or most >= MIN_EARNED_MADE
         remark = "" if stays or part in CONSTANTS else "earns less than asked"
         remark = remark if len(measured) == len(natural) else f"{len(measured)} of {len(natural)} natural sets"
-        rows.append([part, *cells, _cell(mean, error), *([_cell(other, doubt)] if second else []),
-                     "" if math.isnan(most) else f"{most:+.4f} {where.removeprefix('made: ')}", str(n_splits),
-                     remark])  # fmt: skip
-        single.append([part, *(_short(_earned(found, kind, [task], part)[0]) for task in (*natural, *made))])
+        others = [_cell(other, doubt)] if second else []
+        rows.append([part, *cells, _cell(mean, error), *others, best, str(n_splits), remark])
+        single.append([part, *(_short(*own) for own in earned.values())])
     at = [f"epsilon {epsilon:g}" for epsilon in EPSILONS]
     head = ["less", *at, "all natural sets", *([second] if second else []), "most on a made set", "splits", ""]
     title = f"# {kind}: what parts earn in {first}, the default less the default without it"
@@ -524,5 +525,5 @@ def _cell(mean: float, error: float) -> str:
     return "" if math.isnan(mean) else f"{mean:+.4f} ± {error:.4f}"
 
 
-def _short(mean: float) -> str:
-    return "" if math.isnan(mean) else f"{10_000 * mean:+.0f}"
+def _short(mean: float, error: float) -> str:
+    return "" if math.isnan(mean) else f"{10_000 * mean:+.0f}±{10_000 * error:.0f}"
