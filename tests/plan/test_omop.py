@@ -476,8 +476,10 @@ def test_concepts_are_found_by_a_survey_that_is_paid_for(tmp_path: Path) -> None
     with pytest.raises(PlanError):
         Plan.from_dict({**found.to_dict(), "prepared": ()})
     assert main(["plan", "from-omop", str(plan), "--survey", str(out / "survey.json")]) == 3
-    # How many persons there are was declared: the survey has counted their rows.
-    assert PublicInputs.from_plan(found).n_records_origin == DECLARED
+    # How many persons there are was declared, whatever rows the survey has counted.
+    for rows in (1, 4):
+        prepared = tuple(replace(release, rows_per_unit=rows) for release in found.prepared)
+        assert PublicInputs.from_plan(replace(found, prepared=prepared)).n_records_origin == DECLARED
     # A definition of persons who may be at two sites: this survey protects them at one.
     wider = make_concepts().to_dict()
     wider["privacy"]["sites_per_unit"] = 2

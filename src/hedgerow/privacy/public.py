@@ -77,11 +77,8 @@ class PublicInputs:
             PublicColumn(each.name, role, each.type, _choose_worse(each.origin, voided), tuple(_about(each).items()))
             for each, role in zip(own, ["feature"] * len(plan.features) + ["label"], strict=True)
         ]
-        # Where a survey has counted several rows of a person, a plan of one row each has its number declared.
-        rows = plan.privacy.rows_per_unit
-        is_counted = any(
-            release.kind == _COUNTS_RECORDS and release.rows_per_unit == rows for release in plan.prepared
-        )
+        # A definition says how many persons there are: a survey of its concepts counts them, and leaves that as it is.
+        is_counted = plan.omop is None and any(release.kind == _COUNTS_RECORDS for release in plan.prepared)
         counted = FOUND if is_counted else _choose_worse(DECLARED, voided)
         columns += list_units(plan)
         breaks = plan.privacy.line_breaks
