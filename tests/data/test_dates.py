@@ -55,6 +55,16 @@ def test_days_are_counted_in_utc() -> None:
     assert format_day(parse_day("2020-01-01T12:00:00")) == "2020-01-01T12:00:00"
 
 
+@given(st.datetimes(datetime.datetime(2, 1, 1), datetime.datetime(9998, 1, 1)), st.integers(-23, 23), st.booleans())
+def test_a_zone_counts_however_it_is_written(moment: datetime.datetime, hours: int, is_beside: bool) -> None:
+    """Databases and libraries write +01, +0100 or +01:00; one cell's moment does not hang on the cells beside it."""
+    moment = moment.replace(microsecond=0)
+    cells = [f"{moment.isoformat(' ')}{hours:+03d}{minutes}" for minutes in ("", "00", ":00")]
+    found = days([*cells, *["2021-02-29T00:00Z"] * is_beside], None, Place("table", "seen"), lambda *_: None)
+    expected = parse_day((moment - datetime.timedelta(hours=hours)).isoformat())
+    assert found[:3].tolist() == [expected] * 3 == [parse_day(cell) for cell in cells]
+
+
 NO_DATES = ["2021-02-29", "2020-13-01", "20200101", "1.1.2020", "2020-W01-1", "", "2020-01-01T25:00"]
 
 

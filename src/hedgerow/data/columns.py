@@ -582,7 +582,7 @@ def _parse_days(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
         return found, is_shaped
     # Digits beyond the microsecond are left away, as `parse_day` does.
     short = pc.replace_substring_regex(distinct, pattern=r"([.][0-9]{6})[0-9]+", replacement=r"\1")
-    has_zone = _to_flags(pc.fill_null(pc.match_substring_regex(distinct, r"(Z|[+-][0-9]{2}:[0-9]{2})$"), False))
+    has_zone = _to_flags(pc.fill_null(pc.match_substring_regex(distinct, "[T ].*[Z+-]"), False))
     for is_own, zone in ((is_shaped & ~has_zone, None), (is_shaped & has_zone, "UTC")):
         at = np.flatnonzero(is_own)
         try:

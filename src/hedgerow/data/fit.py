@@ -174,7 +174,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     if doubt := plan.label.kind.doubt(counts_of_codes, plan.label):
         about = [(plan.label.name, doubt), *about]
     columns = [count.finish() for count in counts]
-    ignored = [name for name in table.names() if name not in names]
+    ignored = [name for name in table.names() if name and name not in names]
     _, n_of_unit = np.unique(np.concatenate(of_units), return_counts=True)
     n_beyond = int(np.maximum(n_of_unit - plan.privacy.max_rows_per_unit, 0).sum())
     rows = units.RowCount(n_fit, left_out, getattr(table, "lines", None)).bound(n_fit - n_beyond)

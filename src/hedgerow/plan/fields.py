@@ -299,7 +299,8 @@ def list_of(each: Check) -> Check:
     return check
 
 
-ISO_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?$"
+_ISO_TIME = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
+ISO_DATE = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({_ISO_TIME})?$"
 """A date of ISO 8601, or a moment; one that names no time zone is taken as UTC."""
 DATE_PARTS = {"Y": "([0-9]{4})", "m": "([0-9]{1,2})", "d": "([0-9]{1,2})"} | dict.fromkeys("HMS", "([0-9]{1,2})")
 """What a date's format may name after a %: year, month, day, hour, minute, second."""
