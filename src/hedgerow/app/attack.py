@@ -116,11 +116,11 @@ EXPLANATION = (
 
 
 def list_attack_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of which table, and what the ledger says."""
+    """Of which table, and what the ledger of one training says; evaluations of the model are not in it."""
     bound, n_rows = found["bound"], found["rows_per_unit"]
     unit = "rows" if n_rows == 1 else f"units of up to {n_rows} rows"
     epsilon, mu = (number(float("inf") if bound[name] == "infinite" else bound[name]) for name in ("epsilon", "mu"))
-    facts = [("table", f"{found['n_units']:,} {unit}"), ("ledger", f"epsilon {epsilon} at {bound['delta']:g}")]
+    facts = [("table", f"{found['n_units']:,} {unit}"), ("each training", f"epsilon {epsilon} at {bound['delta']:g}")]
     return facts if bound["mu"] == "infinite" else [*facts, ("mu", mu)]
 
 
