@@ -13,7 +13,7 @@ import pytest
 
 from hedgerow.app.environments import Processes, Simulation, Study, make_keys
 from hedgerow.app.output import end_log
-from hedgerow.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault, LostRowsError
 from hedgerow.plan.plan import parse_plan
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "api.md"
@@ -138,6 +138,19 @@ def test_a_federation_takes_the_same_plan(tables: dict[str, str]) -> None:
             site.result()
     made = Study("plan.toml").run(Simulation(tables), seed=7)
     assert Path("model.json").read_bytes() == names["result"].model.to_bytes() == made.model.to_bytes()
+
+
+@pytest.mark.parametrize("place", [Simulation, Processes])
+def test_rows_that_would_be_lost_end_a_study_before_it_begins(tables: dict[str, str], place: Any) -> None:
+    """Where one user has all tables, nothing is spent on a model of a part of them, nor on an evaluation."""
+    study = Study("plan.toml")
+    model = study.run(Simulation(tables), seed=7).model
+    lines = Path("south.csv").read_text().splitlines()
+    Path("south.csv").write_text("\n".join([lines[0], *(f"x{line}" for line in lines[1:])]))
+    for act in (lambda: study.run(place(tables)), lambda: study.evaluate(model, place(tables), epsilon=1)):
+        with pytest.raises(LostRowsError) as lost:
+            act()
+        assert lost.value.code == "rows-left-out" and "south" in str(lost.value)
 
 
 def test_a_node_that_ends_ends_the_study(tables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,6 +283,8 @@ class Processes:
             options: of a node, before its table.
         """
         check_sites(plan, len(self.tables))
+        # A node refuses nothing for its rows' sake; these tables are one user's, who is told before anything is spent.
+        read_sites(self.tables, plan, quiet=True)
         with ExitStack() as stack:
             folder = Path(self.folder or stack.enter_context(tempfile.TemporaryDirectory()))
             make_keys(folder, dict.fromkeys(self.tables, folder))

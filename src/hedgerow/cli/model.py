@@ -153,7 +153,7 @@ def predict(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"out": str(out), **PRIVATE_MARK, "n_rows": n_rows, "columns": header})
     elif out is not None:
-        note(f"Wrote {n_rows:,} predictions to {out}. {PRIVATE}")
+        note(f"Wrote {out}, a line for each of {n_rows:,} rows. {PRIVATE}")
 
 
 def _predict_chunks(
