@@ -123,6 +123,22 @@ def test_who_gets_ready_for_long_says_why(
     assert capsys.readouterr().err == ""
 
 
+def test_who_works_for_long_says_so_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A survey of thousands of columns whose output goes to a file looks as if it hung; machines are told nothing."""
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.01)
+    for quiet in (True, False):
+        with progress.status("Adding up", quiet=quiet):
+            time.sleep(0.2)
+        lines = capsys.readouterr().err.splitlines()
+        assert [line.startswith("Adding up: 0 s") for line in lines[:2]] == ([] if quiet else [True, True])
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 10.0)
+    with progress.status("Adding up"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
 def test_nothing_for_machines(plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """With --json nothing is shown, however long it takes."""
     monkeypatch.setattr(bar, "_SECONDS_BETWEEN_LINES", 0.0)

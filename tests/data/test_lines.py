@@ -52,6 +52,7 @@ def read(place: Path, content: bytes, declaration: str = "", k: int = 0, block: 
     place.write_bytes(gzip.compress(content, 0) if place.suffix == ".gz" else content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hedgerow.data.tables, "_BLOCK_BYTES", block)
+        patch.setattr(hedgerow.data.tables, "_BYTES_PER_COLUMN", block // len(NAMES))
         table = CsvTable(f"{place}{declaration}")
         table.line_breaks = k
         left_out: dict[str, int] = {}
@@ -128,6 +129,7 @@ def test_a_strict_reading_has_a_record_for_each_line_or_names_the_first(
     (place := folder / "h.csv").write_bytes(b"\n".join([b"a,b,c", *lines, b""]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hedgerow.data.tables, "_BLOCK_BYTES", block)
+        patch.setattr(hedgerow.data.tables, "_BYTES_PER_COLUMN", block // len(NAMES))
         table, n_rows, fault = CsvTable(str(place)), 0, None
         try:
             n_rows = sum(len(batch[0]) for batch in table.batches(NAMES, 3, None))
@@ -216,3 +218,13 @@ def test_blocks_have_no_say_in_records(folder: Path, lines: list[bytes], k: int,
     """Where a file is cut for reading changes nothing, also where cells go on over lines."""
     content = b"\n".join([b"a,b,c", *lines, b""])
     assert read(folder / "g.csv", content, "", k, block) == read(folder / "g.csv", content, "", k)
+
+
+def test_a_block_has_rows_enough_however_many_columns_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what is done for each column of each block makes a table of thousands of columns take minutes."""
+    monkeypatch.setattr(hedgerow.data.tables, "_BLOCK_BYTES", 64)
+    path, names = tmp_path / "wide.csv", [f"x{number}" for number in range(40)]
+    path.write_text("\n".join([",".join(names), *[",".join(["0.25"] * 40)] * 200]) + "\n")
+    assert [len(batch[0]) for batch in CsvTable(str(path)).batches(names, 1000, None)] == [200]

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from hedgerow.app.inputs import read_text, says_yes
 from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrap_text
+from hedgerow.app.progress import status
 from hedgerow.data.differences import Difference
 from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, format_counts, header_advice, table_fit
@@ -55,7 +56,8 @@ def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
         # The error that follows names the columns that are not there.
         note("Columns that are missing may be there otherwise. If so, this mends it in the site's own file:")
         print("\n".join(["  [data]", *(f"  {line}" for line in lines)]), file=sys.stderr)
-    found = table_fit(place, plan)
+    with status("Reading"):
+        found = table_fit(place, plan)
     name = "The query's result" if is_url(table) else table
     about = f"{escape_for_terminal(name)} beside the plan {plan.name!r}. {PRIVATE}"
     print(f"{wrap_text(about, hanging=0)}\n")

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
@@ -46,13 +46,21 @@ def note_if_slow(*, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def status(text: str, *, quiet: bool = False) -> Iterator[None]:
-    """Say what is being done while it is done, in a terminal only."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield
-        return
-    with console.status(Text(text)):
-        yield
+    """Say what is being done while it is done: in place in a terminal, else by a line every few seconds."""
+    console, is_over, began = Console(stderr=True), threading.Event(), time.monotonic()
+
+    def repeat() -> None:
+        while not is_over.wait(SECONDS_BETWEEN_LINES):
+            note(f"{text}: {time.monotonic() - began:.0f} s so far.")
+
+    with console.status(Text(text)) if console.is_terminal and not quiet else nullcontext():
+        if not quiet and not console.is_terminal:
+            # As of `note_if_slow`.
+            threading.Thread(target=copy_context().run, args=(repeat,), daemon=True).start()
+        try:
+            yield
+        finally:
+            is_over.set()
 
 
 @contextmanager

@@ -176,11 +176,12 @@ def survey_over_tables(
     with status("Adding up", quiet=options.quiet):
         noise = SystemNoise(os.urandom) if options.seed is None else SeededNoise(options.seed)
         found = survey.survey_tables(asked, read.tables, noise)
+        made = _build_survey(options, found, list(read.tables), label, persons)
     hashed = {column.name for column in getattr(found.statistics, "columns", ()) if column.is_hashed}
     texts = [column for table in read.tables.values() for column in table.columns if column.place.column in hashed]
     if question := ask_about_texts({column.place.column for column in texts if number_like(column.texts[0])}):
         note(f"Private, for the owners of the tables only: {question}")
-    return _build_survey(options, found, list(read.tables), label, persons)
+    return made
 
 
 def survey_over_nodes(

@@ -106,11 +106,13 @@ def show(options: SurveyOptions, made: Survey, folder: Path | None, train: str) 
     """
     from rich.console import Console
 
+    from hedgerow.app.progress import status
     from hedgerow.app.statistics import print_statistics
     from hedgerow.app.survey import PLAN, SUBJECT
 
     found, plan = made.found, made.plan
-    files = {} if folder is None else made.write(folder)
+    with status("Writing", quiet=options.quiet):
+        files = {} if folder is None else made.write(folder)
     if options.quiet:
         print_json({**made.to_dict(), "files": {name: str(path) for name, path in files.items()}})
     else:

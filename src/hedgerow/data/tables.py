@@ -112,6 +112,8 @@ def rechunk(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str | N
 
 
 _BLOCK_BYTES = 4 * 2**20
+_BYTES_PER_COLUMN = 8 * 2**10
+"""Of lines that are cut into columns at once: what is done for a column is then done for hundreds of its cells."""
 _HEADER_BYTES = 2**16
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a workbook (.xlsx, .ods) or another zip archive",
@@ -208,13 +210,17 @@ class CsvTable:
         header, self.lines = self._header, LineCounts()
         reader = _Blocks(self.source, header, names, self.lines, left_out is None)
         cutter = LineCutter(header.separator, len(header.names), self.line_breaks, self.lines)
-        is_utf8, waiting = header.encoding != "utf-8", b""
+        is_utf8, waiting, held = header.encoding != "utf-8", b"", b""
+        n_bytes = max(_BLOCK_BYTES, _BYTES_PER_COLUMN * len(header.names))
         with self._open() as stream:
             texts = text_blocks(iter(partial(stream.read, _BLOCK_BYTES), b""), header)
             for lines in without_first(whole_lines(texts, cutter.unfit), header.n_lines):
                 block, waiting = cutter.neutral(waiting + lines, is_utf8, is_last=False)
-                yield from reader.columns(block)
-        yield from reader.columns(cutter.neutral(waiting, is_utf8, is_last=True)[0])
+                held += block
+                if len(held) >= n_bytes:
+                    yield from reader.columns(held)
+                    held = b""
+        yield from reader.columns(held + cutter.neutral(waiting, is_utf8, is_last=True)[0])
         if len(header.names) > 1:
             self.lines.n_blank = self.lines.n_lines - self.lines.n_joined - reader.n_rows
         if left_out is not None:
