@@ -504,15 +504,15 @@ def _report(found: Found, kind: str, parts: Sequence[str]) -> list[str]:
         stays = mean >= max(MIN_EARNED, 2 * error) or most >= MIN_EARNED_MADE
         remark = "" if stays or part in CONSTANTS else "earns less than asked"
         remark = remark if len(measured) == len(natural) else f"{len(measured)} of {len(natural)} natural sets"
-        others = [_cell(other, doubt)] if second else []
-        rows.append([part, *cells, _cell(mean, error), *others, best, str(n_splits), remark])
+        rows.append([part, *cells, _cell(mean, error), _cell(other, doubt), best, str(n_splits), remark])
         single.append([part, *(_short(*own) for own in earned.values())])
+        single.append([second, *(_short(*_earned(found, kind, [task], part, 1)[:2]) for task in earned)])
     at = [f"epsilon {epsilon:g}" for epsilon in EPSILONS]
-    head = ["less", *at, "all natural sets", *([second] if second else []), "most on a made set", "splits", ""]
+    head = ["less", *at, "all natural sets", second, "most on a made set", "splits", ""]
     title = f"# {kind}: what parts earn in {first}, the default less the default without it"
     levels = [
-        [name, *(f"{np.mean([own[0] for own in found[kind, name, DEFAULT, epsilon].values()]):.4f}"
-                 if found.get((kind, name, DEFAULT, epsilon)) else "" for epsilon in EPSILONS)]
+        [name, *(" ".join(f"{mean:.4f}" for mean in np.mean(list(own.values()), axis=0))
+                 if (own := found.get((kind, name, DEFAULT, epsilon))) else "" for epsilon in EPSILONS)]
         for name in (*natural, *made)
     ]  # fmt: skip
     return [title, "", *harness.table(head, rows), "", "The default itself", "",

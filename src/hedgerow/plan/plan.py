@@ -106,8 +106,8 @@ class Feature:
         name: the column's name in the tables.
         type: numbers, dates, one of a list of texts, or text without a list.
         buckets: of hashed text: how many buckets a public hash of the text alone puts it into.
-        min, max: the public bounds; values beyond them count as the bound. Of a date ISO 8601 in the file, and here
-            days since 1970-01-01, UTC.
+        min, max: the public bounds; values beyond them count as the bound. Wide ones cost little from about 10,000
+            records at epsilon 1 on. Of a date ISO 8601 in the file, and here days since 1970-01-01, UTC.
         integer: whether all values are whole numbers.
         spacing: how the cells that values are cut into are spaced; "auto" is half even and half logarithmic.
         categories: the public list; texts that are not listed share one code, and missing values another.
