@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import chain, combinations
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.keys import setup_share_key
-from hedgerow.secagg.messages import Answer, ShareMessage
+from hedgerow.secagg.messages import Answer, EchoCertificate, ShareMessage, manifest_hash
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.session import EpochSession
 from hedgerow.secagg.transitions import Code
-from tests.secagg.lab import Lab, refusal_of, require_refusal, restore_node, seeded_entropy, store_node
+from tests.secagg.lab import Lab, echoed, refusal_of, require_refusal, restore_node, seeded_entropy, store_node
 
 
 class Disk:
@@ -65,7 +66,7 @@ def test_a_node_may_crash_after_every_step_of_set_up_and_rounds(monkeypatch):
         spec = lab.session.spec(purpose, lab.open().spec.vectors)
         values = {site: {"leaves": lab_values(site)} for site in lab.sites}
         assert lab.session.aggregate(spec, values).sums["leaves"].tolist() == [6, 6, 6, 6]
-    assert len(disks[0].history) == 10
+    assert len(disks[0].history) == 8
     for node, disk in disks.items():
         sequences = [sequence for _, sequence in disk.history]
         assert sequences == sorted(set(sequences)), f"Node {node} wrote two states under one sequence."
@@ -76,6 +77,37 @@ def test_a_node_may_crash_after_every_step_of_set_up_and_rounds(monkeypatch):
 
 def lab_values(site: str):
     return np.full(4, int(site.rsplit("-", 1)[1]), np.int64)
+
+
+def test_a_node_that_forgets_its_answer_left_says_nothing_else():
+    """A certificate leaves nothing to write. A node that comes back where it echoed, after its shares have left, says
+    of every certificate and every manifest what one says that remembers them.
+    """
+    lab, aggregator, echoes = echoed()
+    node, context, signed = lab.node(0), lab.session.contexts["site-0"], manifest_hash(aggregator.manifest)
+
+    def certificate(nodes: tuple[int, ...]) -> bytes:
+        return EchoCertificate(signed, nodes, tuple(echoes[n][-64:] for n in nodes)).to_bytes()
+
+    step = node.confirm(certificate((0, 1, 2, 3, 4)))
+    assert step.message and not step.persist
+    kept, forgot = step.state, restore_node(store_node(node), step.state.sequence)
+    codes = set()
+    for some in chain.from_iterable(combinations(range(5), count) for count in range(6)):
+        acts = [partial(one.confirm, certificate(some)) for one in (kept, forgot)]
+        codes.add(refusal_of(acts[0]))
+        assert refusal_of(acts[0]) is refusal_of(acts[1])
+        assert refusal_of(acts[0]) or acts[0]().message == acts[1]().message == step.message
+    assert codes == {None, Code.TOO_FEW_ECHOES}
+    other = lab.request(aggregator, 0, (0, 1, 2, 3))
+    stops = [one.unmask(context, other) for one in (kept, forgot)]
+    assert store_node(stops[0].state) == store_node(stops[1].state) and stops[0].message is stops[1].message is None
+    following, uploads = lab.open("tree-2"), []
+    for one in (kept, forgot):
+        lab.session.nodes["site-0"] = one
+        lab.session.entropy = seeded_entropy(7)
+        uploads.append((lab.masked(0, following), store_node(lab.node(0))))
+    assert uploads[0] == uploads[1]
 
 
 def test_a_crash_before_the_write_sends_nothing_and_changes_nothing(lab):

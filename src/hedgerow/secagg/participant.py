@@ -340,7 +340,11 @@ class Participant:
         return Step(following, echo or signed_answer, (record,), tuple(complaints))
 
     def confirm(self, certificate: bytes) -> Step[Participant]:
-        """The step that answers with shares once the quorum of those whose echoes count signed the same manifest."""
+        """The step that answers with shares once the quorum of those whose echoes count signed the same manifest.
+
+        It has no record: the answer is in the store since the echo left, and a node that comes back at its echo wants
+        a certificate again.
+        """
         self._require_running(None)
         state = advance(Party.NODE, self.state, Event.ECHO_CERTIFICATE)
         certified = EchoCertificate.from_bytes(certificate)
@@ -363,11 +367,7 @@ class Participant:
         quorum = self.view.by_node[self.node].quorum
         if n_echoes < quorum:
             raise refuse(Code.TOO_FEW_ECHOES, f"{n_echoes} of {quorum}.")
-        if self.state is State.SHARES_ANSWERED:
-            return Step(self, self.open.answer)
-        following = replace(self, state=state, sequence=self.sequence + 1)
-        record = StepRecord("manifest-confirmed", following.sequence, self.open.context.slot, self.open.purpose)
-        return Step(following, self.open.answer, (record,))
+        return Step(replace(self, state=state), self.open.answer)
 
     def epoch_bytes(self) -> bytes:
         """What stays the same until the epoch ends, secrets included, to be stored once.
