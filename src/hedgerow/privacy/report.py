@@ -698,7 +698,7 @@ def _in_words(report: PrivacyReport, subject: str) -> str:
     epsilon 1 and delta 1e-5 Gaussian noise lets them do so with 1.6e-4.
     """
     factor = _compute_factor(report.epsilon)
-    whom = "one row" if report.unit == "record" else f"one {report.unit} (whom that column names)"
+    whom = "one row" if report.unit == "record" else f"the rows of one {report.unit}"
     without = f"{whom} given zeros, not true statistics" if report.noise_mode == "local" else f"{whom} not taken part"
     if factor > 1000:
         return f"So large an epsilon says little: {subject} may give away much about {whom}."
