@@ -6,10 +6,12 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import shutil
 import socket
 import sqlite3
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -17,17 +19,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import duckdb
 import pytest
 
 from hedgerow import __version__
-from hedgerow.app.inputs import read_plan, read_policy
+from hedgerow.app.inputs import read_plan
 from hedgerow.carriers import coordinator, handing, read_coordinator_file, read_site_file, site
 from hedgerow.carriers.handing import HandedBack, HandedOn, NodeSocket, answer_handed_on, ask
 from hedgerow.carriers.site import LinkStore
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.state import OwnerDesk
+from hedgerow.client.state import RUN_ROWS, OwnerDesk
 from hedgerow.codec import head
 from hedgerow.crypto import KEY_BYTES
 from hedgerow.data.site_data import read_site_data
@@ -50,8 +54,9 @@ from hedgerow.transport.envelope import (
     seal_messages,
     sign,
 )
-from hedgerow.transport.identities import PrivateIdentity, Role, build_roster, new_identity, read_private, read_roster
+from hedgerow.transport.identities import PrivateIdentity, Role, build_roster, new_identity, read_private
 from hedgerow.transport.interface import Joined, Left
+from tests.carriers.conftest import Federation
 from tests.plugins.test_plugin_loading import OBLIVIOUS, forget
 
 QUICK = Patience(poll=0.001, longest_poll=0.005, roll_call=0.01, repeat=0.05, longest_repeat=0.2, closing=2.0)
@@ -121,7 +126,7 @@ def standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=monotonic, sleep=sleep, time=lambda: 0.0))
 
 
-def office_of(federation: ModuleType) -> Office:
+def office_of(federation: Any) -> Office:
     office = Office(federation, federation.sites, federation.folder)
     office.federation = federation  # type: ignore[attr-defined]
     return office
@@ -240,13 +245,18 @@ def test_whoever_carries_the_messages_reads_the_plan_and_nothing_else(office: Of
 def test_what_the_node_keeps_is_its_own(office: Office) -> None:
     """Every file of the node's folder is closed to others; the binned rows too."""
     federation = office.federation  # type: ignore[attr-defined]
+    folder, names = federation.folder / "site-0-state", set[str]()
+
+    def look(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        found = office.plainly(node, data, answer)
+        modes = {path: stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")]}
+        assert modes == {path: 0o700 if path.is_dir() else 0o600 for path in modes}
+        names.update(path.name for path in modes)
+        return found
+
+    office.bend = look
     run(federation, office)
-    folder = federation.folder / "site-0-state"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    names = {path.name for path in folder.iterdir()}
-    assert {"node.db", "link.db", "counter.json"} <= names and any("rows-" in name for name in names)
-    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
-    assert modes == {path: 0o700 if path.is_dir() else 0o600 for path in modes}
+    assert {"node.db", "link.db", "counter.json", RUN_ROWS, "codes.npy"} <= names
 
 
 def test_a_node_whose_process_ends_has_written_all_that_it_did(office: Office) -> None:
@@ -638,21 +648,85 @@ def test_what_waits_for_a_site_is_bounded(length: int, most: int) -> None:
     assert hub.send("north", b"") and post.kinds == [EnvelopeKind.GREETING, EnvelopeKind.GREETING]
 
 
-def test_rows_are_read_again_when_the_table_changes(office: Office) -> None:
-    """The binned rows belong to one table and one plan; a table that was edited is not answered from old rows."""
-    federation = office.federation  # type: ignore[attr-defined]
-    options = site.build_options(read_site_file(federation.folder / "site-0.toml"))
-    (federation.folder / "site-0-state").mkdir(mode=0o700)
-    plan = read_plan(federation.path("plan.toml"))
-    keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
-    setup = site.build_setup(options, keys, read_policy(options.policy), n_threads=1)
-    load = setup.load
-    assert load(plan).n_records == load(plan).n_records == 100
-    with (federation.folder / "site-0.csv").open("a") as table:
-        table.write("50,a,1\n")
-    assert load(plan).n_records == 101
-    assert setup.load_held_out(plan).n_records == 100 and load(plan).n_records == 101
-    assert len(list((federation.folder / "site-0-state").glob("rows-*"))) == 1
+class Tables:
+    """The tables of site-0, to train on and held out: files, and what a database has of them if its node reads one."""
+
+    def __init__(self, federation: Federation, in_database: bool) -> None:
+        self._files = [federation.folder / f"site-0{ending}.csv" for ending in ("", "-held-out")]
+        self._database = federation.folder / "wards.duckdb" if in_database else None
+        file = federation.folder / "site-0.toml"
+        text = file.read_text(encoding="ascii")
+        for number, table in enumerate(self._files if in_database else ()):
+            self._execute(f"create table t{number} as from read_csv('{table}')")
+            url = f"duckdb:///{self._database}#select * from t{number} order by rowid"
+            text = text.replace(f'"{table.name}"', f'"{url}"')
+        file.write_text(text, encoding="ascii")
+
+    def insert(self, number: int) -> None:
+        """A row comes."""
+        table = self._files[number]
+        table.write_text(table.read_text(encoding="ascii") + "50,a,1\n", encoding="ascii")
+        self._execute(f"insert into t{number} values (50, 'a', 1)")
+
+    def lose(self, number: int) -> None:
+        """No table is left, and no row in the database."""
+        self._files[number].unlink()
+        self._execute(f"delete from t{number}")
+
+    def _execute(self, statement: str) -> None:
+        if self._database is not None:
+            with duckdb.connect(str(self._database)) as connection:
+                connection.execute(statement)
+
+
+def draw_alike() -> Callable[[int], bytes]:
+    """What Hedgerow takes for the system's generator, the same each time; what it imports has the true one."""
+    draws, truly = itertools.count(), os.urandom
+
+    def draw(n_bytes: int) -> bytes:
+        is_ours = str(sys._getframe(1).f_globals["__name__"]).startswith("hedgerow.")
+        return random.Random(next(draws)).randbytes(n_bytes) if is_ours else truly(n_bytes)
+
+    return draw
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_database", [False, True])
+def test_what_happens_to_rows_in_a_run_is_not_seen(
+    in_database: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A patient who is admitted between two messages changes no byte that leaves, nor who is in a sum, of a training
+    or an evaluation; the next run has the rows of its own time, and none are kept after one."""
+    monkeypatch.setattr("hedgerow.app.node.SystemNoise", lambda entropy: SeededNoise(5))
+    federation = Federation(tmp_path / "keys", 3, {"n_trees": 2, "batch_size": 1})
+
+    def play(*changes: str) -> list[bytes]:
+        federation.folder = shutil.copytree(tmp_path / "keys", tmp_path / "-".join(("run", *changes)))
+        tables, office = Tables(federation, in_database), office_of(federation)
+        state = federation.folder / "site-0-state"
+        # What the owner looked at before the run is not what is in it.
+        site.check_site_file(federation.folder / "site-0.toml")
+        tables.insert(0)
+        expected, events = federation.local_model(), list[Callable[[], None]]()
+        monkeypatch.setattr("os.urandom", draw_alike())
+
+        def bend(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+            found = office.plainly(node, data, answer)
+            if node == FIRST_NODE and (state / RUN_ROWS).exists() and events:
+                # Its run has begun.
+                events.pop(0)()
+            return found
+
+        office.bend = bend
+        for number, name in enumerate(("coordinator.toml", "evaluation.toml")):
+            events += [partial(getattr(tables, change), number) for change in changes]
+            run(federation, office, name)
+            assert not events and not (state / RUN_ROWS).exists()
+        assert federation.model() == expected
+        assert federation.survivors() == [federation.sites] * 2
+        return office.seen
+
+    assert play() == play("insert", "insert", "lose")
 
 
 @pytest.mark.parametrize("text", ["version = 1\n", "version = 2\n", "no toml", 'version = 1\nsurprise = "x"\n'])

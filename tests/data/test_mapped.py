@@ -74,9 +74,9 @@ def test_a_wide_table_needs_no_file_for_each_column(tmp_path: Path) -> None:
         assert np.array_equal(stretches.join("codes.npy"), expected)
 
 
-def read(folder: Path, table: Path, plan: Plan, more: str = "") -> tuple[SiteData, bool]:
+def read(folder: Path, table: Path, plan: Plan, more: str = "", holds: bool = False) -> tuple[SiteData, bool]:
     """The rows, and whether they were kept from before."""
-    memory = ExternalMemory.open(folder, plan, {"rows": table}, more)
+    memory = ExternalMemory.open(folder, plan, {"rows": table}, more, holds=holds)
     found = find_kept(memory, plan)
     return (found or read_bounded({"rows": table}, plan, memory=memory))["rows"][0], found is not None
 
@@ -120,6 +120,20 @@ def test_a_changed_table_is_read_again(tmp_path: Path, change: Callable[[Path], 
     data, was_kept = read(tmp_path / "codes", table, plan)
     assert (was_kept, data.n_records) == (False, read_site_data(table, plan)[0].n_records)
     assert len(list((tmp_path / "codes").iterdir())) == 1
+
+
+def lose_table(table: Path) -> None:
+    table.unlink()
+
+
+@pytest.mark.parametrize("change", [edit, touch, lose_table])
+def test_what_holds_does_not_follow_the_table(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    """A node that is made anew for each message of a run has the rows of its beginning, whatever becomes of them."""
+    table, plan = write_table(tmp_path / "table.parquet"), number_plan()
+    expected, _ = read(tmp_path / "codes", table, plan, holds=True)
+    change(table)
+    data, was_kept = read(tmp_path / "codes", table, plan, holds=True)
+    assert (was_kept, data.digest()) == (True, expected.digest())
 
 
 def test_codes_belong_to_a_plan_and_to_what_the_site_says(tmp_path: Path) -> None:
@@ -167,14 +181,15 @@ def flip_code(folder: Path) -> None:
     np.load(folder / "codes.npy", mmap_mode="r+")[1, 2] = 255
 
 
+@pytest.mark.parametrize("holds", [False, True])
 @pytest.mark.parametrize("damage", [cut, lose, miss, misread, reshape, garble, flip_label, flip_code])
-def test_what_is_not_whole_is_made_again(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_what_is_not_whole_is_made_again(tmp_path: Path, damage: Callable[[Path], None], holds: bool) -> None:
     """A file that was cut off would be read as zeros, another head as other rows, or not at all, and a label or code
     that the plan does not have would end the command as a fault of ours: it is made again."""
     table, plan = write_table(tmp_path / "table.parquet"), number_plan()
-    read(tmp_path / "codes", table, plan)
+    read(tmp_path / "codes", table, plan, holds=holds)
     damage(next((tmp_path / "codes").iterdir()))
-    data, was_kept = read(tmp_path / "codes", table, plan)
+    data, was_kept = read(tmp_path / "codes", table, plan, holds=holds)
     assert (was_kept, data.digest()) == (False, read_site_data(table, plan)[0].digest())
 
 

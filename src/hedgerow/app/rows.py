@@ -39,13 +39,15 @@ def make_loader(
     own: Adapter = PLAIN,
     memory: Path | None = None,
     name: str = "",
+    holds: bool = False,
 ) -> Callable[[Plan], SiteData]:
     """How the site's rows are read once there is a plan.
 
     Args:
         tell: is given a sentence when rows are left out.
         own: how the site writes its table.
-        memory, name: the folder of external memory (`hedgerow.data.mapped`) and their name there; None without.
+        memory, name, holds: the folder of external memory (`ExternalMemory`), their name there, and whether what was
+            read holds; None without.
 
     Raises:
         UsageError: a URL without a query that no plan's [omop] may have.
@@ -59,7 +61,7 @@ def make_loader(
         tables, arrays = {name: adapt(data, own)}, None
         if memory is not None:
             # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
-            arrays = ExternalMemory.open(memory, plan.with_joint_structure(), tables)
+            arrays = ExternalMemory.open(memory, plan.with_joint_structure(), tables, holds=holds)
             if found := find_kept(arrays, plan):
                 return found[name][0]
         return _report_reading(read_bounded(tables, plan, memory=arrays)[name], source, tell)

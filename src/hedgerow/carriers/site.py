@@ -35,7 +35,7 @@ from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import Policy
 from hedgerow.client.setup import LoadRows, NodeSetup
-from hedgerow.client.state import NodeStore
+from hedgerow.client.state import OPEN, RUN_ROWS, NodeStore
 from hedgerow.codec import database_version
 from hedgerow.crypto import KEY_BYTES
 from hedgerow.errors import DataError, HedgerowError
@@ -258,6 +258,10 @@ def check_site_file(path: Path) -> None:
         if level:
             note(text, level=level)
 
+    with closing(NodeStore(folder)) as store:
+        if not store.run_ids(OPEN):
+            # Read for an earlier check.
+            store.forget_rows()
     with use_threads(options.threads or available_threads()) as n_threads:
         keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
         setup = build_setup(options, keys, policy, n_threads)
@@ -273,13 +277,15 @@ def build_setup(
 ) -> NodeSetup:
     """What a site's node is made of.
 
-    Reading and binning a large table for every message would cost more than answering it, so codes are always in
-    external memory (`hedgerow.data.mapped`). The rows of a database may change unseen: they are read every time.
+    A table, of a file or a database, is read once for each run, and its codes are held in external memory
+    (`hedgerow.data.mapped`) until the run is over (`NodeStore.close_run`). Reading it for every message would cost more
+    than answering, and all could see by this node's refusal that a row has come or changed in between.
     """
     folder = Path(options.state or "")
 
     def read(data: str, name: str) -> LoadRows:
-        return make_loader(data, tell=_make_teller(folder), own=policy.data, memory=folder, name=name)
+        memory = folder / RUN_ROWS
+        return make_loader(data, tell=_make_teller(folder), own=policy.data, memory=memory, name=name, holds=True)
 
     plan = None if options.plan is None else read_plan(options.plan)
     return make_setup(options, keys, policy, plan, n_threads, read, _make_teller(folder))

@@ -297,6 +297,7 @@ def join(
     for old in {*left, *store.run_ids(OPEN)}:
         if store.find_status(old) in (OPEN, JOINING):
             store.close_run(old, LEFT)
+    store.forget_rows()
     try:
         node, data_digest = build_answers(task, setup)
     except HedgerowError:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
@@ -82,6 +83,8 @@ OPEN, JOINING = "open", "joining"
 """A run is "joining" from just before its cost is reserved in the budget book until it is open."""
 _DELTA = 1e-6
 """At which two events are compared; which of two Gaussian events costs more does not depend on it."""
+RUN_ROWS = "run-rows"
+"""In a node's folder, the rows of its run, where each message has a process of its own (`ExternalMemory`, held)."""
 _LOST_ROUND = -1
 """Stands among the rounds that were paid for when a database was older than its counter, or lost."""
 _COUNTER_BYTES = 512
@@ -457,6 +460,15 @@ class NodeStore:
         )
         if self.knows(run_id):
             self._write_counter(replace(self._counter, key=""))
+        self.forget_rows()
+
+    def forget_rows(self) -> None:
+        """Delete what is held of rows: the next run reads them anew."""
+        try:
+            if (self.folder / RUN_ROWS).exists():
+                shutil.rmtree(self.folder / RUN_ROWS)
+        except OSError as fault:
+            raise EnvironmentFault("disk-full", path=self.folder, fault=fault.strerror or fault) from fault
 
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""

@@ -149,7 +149,7 @@ class ExternalMemory:
         folder: the owner's own.
         key: follows from all that the codes follow from: the plan, and every table's name, size and time.
         stamps: of the files of each table, by its name. The rows of a database may change unseen: it has none, and
-            nothing of it is kept beyond the process.
+            nothing of it is kept beyond the process. Empty where what was read holds, whatever becomes of the tables.
         tables: where each table is, by its name.
     """
 
@@ -159,16 +159,19 @@ class ExternalMemory:
     tables: Mapping[str, Location]
 
     @classmethod
-    def open(cls, folder: Path, plan: Plan, tables: Mapping[str, Location], more: str = "") -> ExternalMemory:
+    def open(
+        cls, folder: Path, plan: Plan, tables: Mapping[str, Location], more: str = "", *, holds: bool = False
+    ) -> ExternalMemory:
         """That of some tables, by their names.
 
         Args:
             more: what else decides on which rows are used.
+            holds: what was read once is used until the folder is deleted, files and databases alike.
 
         Raises:
             EnvironmentFault: the folder cannot be made, or is there and is not this user's alone.
         """
-        stamps = {name: stamp_files(place) for name, place in tables.items()}
+        stamps = {} if holds else {name: stamp_files(place) for name, place in tables.items()}
         own = [(name, os.fspath(place), str(getattr(place, "adapter", ""))) for name, place in tables.items()]
         said = json.dumps([__version__, plan.digest, more, own, stamps])
         with _catch_disk_faults(folder):
@@ -204,14 +207,13 @@ class ExternalMemory:
         return part
 
     def keep(self, name: str, changed: Mapping[str, NDArray[Any]], report: ContributionReport) -> None:
-        """Keep what is in a table's folder, and the report, if the table is as it was before it was read.
+        """Keep what is in a table's folder, and the report, if it holds or the table is as it was before it was read.
 
         Args:
             changed: arrays that take the place of those there, by their names.
         """
         part = self.place(name, ".part")
-        stamps = self.stamps[name]
-        if stamps is None or stamps != stamp_files(self.tables[name]):
+        if self.stamps and (self.stamps[name] is None or self.stamps[name] != stamp_files(self.tables[name])):
             # What is mapped stays as long as the process.
             shutil.rmtree(part, ignore_errors=True)
             return
