@@ -121,6 +121,9 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
 DEEPER = (800.0, 6000.0)
 """From so much signal on trees of numbers have a level more."""
 MIN_RATE_OF_NUMBERS = 0.25
+SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
+"""Where two turns for each feature are more trees than the signal asks for: at most signal / 4, or 5,000 / features."""
+UNCALIBRATED: Mapping[str, Any] = {"calibration": "none", "calibration_share": 0.0}
 
 
 def _decide(plan: Plan, signal: float) -> BoostingSettings:
@@ -152,9 +155,12 @@ def _decide(plan: Plan, signal: float) -> BoostingSettings:
         own["learning_rate"] = max(MIN_RATE_OF_NUMBERS, own["learning_rate"] * min(1.0, ridge))
         own["max_depth"] = rule.max_depth + sum(signal >= border for border in DEEPER)
         if rule.start == "none":
-            own |= {"calibration": "none", "calibration_share": 0.0}
+            own |= UNCALIBRATED
     if "n_trees" in own:
-        own["n_trees"] = _with_turns(label, int(own["n_trees"]), len(plan.features), signal)
+        # Two turns for each feature; but of times none after a linear model, and of numbers not where noise wins.
+        n_trees, m = int(own["n_trees"]), len(plan.features)
+        most = {"survival": n_trees, "regression": max(signal / SIGNAL_OF_TURN, TURNS_AND_FEATURES / m)}
+        own["n_trees"] = n_trees if 2 * m <= n_trees else int(min(2 * m, most.get(label, math.inf)))
     return replace(rule, **own)
 
 
@@ -176,18 +182,6 @@ def _decide_usual(plan: Plan, signal: float) -> BoostingSettings:
         joint_clip=kind.clip,
         hessian_scale=kind.clipped_hessian_scale,
     )
-
-
-SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
-"""Where two turns for each feature are more trees than the signal asks for: at most signal / 4, or 5,000 / features."""
-
-
-def _with_turns(label: str, n_trees: int, m: int, signal: float) -> int:
-    """Two turns for each of m features; but of times none after a linear model, and of numbers not where noise wins."""
-    if label == "survival" or 2 * m <= n_trees:
-        return n_trees
-    most = max(signal / SIGNAL_OF_TURN, TURNS_AND_FEATURES / m) if label == "regression" else math.inf
-    return int(min(2 * m, most))
 
 
 MEAN_SHARE_OF_NUMBERS = 0.05
@@ -278,7 +272,6 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
     is_clipped = model.weight_update in loss_kind(plan).clipped_updates
     clip = None if model.joint_clip == "none" else value_or(model.joint_clip, rule.joint_clip if is_clipped else None)
     scale = rule.hessian_scale if is_clipped and model.joint_clip == "auto" else None
-    is_calibrated = model.calibration != "none"
     return replace(
         rule,
         n_trees=n_trees,
@@ -290,8 +283,7 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
         joint_clip=clip,
         hessian_scale=value_or(model.hessian_scale, scale),
         shrinkage=value_or(model.shrinkage, rule.shrinkage),
-        calibration=rule.calibration if is_calibrated else "none",
-        calibration_share=rule.calibration_share if is_calibrated else 0.0,
+        **(UNCALIBRATED if model.calibration == "none" else {}),
     )
 
 
