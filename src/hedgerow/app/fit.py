@@ -119,8 +119,8 @@ def _print_fit(found: TableFit) -> None:
     if any(column.beyond > MANY for column in found.columns):
         note(
             "Change bounds and lists by what the code book says or anybody knows, not by what stands in these rows: "
-            "what the plan says is published. Too narrow bounds spoil a model in silence, too wide ones cost it nearly "
-            "nothing."
+            "what the plan says is published. Too narrow bounds spoil a model in silence, too wide ones cost it "
+            "little from about 10,000 rows at epsilon 1 on."
         )
 
 
