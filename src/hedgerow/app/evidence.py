@@ -172,7 +172,7 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
         "n_choices": str(report.n_choices),
         "n_groups": str(report.n_groups),
         "recount": "" if recount is None else f"{recount:.6g}",
-        "agreed_digest": content["model"]["agreed_digest"],
+        **{name: content["model"][name] for name in ("plan_digest", "agreed_digest")},
         "model_file": content["model"]["file"],
         "version": model.created_with,
         "runner": words["trust"]["process"][0],
