@@ -87,7 +87,7 @@ def show_differences(found: Sequence[Difference]) -> None:
     if not found:
         print("\n" + wrap_text("Beside the survey: no column differs beyond its noise and chance.", hanging=0))
         return
-    print("\nBeside the other sites, by the survey")
+    print("\nBeside the other sites, by the survey, if these rows are in it")
     print_facts([(difference.name, difference.text) for difference in found])
     if lines := [difference.line for difference in found if difference.line]:
         _print_lines("the difference goes away", lines)
