@@ -287,8 +287,9 @@ class AdaptiveCandidates:
         """
         density, edges = self.density[feature], grid.edges
         n_free = len(edges) - len(used)
-        finer = np.setdiff1d(inner[np.isfinite(inner)], edges)
-        finer = finer[_is_heavy(density, n_candidates)[np.searchsorted(edges, finer, side="right")]]
+        finer = inner[np.isfinite(inner)]
+        cell = np.searchsorted(edges, finer, side="right")
+        finer = finer[_is_heavy(density, n_candidates)[cell] & ((cell == 0) | (edges[cell - 1] != finer))]
         if not len(finer) or n_free < MIN_FREE * n_candidates:
             return None
         union = np.union1d(edges, finer)
