@@ -19,6 +19,7 @@ from hedgerow.local.forecast import (
     share_noise_factor,
 )
 from hedgerow.methods.registry import find_method, resolve
+from hedgerow.methods.tasks import TrainingTask, find_visibility
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.outlook import is_measured, outlook_facts, outlook_of
@@ -139,8 +140,7 @@ def _format_setting(plan: Plan, settings: Settings, name: str) -> str:
 def describe_visibility(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     """Who sees which totals, for all who are asked to take part; and how many totals may be of one record."""
     is_unnoised = math.isinf(plan.privacy.epsilon)
-    seen = "there is no noise: the coordinator sees exact totals" if is_unnoised else who_sees(plan.privacy.noise)
-    facts = [("who sees what", seen)]
+    facts = [("who sees what", who_sees(find_visibility(TrainingTask(plan))))]
     singles = expect_singles(plan, expected.settings)
     if singles is not None and plan.privacy.noise != "local" and not is_unnoised:
         n_leaves = expected.settings.n_trees * expected.settings.leaves_of_tree

@@ -202,6 +202,7 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
     is_apt = {
         "clear": report.sums_in_clear, "masks": not report.sums_in_clear,
         "groups": report.n_groups > 0, "choices": report.n_choices > 0, "spoils": True,
+        "figures": any(release.kind == "SiteSums" for release in model.ledger),
     }  # fmt: skip
     rows = [words[who] for who in ("site", "coordinator", "users")]
     rows += [words["alone"]] if any(each.is_at_one_site for each in model.ledger) else []

@@ -35,7 +35,7 @@ from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.local.forecast import forecast
-from hedgerow.methods.tasks import TrainingTask
+from hedgerow.methods.tasks import TrainingTask, find_visibility
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import get_accountant
@@ -355,7 +355,7 @@ def plan_facts(plan: Plan) -> list[list[str]]:
         ["predicts", f"{plan.label.name} ({plan.label.type}), from {len(plan.features)} features"],
         ["protects", unit],
         ["promise", f"epsilon {number(privacy.epsilon)} at delta {privacy.delta:g}"],
-        ["who sees what", who_sees(privacy.noise)],
+        ["who sees what", who_sees(find_visibility(TrainingTask(plan)))],
         ["sites needed", str(plan.federation.min_sites)],
     ]
 

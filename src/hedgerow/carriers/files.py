@@ -21,7 +21,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from hedgerow import __version__
-from hedgerow.app.inputs import output_folder, read_plan
+from hedgerow.app.inputs import output_folder, read_plan, read_policy
 from hedgerow.app.output import note, warn
 from hedgerow.carriers import CoordinatorFile, SiteFile
 from hedgerow.carriers.coordinator import coordinate, name_journal
@@ -193,7 +193,8 @@ def carry_out_of_site(file: SiteFile, folder: Path) -> None:
     with closing(LinkStore(state)) as store:
         messages = store.open_reply(name, envelope)
     named = name_file(name, envelope.number, _REPLY)
-    _write(output_folder(str(folder)), named, data, describe_reply(named, data, envelope, messages, state))
+    page = describe_reply(named, data, envelope, messages, state, read_policy(file.policy))
+    _write(output_folder(str(folder)), named, data, page)
 
 
 # The coordinator ------------------------------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from hedgerow import __version__
 from hedgerow.app.output import wrap_text
+from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import kind_in
-from hedgerow.plan.plan import Plan, who_sees
+from hedgerow.methods.tasks import find_visibility
+from hedgerow.plan.plan import who_sees
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.envelope import Envelope, EnvelopeKind
 
@@ -25,8 +27,9 @@ _HOLDS = {
     MessageKind.SETUP_ANSWER: "A step of the set-up: public keys, a random number, or parts of secret keys, each "
     "encrypted for one other site. It is made without the table: with no rows at all it would be the same.",
     MessageKind.UPLOAD: "Sums over all rows of this site, as the plan asks for them, as whole numbers. To each a "
-    "random number is added (a mask), which the sites take away together, and from the sum of all sites only. With "
-    "it the numbers are random: whoever reads them, the coordinator too, learns nothing of this site.",
+    "random number is added (a mask), which the sites take away together, and from the sum of all of them, or of a "
+    "group, only. With it the numbers are random: whoever reads them, the coordinator too, learns nothing of this site "
+    "before that, and then what stands at \"who sees what\".",
     MessageKind.ECHO: "A signature under the list of the sites whose sums are added up.",
     MessageKind.ANSWER: "Parts of keys that take the masks off the sum of all sites, of this round alone.",
     MessageKind.REFUSED: "That this site refuses, with a code word: docs/errors.md has its meaning.",
@@ -34,9 +37,10 @@ _HOLDS = {
     MessageKind.DEFERRED: "That this site's owner is asked first.",
 }
 _CANNOT = """\
-No row, no cell, no name, and no count or sum of this site that anyone could read. The length of a file follows from \
-the plan and the number of sites, not from the rows. Nothing in it is executed where it is read, and a file that is \
-changed by one bit is refused."""
+No row, no cell, no name, and no count or sum of this site that anyone could read$but. The length of a file follows \
+from the plan and the number of sites, not from the rows. Nothing in it is executed where it is read, and a file that \
+is changed by one bit is refused."""
+_BUT_FIGURES = ", but for this site's own figures, which this site's policy lets it show"
 _REQUEST_HOLDS = """\
 What the coordinator asks this site next, and what the site needs for its answer: the plan, lists of the sites' public \
 keys, parts of keys that are encrypted for this site, and results of earlier rounds, to which noise was added so that \
@@ -46,13 +50,16 @@ No row, no cell, and no sum of another site. Nothing in it is executed: the site
 asked, compares, and answers only what its owner's policy allows."""
 
 
-def describe_reply(name: str, data: bytes, envelope: Envelope, messages: Sequence[bytes], state: Path) -> str:
+def describe_reply(
+    name: str, data: bytes, envelope: Envelope, messages: Sequence[bytes], state: Path, policy: Policy
+) -> str:
     """The page of a file that leaves a site.
 
     Args:
         name: of the file, which holds `data`.
         messages: what is in the envelope.
         state: the folder of the site's node.
+        policy: of the site's owner.
     """
     counts = Counter(MessageKind(kind_in(message)) for message in messages)
     sizes = {kind: sum(len(each) for each in messages if kind_in(each) == kind) for kind in counts}
@@ -62,16 +69,18 @@ def describe_reply(name: str, data: bytes, envelope: Envelope, messages: Sequenc
     with closing(NodeStore(state)) as store:
         run = store.load()
     about = [("from", f"{envelope.site}, whose key has signed it"), ("to", "the coordinator, who alone can open it")]
+    seen = "" if run is None else find_visibility(run.task, policy.shows_figures)
     if run is not None:
-        plan: Plan = run.task.plan
+        plan = run.task.plan
         about += [
             ("run", run.run_id.hex()[:12]),
             ("plan", plan.name),
             ("plan's digest", plan.digest),
             ("promise", "epsilon {:g} at delta {:g}, for all that the run publishes".format(*run.task.promise)),
-            ("who sees totals", who_sees(plan.privacy.noise)),
+            ("who sees what", who_sees(seen)),
         ]
-    return _render_page(f"File {name}, which leaves {envelope.site}", name, data, about, holds or ["Nothing."], _CANNOT)
+    cannot = _CANNOT.replace("$but", _BUT_FIGURES if "own-figures" in seen else "")
+    return _render_page(f"File {name}, which leaves {envelope.site}", name, data, about, holds or ["Nothing."], cannot)
 
 
 def describe_request(name: str, data: bytes, envelope: Envelope, site: str) -> str:

@@ -24,7 +24,7 @@ from hedgerow.client.setup import Answers, NodeSetup, build_answers, no_held_out
 from hedgerow.client.state import JOINING, OPEN, NodeStore, Question, StoredRun
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, find_visibility
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import NO_HASH
 from hedgerow.transport.identities import format_spoken
@@ -282,7 +282,7 @@ def join(
     left = {old: files.charge(old) for old in book.list_reserved() if old != run_id}
     question = Question(
         run_id.hex(), _KINDS[type(task)], task.plan.name, task.digest, task.plan.digest, *task.promise, policy.data_set,
-        0.0, policy.max_epsilon, policy.delta, task.run_plan.privacy.noise,
+        0.0, policy.max_epsilon, policy.delta, find_visibility(task, policy.shows_figures),
     )  # fmt: skip
     is_approved = not policy.asks or store.desk.find_answer(question.id) is True
     if is_approved:

@@ -598,7 +598,7 @@ class Question:
         total: the epsilon that would then be spent or reserved of it, at `total_delta`.
         most: the epsilon that the policy allows, at `total_delta`.
         total_delta: the policy's delta.
-        noise: who adds it, as `privacy.noise` of a plan; "" for a roster.
+        noise: who adds it, and who sees what (`find_visibility`); "" for a roster.
         asked: when it was asked first, in UTC, as 2026-11-23 14:41:02.
     """
 

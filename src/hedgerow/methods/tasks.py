@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import check_delta, check_epsilon
 from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.messages import EvaluationInvitation, Invitation, SurveyInvitation
+from hedgerow.protocol.queries import SiteQuery
 from hedgerow.survey.program import SurveyProgram
 from hedgerow.survey.requests import Asked, OpenPlan, OpenTable
 from hedgerow.training.settings import Settings
@@ -292,6 +294,23 @@ def read_plan(content: bytes) -> Plan:
     except (ValueError, AttributeError) as fault:
         why = f" {fault.what}" if isinstance(fault, PlanError) else ""
         raise RemoteProtocolError("task-unreadable", code="plan-unreadable", what="plan", why=why) from fault
+
+
+def find_visibility(task: Task, shows: Callable[[SiteQuery], bool] = lambda query: False) -> str:
+    """Who sees what in a run for this task, for whatever says so: words between spaces, which `who_sees` explains.
+
+    "none" where totals have no noise, else who adds it (`Privacy.noise`); "groups" where a sum is over a group of
+    sites; "own-figures" where figures of a site by itself leave it, "others-figures" where those of others do.
+
+    Args:
+        shows: whether the site that is told lets figures of its own leave it (`Policy.shows_figures`).
+    """
+    privacy, n_groups = task.run_plan.privacy, task.run_plan.federation.groups
+    words = ["none" if math.isinf(task.promise[0]) else privacy.noise, *["groups"] * (n_groups > 0)]
+    if isinstance(task, EvaluationTask) and task.sites:
+        asked = [alike.query for alike in task.schedule.rounds if isinstance(alike.query, SiteQuery)]
+        words += ["own-figures" if any(map(shows, asked)) else "others-figures"] if asked else []
+    return " ".join(words)
 
 
 def build_checks(task: Task) -> ReleaseChecks:

@@ -320,26 +320,24 @@ class Privacy:
         return self.max_rows_per_unit * self.sites_per_unit
 
 
-def who_sees(noise: str) -> str:
-    """What each party sees of a run's totals.
+_WHO_SEES = {
+    "none": "there is no noise on totals, or not on all: the coordinator, and whoever reads what was released, see "
+    "them exactly, which can be one person's",
+    "server": "the coordinator adds the noise: it sees exact totals over all sites, which can be one person's. It is "
+    "trusted to add the noise and to keep them to itself; the promise holds against everybody else",
+    "distributed": "the sites add the noise: nobody sees a total without it, the coordinator included, unless it and "
+    "several sites work together (the report says how many)",
+    "local": "each record's node adds the noise before anything leaves the site: nobody sees an exact total, but how "
+    "many rows each site has is taken to be known",
+    "groups": "a total is over the sites of a group",
+    "own-figures": "figures of this site by itself are released too, for all to read, with noise of this site alone",
+    "others-figures": "figures of single sites are released too, none of this one",
+}
 
-    Args:
-        noise: as `Privacy.noise`; that of an evaluation may be another.
-    """
-    if noise == "server":
-        return (
-            "the coordinator adds the noise: it sees exact totals over all sites, which can be one person's. It is "
-            "trusted to add the noise and to keep them to itself; the promise holds against everybody else"
-        )
-    if noise == "local":
-        return (
-            "each record's node adds the noise before anything leaves the site: nobody sees an exact total, but how "
-            "many rows each site has is taken to be known"
-        )
-    return (
-        "the sites add the noise: nobody sees a total without it, the coordinator included, unless it and several "
-        "sites work together (the report says how many)"
-    )
+
+def who_sees(visibility: str) -> str:
+    """What each party sees of a run's totals, in words; `visibility` as `hedgerow.methods.tasks.find_visibility`."""
+    return "; ".join(_WHO_SEES[word] for word in visibility.split())
 
 
 @dataclass(frozen=True, kw_only=True)
