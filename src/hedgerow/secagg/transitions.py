@@ -338,7 +338,7 @@ class Step(Generic[S]):
         state: the next state.
         message: bytes to send, or None.
         persist: facts that must reach the disk, together with ``state.to_bytes()``, before `message` leaves (empty when
-            nothing changed).
+            what is there says enough).
         complaints: refusals that concern a part of the message only.
     """
 
