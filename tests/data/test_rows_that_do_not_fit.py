@@ -178,10 +178,10 @@ def test_no_ragged_row_makes_a_site_refuse(parsed_plan: PlanOf, tmp_path: Path, 
 
 
 def test_cells_are_read_as_the_bytes_that_they_are(parsed_plan: PlanOf, tmp_path: Path) -> None:
-    """Letters beyond ASCII, a byte order mark before a header of two lines, bytes that are no UTF-8 beside them."""
+    """Letters beyond ASCII, a byte order mark before the header, bytes that are no UTF-8 beside them."""
     plan = parsed_plan({}, categories=["é", "日本", "ÿ", "a"])
     rows = ["p,1,é,1", "p,2,日本,0", b"p,3,\xe9,1", "p,4,ÿ,0", "ü,5,a,1", "p,6,ñ,0"]
-    header = '\ufeff"note\nof ü",person,age,ward,ill'
+    header = '\ufeff"note of ü",person,age,ward,ill'
     found, told = read_site_data(
         table(tmp_path / "t.csv", [b"x," + (row if isinstance(row, bytes) else row.encode()) for row in rows], header),
         plan,
