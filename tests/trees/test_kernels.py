@@ -284,11 +284,12 @@ def test_what_is_mapped_from_a_file_compiles_nothing_once_more(monkeypatch: pyte
     expected = ensemble.scores(data.codes)
     rows = np.linspace(-3, 3, 40).reshape(20, 2)
     grid = binning.Grid(tuple(binning.FeatureGrid(np.array([-1, 0, 2], dtype=np.float32)) for _ in range(2)))
-    codes = grid.encode_matrix(rows)
+    bounds = np.array([[-3, -3], [3, 3]], dtype=np.float32)
+    codes, _ = grid.encode_and_count(rows, bounds)
     compiled = list(_update_and_sum.signatures), list(binning._encode_rows.signatures)
     trees = ensemble.fitted.trees
     for array in (rows, trees.feature, trees.goes_left, trees.threshold, ensemble.fitted.values):
         array.flags.writeable = False
     assert (ensemble.scores(data.codes) == expected).all()
-    assert (grid.encode_matrix(rows) == codes).all()
+    assert (grid.encode_and_count(rows, bounds)[0] == codes).all()
     assert (list(_update_and_sum.signatures), list(binning._encode_rows.signatures)) == compiled

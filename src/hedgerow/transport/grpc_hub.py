@@ -78,7 +78,6 @@ from hedgerow.transport.interface import Address, Arrived, HubEvent, Joined, Lef
 
 _log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 5.0
-_CLOSING_SECONDS = 1.0
 SITE_CONNECTIONS = 2
 """Of one site's certificate at once: its node's, and that of the one that comes after it."""
 _SENDING_SECONDS = 0.001

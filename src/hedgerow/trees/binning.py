@@ -272,10 +272,6 @@ class Grid:
             features[number] = self.features[number].cut_again(new)
         return Grid(tuple(features))
 
-    def encode_matrix(self, matrix: NDArray[np.floating[Any]]) -> CodeArray:
-        """Codes of an all-numeric matrix [n, n_features], NaN for missing: [n_features, n]."""
-        return self.encode_and_count(matrix, np.broadcast_to(_NO_BOUNDS, (2, self.n_features)))[0]
-
     def encode_and_count(
         self, matrix: NDArray[np.floating[Any]], bounds: FloatArray, n_threads: int = 1
     ) -> tuple[CodeArray, NDArray[np.int64]]:
