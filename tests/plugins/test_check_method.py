@@ -339,11 +339,11 @@ def test_a_loss_with_a_hundredth_of_its_norm_is_found() -> None:
         honest = kind.build(plan, joint_clip, hessian_scale)
         return replace(honest, norm_squared=honest.norm_squared // 100)
 
-    dict.__setitem__(LOSSES, "regression", replace(kind, build=build))
+    LOSSES._members["regression"] = replace(kind, build=build)
     try:
         found = check_method(make_plan("regression", {"start": "none", "calibration": "none"}))
     finally:
-        dict.__setitem__(LOSSES, "regression", kind)
+        LOSSES._members["regression"] = kind
     assert [fault for fault in found.faults if "squared norm" in fault]
     assert found.largest["LeafSums"] > 50
 

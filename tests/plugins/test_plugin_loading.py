@@ -247,7 +247,7 @@ def test_a_models_own_methods_are_written_as_before() -> None:
     """Files of Hedgerow's own methods hold no word of authors."""
     claims = make_plan()
     assert Plan.from_dict(claims.to_dict()).digest == claims.digest
-    assert list_foreign_parts(claims) == [] and METHODS.added_by.keys().isdisjoint(METHODS)
+    assert list_foreign_parts(claims) == [] and METHODS.adders.keys().isdisjoint(METHODS)
 
 
 @pytest.mark.parametrize("name", ["no_such_module_of_anyone", "nowhere.py", "faulty.py", "torn.py"])

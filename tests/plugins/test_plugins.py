@@ -8,6 +8,7 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,17 @@ def test_what_others_add_is_theirs_whatever_it_is_a_copy_of() -> None:
             found = list_foreign_parts(plan)
             assert {part["what"] for part in found} == what and {part["module"] for part in found} <= {__name__}
             assert len(PrivacyContext.from_plan(plan).authors) == len(what)
+        for change in (METHODS.update, lambda other: METHODS.setdefault("new", other["boosting"])):
+            with suppress(UsageError):
+                change({"boosting": METHODS["wrapped"]})
+        assert METHODS["boosting"].parts is not parts and "new" in METHODS.adders
+        was = METHODS.pop("boosting")
+        METHODS["boosting"] = METHODS["wrapped"]
+        assert {part["what"] for part in list_foreign_parts(own)} == {"method"}
+        del METHODS["boosting"], METHODS.adders["boosting"]
+        METHODS._members["boosting"] = was
     finally:
+        METHODS.pop("new", None)
         del METHODS["wrapped"], rules_by_method()["wrapped"], LOSSES["dose"], label_kinds()["dose"]
 
 

@@ -10,9 +10,9 @@ from hedgerow.losses import logistic, named, poisson, softmax, squared, survival
 from hedgerow.losses.kinds import LossKind
 from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Label, Plan
-from hedgerow.plan.registry import AbsentLoss, Registry, add_label, add_named_loss
+from hedgerow.plan.registry import LABEL_ADDERS, AbsentLoss, Registry, add_label, add_named_loss
 
-LOSSES: Registry[LossKind] = Registry("loss")
+LOSSES: Registry[LossKind] = Registry("loss", LABEL_ADDERS)
 
 
 def add_loss(kind: LossKind) -> None:

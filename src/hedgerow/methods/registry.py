@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from hedgerow.errors import ModelError
 from hedgerow.methods import Method, adassp, boosting, dp_xgboost, s_gbdt
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.registry import AbsentMethod, Registry, add_rules
+from hedgerow.plan.registry import METHOD_ADDERS, AbsentMethod, Registry, add_rules
 
 if TYPE_CHECKING:
     # Plans are read without what carries methods out.
     from hedgerow.training.settings import Settings
     from hedgerow.training.steps import Program
 
-METHODS: Registry[Method] = Registry("method")
+METHODS: Registry[Method] = Registry("method", METHOD_ADDERS)
 
 
 def add_method(name: str, method: Method) -> None:

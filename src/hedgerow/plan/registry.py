@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -17,22 +17,24 @@ Section = TypeVar("Section")
 Member = TypeVar("Member")
 
 
-class Registry(dict[str, Member]):
+class Registry(MutableMapping[str, Member]):
     """What there is of a kind, by name; a name that is taken is refused (UsageError, code "name-taken").
 
-    What is added would else run under another one's name: in plans that were agreed on, and in reports.
+    What is added would else run under another one's name: in plans that were agreed on, and in reports. So it is no
+    dict, whose `update` asks nobody.
 
     Args:
         kind: what a member is, for the error.
+        adders: who added what, where another registry holds parts of the same; None for one of its own.
 
     Attributes:
-        added_by: the module of another package that has added a member, by the member's name.
+        adders: the modules of other packages by the names of the members that they added.
     """
 
-    def __init__(self, kind: str) -> None:
-        super().__init__()
+    def __init__(self, kind: str, adders: dict[str, str] | None = None) -> None:
         self._kind = kind
-        self.added_by: dict[str, str] = {}
+        self._members: dict[str, Member] = {}
+        self.adders = {} if adders is None else adders
 
     def __setitem__(self, name: str, member: Member) -> None:
         if name in self:
@@ -40,9 +42,21 @@ class Registry(dict[str, Member]):
             from hedgerow.errors import UsageError
 
             raise UsageError("name-taken", kind=self._kind, name=name)
-        super().__setitem__(name, member)
+        self._members[name] = member
         if module := _find_other_package():
-            self.added_by[name] = module
+            self.adders[name] = module
+
+    def __getitem__(self, name: str) -> Member:
+        return self._members[name]
+
+    def __delitem__(self, name: str) -> None:
+        del self._members[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
 
 
 def _find_other_package() -> str:
@@ -254,10 +268,10 @@ def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
     rules, named, loss = rules_by_method(), getattr(plan.loss, "name", ""), type(plan.loss)
     found = []
     for what, name, part, adder in (
-        ("type of label", plan.label.type, plan.label.kind, _LABELS.added_by.get(plan.label.type)),
+        ("type of label", plan.label.type, plan.label.kind, LABEL_ADDERS.get(plan.label.type)),
         # A loss that was made in Python need not be the one of its name.
-        ("loss", named, plan.loss, _LOSSES.added_by.get(named) if _LOSSES.get(named) is loss else loss.__module__),
-        ("method", plan.model.algorithm, rules.get(plan.model.algorithm), rules.added_by.get(plan.model.algorithm)),
+        ("loss", named, plan.loss, _LOSSES.adders.get(named) if _LOSSES.get(named) is loss else loss.__module__),
+        ("method", plan.model.algorithm, rules.get(plan.model.algorithm), METHOD_ADDERS.get(plan.model.algorithm)),
     ):
         own = plan.own if what == "method" and isinstance(plan.own, AbsentMethod) else part
         module = own.module if isinstance(own, AbsentMethod | AbsentLoss) else adder
@@ -266,8 +280,11 @@ def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
     return found
 
 
-_LABELS: Registry[LabelKind] = Registry("type of label")
-_RULES: Registry[PlanRules] = Registry("method")
+LABEL_ADDERS: dict[str, str] = {}
+METHOD_ADDERS: dict[str, str] = {}
+"""Of types of labels and of methods, with what carries them out in the rooms above."""
+_LABELS: Registry[LabelKind] = Registry("type of label", LABEL_ADDERS)
+_RULES: Registry[PlanRules] = Registry("method", METHOD_ADDERS)
 _LOSSES: Registry[type[NamedLoss]] = Registry("loss")
 _WAITING: list[Callable[[], object]] = []
 
