@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from hedgerow.app import recount
 from hedgerow.app.attack import EXPLANATION, build_attack_sheets, describe_attack
-from hedgerow.app.evidence import gather_evidence, render_evidence
+from hedgerow.app.evidence import _bound_chance, gather_evidence, render_evidence
 from hedgerow.app.output import json_text, number
 from hedgerow.attacks.measures import Bound, Figure, Separation
 from hedgerow.cli.main import main
@@ -130,6 +131,10 @@ def intervals(evaluation: dict[str, Any]) -> Iterator[float]:
         reach = 1.96 * math.hypot(each["noise_error"], each["sampling_error"] or 0.0)
         yield from (each["value"] - reach, each["value"] + reach, 0, 1)
     for curve in evaluation["curves"]:
+        points = zip(curve["share"], curve["observed"], curve["noise_error"], strict=True)
+        pairs = [(share, observed) for share, observed, error in points if isinstance(error, float)]
+        rate = sum(share * observed for share, observed in pairs) / sum(share for share, _ in pairs)
+        yield round(100 * max(rate, 1 - rate))
         for observed, error in zip(curve["observed"], curve["noise_error"], strict=True):
             if error != "infinite":
                 yield from (max(observed - 1.96 * error, 0.0), min(observed + 1.96 * error, 1.0))
@@ -402,6 +407,49 @@ def test_who_sees_what_is_said_of_every_mode(
     assert content["registry"]["deployment"]["deployment_model"]["model_name"] == (
         "Local" if mode == "local" else "Federated"
     )
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    mode=st.sampled_from(sorted(TRAININGS)), unit=st.sampled_from(["record", "person"]), is_later=st.booleans(),
+    seeded=st.booleans(), prepared=st.booleans(), authors=st.sampled_from([(), ("the method own 1 (module own)",)]),
+)  # fmt: skip
+def test_sentences_are_true_of_the_run_that_they_are_said_of(
+    mode: str, unit: str, is_later: bool, seeded: bool, prepared: bool, authors: tuple[str, ...],
+    gather: Callable[..., tuple[Model, dict[str, Any]]],
+) -> None:  # fmt: skip
+    """Every condition of a promise is named, and no other; of a void one nothing is said but what words mean."""
+    training = TRAININGS[mode]
+    made = read_ledger(training, LOCAL if mode == "local" else SERVER)
+    later = replace(made.releases[1], purpose="1/ErrorMoments/evaluation", kind="ErrorMoments")
+    ledger = Ledger((made.releases[0], later) if is_later else made.releases[:1])
+    about = {"noise_mode": mode, "unit": unit, "seeded": seeded, "authors": authors, "n_prepared": int(prepared)}
+    model, content = gather(ledger, **about)
+    names = [name for name, _ in content["promise"] if name]
+    said = {"words"} if seeded else {"words", "it holds if", "for example"}
+    said |= {"whom"} if unit == "person" and not seeded else set()
+    said |= {"epsilon"} if is_later and not seeded else set()
+    assert sorted(names) == sorted(said)
+    conditions = 0 if seeded else 4 + (unit == "person") + prepared + bool(authors)
+    promised = [text for name, text in content["promise"] if name in ("", "it holds if")]
+    assert len(promised) == conditions
+    if not seeded:
+        texts = {name: text for name, text in content["promise"] if name}
+        assert f"{_bound_chance(0.1, model.report.epsilon, model.report.delta)} %" in texts["for example"]
+    page = read_text(render_evidence(model, content))
+    assert all(text in page for _, text in content["promise"])
+
+
+@given(mu=st.floats(0.01, 4), chance=st.floats(0.01, 0.99))
+def test_a_risk_in_plain_terms_is_a_bound(mu: float, chance: float) -> None:
+    """No test of a Gaussian release comes to a conclusion oftener than a reader is told."""
+    normal, delta = NormalDist(), 1e-5
+    ours = get_accountant("gdp").epsilon([DiscreteGaussianEvent(1 / mu, 1000, 1)], delta)
+    said = float(_bound_chance(chance, ours, delta))
+    assert 100 * normal.cdf(normal.inv_cdf(chance) + mu) <= said <= 100
+    odds = math.exp(ours)
+    least = 100 * min(odds * chance + delta, 1 - (1 - chance - delta) / odds)
+    assert least - 1e-9 <= said <= least + 0.1001
 
 
 @pytest.mark.parametrize(

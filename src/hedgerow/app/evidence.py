@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import math
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,12 +103,13 @@ def gather_evidence(
         "software": _describe_software(),
     }
     words = read_words()
-    said = _name_values(model, content, words)
+    said, is_so = _name_values(model, content, words)
     content["model_card"] = [
         {"item": item, "asks": about, "answer": text or "For the authors."}
         for item, about, text in _fill(words["annex"]["card"], said)
     ]
     content["impact"] = _fill(words["annex"]["impact"], said)
+    content["promise"] = [_fill(line, said) for condition, *line in words["promise"]["lines"] if is_so[condition]]
     content["trust"] = _describe_trust(model, words["trust"], said)
     holds = report.guarantee == "holds"
     content["registry"] = _draft_entry(model, content, words["registry"], said) if holds else None
@@ -145,11 +147,11 @@ def _describe_software() -> Content:
     }
 
 
-def _name_values(model: Model, content: Content, words: Content) -> dict[str, str]:
-    """What the sentences of `evidence.toml` name."""
+def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[str, str], dict[str, bool]]:
+    """What the sentences of `evidence.toml` name, and the conditions by which they are chosen."""
     plan, report, label = model.plan, model.report, model.plan.label
     facts, holds = dict(content["facts"]), model.report.guarantee == "holds"
-    recount = content["recount"].get("epsilon")
+    recount, n_later = content["recount"].get("epsilon"), sum(release.is_later for release in model.ledger)
     values = {
         "label": f"{label.name} ({label.type}, {label.kind.describe(label)})",
         "n_features": str(len(plan.features)),
@@ -162,6 +164,10 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
         "algorithm": plan.model.algorithm,
         "n_trees": str(model.ensemble.n_trees),
         "output": words["output"][label.kind.predicts],
+        "unit": report.unit,
+        "sites_per_unit": str(report.sites_per_unit),
+        "n_later": str(n_later),
+        **{f"risk_{chance}": _bound_chance(chance / 100, report.epsilon, report.delta) for chance in (10, 50)},
         "whom": "a record" if report.unit == "record" else f"a {report.unit}",
         "in_words": str(facts.get("in words")),
         "voided_by": "; ".join(report.voided_by),
@@ -185,10 +191,20 @@ def _name_values(model: Model, content: Content, words: Content) -> dict[str, st
         "evaluated": any(release.kind in EVALUATION_KINDS for release in model.ledger),
         "recounted": recount is not None,
         "clear": report.sums_in_clear and report.noise_mode != "local", "foreign": bool(report.authors),
-        "noisy": any(line["noise"] != "unnoised" for line in content["ledger"]),
+        "noisy": any(line["noise"] != "unnoised" for line in content["ledger"]), "local": report.noise_mode == "local",
+        "always": True, "of_unit": holds and report.unit != "record", "later": holds and n_later > 0,
+        "prepared": holds and report.n_prepared > 0, "stated": holds and bool(report.authors),
     }  # fmt: skip
-    values |= {name: Template(words["said"][name][is_so[name]]).substitute(values) for name in is_so}
-    return values | {"description": Template(words["said"]["description"]).substitute(values)}
+    said = words["said"]
+    values |= {name: Template(said[name][is_so[name]]).substitute(values) for name in is_so if name in said}
+    return values | {"description": Template(said["description"]).substitute(values)}, is_so
+
+
+def _bound_chance(chance: float, epsilon: float, delta: float) -> str:
+    """What the chance of a conclusion may become, in percent, rounded up: bounded by itself and by its opposite's."""
+    factor = math.exp(min(epsilon, 700.0))
+    most = min(factor * chance + delta, 1 - (1 - chance - delta) / factor, 1.0)
+    return f"{math.ceil(1000 * most) / 10:g}"
 
 
 def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Content:
@@ -221,7 +237,7 @@ def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[s
     entry: Content = _fill(words, {
         **said, **{name.replace(" ", "_"): text for name, text in facts.items()},
         "slug": re.sub(r"[^a-z0-9]+", "_", model.plan.name.lower()).strip("_") or "model",
-        "plan_name": model.plan.name, "date": content["written_on"], "unit": report.unit, "mode": report.noise_mode,
+        "plan_name": model.plan.name, "date": content["written_on"], "mode": report.noise_mode,
         "public": "; ".join(f"{name}: {text}" for name, text in public),
         "variant": "Pure DP" if is_pure else "Approximate DP",
         "deployment": "Local" if report.noise_mode == "local" else "Federated",
@@ -358,7 +374,7 @@ def _render_attack(content: Content, notes: Mapping[str, str]) -> list[str]:
     is_private = attack.get("private", True) is not False
     note = render_text(notes["attack"], "void") if is_private else render_text(notes["attack_public"])
     other = [] if attack.get("plan_digest") in own else [render_text(notes["attack_other"], "void")]
-    return [note, *other, *render_figures_of_attack(attack)]
+    return [note, *other, *render_figures_of_attack(attack), render_text(notes["attack_words"], "muted")]
 
 
 def _format_cell(value: Any) -> str:

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -120,13 +121,13 @@ def render_promise(content: Content) -> list[str]:
     """The guarantee with what voids or qualifies it.
 
     Args:
-        content: of a model: `report`, and its `facts`.
+        content: of a model: `report`, and its `facts`; and in a pack what the `promise` depends on.
     """
     report = content["report"]
     guarantee = (
         "depends on its author's word" if report.get("authors") and not report["voided_by"] else report["guarantee"]
     )
-    figures = [("guarantee", guarantee)]
+    figures = [("guarantee", "holds, on conditions" if guarantee == "holds" else guarantee)]
     if not report["voided_by"]:
         whom = "one row" if report["unit"] == "record" else f"all rows of one {report['unit']}"
         epsilon = dict(content["facts"])["epsilon spent"].split(" ")[0]
@@ -136,6 +137,7 @@ def render_promise(content: Content) -> list[str]:
         *(render_text(f"Void: {reason}.", "void") for reason in report["voided_by"]),
         *(render_text(f"Warning: {warning}.", "void") for warning in report["warnings"]),
         # What everybody reads comes first.
+        render_facts(map(tuple, content.get("promise", []))),
         render_facts([*pick_facts(content["facts"], "in words"), *pick_facts(content["facts"], *_PROMISED)]),
     ]
 
@@ -161,7 +163,7 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
         parts.insert(0, render_text(notes["evaluation_other"], "void"))
     if curves := _read_curves(evaluation):
         drawn = io.BytesIO()
-        title = "Calibration on held-out rows"
+        title = "Calibration"
         draw_calibration(curves, model.plan.label.name, "bars: 95 % of the privacy noise", drawn)
         parts.append(
             render_picture(
@@ -170,6 +172,10 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
         )
         curve_heads = ("class", "predicted", "observed", "from", "to", "share of records")
         parts.append(render_table(title, curve_heads, _list_calibration(curves)))
+        if len(curves) == 1 and "accuracy" in evaluation["scores"]:
+            share, seen = curves[0].share, np.isfinite(curves[0].noise_error)
+            rate = float(np.average(curves[0].observed[seen], weights=share[seen])) if share[seen].sum() > 0 else 0.5
+            parts.append(render_text(Template(notes["guess"]).substitute(share=f"{100 * max(rate, 1 - rate):.0f}")))
     for column, groups in evaluation.get("groups", {}).items():
         lines = [(group, list_scores(figures)) for group, figures in groups.items()]
         rows = [

@@ -360,7 +360,7 @@ def draw_calibration(
         lower.set_xlabel("predicted probability", color=MUTED)
         if len(curves) > 1:
             axis.legend(frameon=False, loc="upper left")
-        add_titles(figure, "Calibration on held-out rows", subtitle, CALIBRATION_HEIGHT)
+        add_titles(figure, "Calibration", subtitle, CALIBRATION_HEIGHT)
         save_figure(pyplot, figure, path)
 
 
