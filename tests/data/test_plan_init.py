@@ -190,7 +190,7 @@ def test_columns_that_no_plan_can_use(write_file: WriteFile) -> None:
     """Free text is left out with a word about it, a constant gets bounds apart, a nameless index is no feature."""
     rows = "".join(f"{row},note {row},5,{row % 2}\n" for row in range(300))
     rows = "".join(f"{line},1,2\n" for line in rows.splitlines())
-    path = write_file("a.csv", (',notes,flat,y,"a\tb","a\nb"\n' + rows).encode())
+    path = write_file("a.csv", (',notes,flat,y,"a\tb","a\x01b"\n' + rows).encode())
     draft = draft_plan(path, "y", bounds_are_public=True, n_records=300)
     plan = parse_plan(draft)
     assert plan.feature_names == ("flat",)
