@@ -87,16 +87,13 @@ def test_the_lines_that_are_printed_mend_the_table(invitation: str, capsys: pyte
 def test_an_owner_is_asked_again_where_rows_are_lost(
     invitation: str, rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An empty table, or half a table, joins no run unless its owner says so; --yes is no answer to that."""
+    """Somebody who is there is asked about an empty table, or half a table."""
     Path("north.csv").write_text("sex,outcome\n" + rows, encoding="utf-8")
     enrolled = list[str]()
     monkeypatch.setattr("hedgerow.app.join._enrol", lambda *_: enrolled.append("asked"))
     monkeypatch.setattr("hedgerow.app.node.stay", lambda *_, **__: enrolled.append("joined"))
     join = ["join", invitation, "--data", "north.csv"]
-    assert main([*join, "--yes"]) == 11
-    n_rows = rows.count("\n")
-    assert f"{n_rows // 2} of {n_rows} rows used" in " ".join(capsys.readouterr().out.split())
-    # Somebody is there: no, and an empty line is no; then yes to this, and to the policy.
+    # No, and an empty line is no; then yes to this, and to the policy.
     for answers, code in (["no"], 6), ([""], 6), (["yes", "yes"], 0):
         typed = iter(answers)
         monkeypatch.setattr("hedgerow.app.join.is_terminal", lambda: True)
@@ -105,12 +102,29 @@ def test_an_owner_is_asked_again_where_rows_are_lost(
     assert enrolled == ["asked", "joined"]
 
 
-def test_a_share_that_is_allowed_is_not_asked_about(invitation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner's own command line has said it."""
-    Path("north.csv").write_text("sex,outcome\n", encoding="utf-8")
-    monkeypatch.setattr("hedgerow.app.join._enrol", lambda *_: None)
-    monkeypatch.setattr("hedgerow.app.node.stay", lambda *_, **__: None)
-    assert main(["join", invitation, "--data", "north.csv", "--yes", "--allow-loss", "1"]) == 0
+@pytest.mark.parametrize("n_unfit", [10, 11, 90])
+def test_no_row_decides_whether_an_unattended_site_is_there(
+    invitation: str, n_unfit: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All others wait for it, at the first run and at each later one; its operator alone is warned."""
+    rows = ["M,no\nF,yes\n" * 45, "M,perhaps\n" * n_unfit]
+    joined = list[str]()
+
+    def enrol(_: object, invitation: object, folder: Path, keys: object, notes: Any, page: object) -> None:
+        notes.keep(settled=b"1")
+
+    monkeypatch.setattr("hedgerow.app.join._enrol", enrol)
+    monkeypatch.setattr("hedgerow.app.node.stay", lambda *_, **__: joined.append("joined"))
+    Path("later.toml").write_text(PLAN.replace("n_records = 100", "n_records = 120"), encoding="utf-8")
+    join = ["join", invitation, "--data", "north.csv", "--yes"]
+    for plan, table in ([], rows), (["--plan", "later.toml"], rows), (["--plan", "plan.toml"], [""]):
+        Path("north.csv").write_text("sex,outcome\n" + "".join(table), encoding="utf-8")
+        capsys.readouterr()
+        assert main([*join, *plan]) == 0
+        assert ("takes part all the same" in " ".join(capsys.readouterr().err.split())) is (
+            n_unfit > 10 or table == [""]
+        )
+    assert joined == ["joined"] * 3
 
 
 def test_nobody_is_called_as_the_coordinator(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -443,7 +457,7 @@ def test_only_words_of_the_owner_grant_noise_of_others(
     for number, more in enumerate(([], ["--policy", "proposed.toml"])):
         name = f"site-{number}"
         assert main(["study", "invite", name, *more]) == 0
-        join = ["join", f"wards/{name}.invitation", "--data", "north.csv", "--allow-loss", "1", "--data-set", name]
+        join = ["join", f"wards/{name}.invitation", "--data", "north.csv", "--data-set", name]
         assert ("noise" in read_invitation(Path(join[1])).policy) is bool(more)
         assert main([*join, "--yes"]) == 6
         assert "(policy-noise, exit code 6)" in capsys.readouterr().err

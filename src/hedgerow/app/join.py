@@ -28,7 +28,7 @@ from hedgerow.app.inputs import (
 from hedgerow.app.output import name_log, note, print_facts, warn, wrap_text
 from hedgerow.app.study import build_policy, parse_proposal
 from hedgerow.codec import Encoded
-from hedgerow.errors import PolicyRefusal, UsageError
+from hedgerow.errors import PolicyRefusal, UsageError, mark_private
 from hedgerow.plan.fields import escape_for_terminal, read_toml
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, read_first
@@ -86,7 +86,6 @@ class JoinOptions:
         adapter: how this site writes its table: a file, which goes into the policy.
         yes: agree to plan, policy and roster unasked.
         expect: the names of the sites that there shall be besides this one, separated by commas; None for any.
-        allow_loss: go on though so many of the table's rows are left out; None for the usual share.
         budget: the budget book (PARTY-budget.db beside the invitation).
         threads, log_format, quiet: as for `NodeOptions`.
     """
@@ -103,7 +102,6 @@ class JoinOptions:
     adapter: str | None = None
     yes: bool = False
     expect: str | None = None
-    allow_loss: float | None = None
     budget: str | None = None
     threads: int | None = None
     log_format: str = "text"
@@ -214,10 +212,9 @@ def _make_identity(folder: Path, invitation: StudyInvitation) -> PrivateIdentity
 def _agree(options: JoinOptions, invitation: StudyInvitation, folder: Path, page: SitePage | None) -> None:
     """Show what the study asks for, ask once, and write plan and policy.
 
-    Raises PolicyRefusal "not-agreed"; LostRowsError where nobody is asked.
+    Raises PolicyRefusal "not-agreed".
     """
-    from hedgerow.app.fit import ask_about_left_out_rows
-    from hedgerow.data.units import MAX_LEFT_OUT
+    from hedgerow.app.fit import ask_about_left_out_rows, is_mostly_left_out
     from hedgerow.models.model import write_atomically
 
     plan = parse_plan(invitation.plan)
@@ -238,14 +235,13 @@ def _agree(options: JoinOptions, invitation: StudyInvitation, folder: Path, page
     if invitation.role is Role.SITE:
         policy, found = _show_site(options, invitation, plan, folder)
         proposed |= {} if policy is None else {folder / POLICY: policy}
-    most = MAX_LEFT_OUT if options.allow_loss is None else options.allow_loss
-    if options.yes and found is not None:
-        # Before any run, and by the owner's own command line: no peer hears of it.
-        found.rows.require("This site's table", most, needs_row=False)
+    if options.yes and found is not None and is_mostly_left_out(found):
+        # The others wait for this party: where nobody is asked, no row decides whether it is there.
+        warn(mark_private(f"This site's table: {found.rows.text()} The site takes part all the same."))
     if not options.yes:
         if not is_terminal():
             raise UsageError("usage-missing", missing="A terminal to ask at whether this site takes part, or --yes,")
-        if found is not None and found.rows.share_left_out > most:
+        if found is not None:
             ask_about_left_out_rows("This site's table", found)
         if not says_yes("Take part in this study, by this policy?"):
             raise PolicyRefusal("not-agreed")

@@ -42,7 +42,6 @@ def add_commands(commands: Any) -> None:
     add("--expect", metavar="SITE,SITE", help=text)
     text = "where the coordinator is now, if not where the invitation says; its keys are the invitation's all the same"
     add("--connect", metavar="HOST:PORT", help=text)
-    add_shared(add, "--allow-loss")
     add("--confirm", metavar="WORDS", help="say which four words the operator has read to you, and end")
     add("--folder", metavar="FOLDER", help="this party's own files, its keys among them (STUDY-PARTY)")
     add("--budget", metavar="FILE", help="the budget book of the data (PARTY-budget.db beside the invitation)")

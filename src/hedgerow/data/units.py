@@ -119,13 +119,12 @@ class RowCount:
             said += f" Lines: {self.lines.n_lines:,}{', of which ' * bool(also)}{', '.join(also)}."
         return f"{self.n_used:,} of {self.n_rows:,} rows used.{said}"
 
-    def require(self, source: object, allowed: float = MAX_LEFT_OUT, *, needs_row: bool = True) -> None:
-        """Raise LostRowsError where a larger share than is allowed is left out, or a row is needed and none is used."""
-        can_be_allowed = bool(self.n_used) or not needs_row
-        if self.share_left_out <= allowed and can_be_allowed:
+    def require(self, source: object, allowed: float = MAX_LEFT_OUT) -> None:
+        """Raise LostRowsError where a larger share than is allowed is left out, or no row is used."""
+        if self.share_left_out <= allowed and self.n_used:
             return
         most = math.ceil(self.share_left_out * 100) / 100
-        way = f" If these rows are to be left out, allow that share: --allow-loss {most:g}." if can_be_allowed else ""
+        way = f" If these rows are to be left out, allow that share: --allow-loss {most:g}." if self.n_used else ""
         raise LostRowsError("rows-left-out", source=source, rows=self.text(), allowed=way)
 
     def warn(self) -> None:
