@@ -59,6 +59,11 @@ class HedgerowError(Exception):
     def __str__(self) -> str:
         return " ".join(part for part in (self.what, self.cause, self.remedy) if part)
 
+    @property
+    def public_code(self) -> str:
+        """All that a peer may be told of it."""
+        return self.code
+
 
 class UsageError(HedgerowError, ValueError):
     """The command line, or a call of the Python interface, asks for something that does not exist."""
@@ -86,7 +91,7 @@ class DataError(HedgerowError, ValueError):
 
     @property
     def public_code(self) -> str:
-        """All that a node may tell its peers: its code where this follows from the table's head, not from a row.
+        """Its code where this follows from the table's head, not from a row.
 
         For other faults that its data do not fit: their kind would say more, such as that a label occurs which a
         coordinator left out of its plan.

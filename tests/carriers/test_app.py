@@ -18,7 +18,7 @@ from hedgerow import __version__
 from hedgerow.carriers import read_coordinator_file, read_site_file
 from hedgerow.carriers.handing import HandedBack, HandedOn, NodeSocket, answer_handed_on, find_site, require_version
 from hedgerow.cli.commands import build_parser
-from hedgerow.errors import RemoteProtocolError
+from hedgerow.errors import DataError, RemoteProtocolError, entries
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -103,6 +103,29 @@ def test_what_an_nvflare_client_is_handed_is_answered_or_refused_by_a_word(tmp_p
     ):
         back = HandedBack.from_bytes(absent(handed))
         assert (back.reply, back.refusal) == (b"", code)
+
+
+def test_a_fault_of_rows_leaves_a_site_as_one_word() -> None:
+    """Which fault it is would say something of the rows, whichever way a refusal takes; a table's head may be told."""
+
+    def fail(code: str) -> Path:
+        raise DataError("Row 7 does not fit.", code=code)
+
+    codes = {str(row.get("code", name)) for name, row in entries()["DataError"].items()}
+    data = HandedOn(__version__, b"").to_bytes()
+    told = {HandedBack.from_bytes(answer_handed_on(partial(fail, code), data)).refusal for code in codes}
+    assert told == {
+        "data", "data-missing-column", "data-duplicate-column", "data-file-missing", "data-permission",
+        "data-unknown-format",
+    }  # fmt: skip
+    calls = [
+        node
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Refused", "HandedBack")
+    ]
+    sent = [part.attr for call in calls for part in call.args if isinstance(part, ast.Attribute)]
+    assert len(calls) > 4 and sent.count("public_code") == 3 and "code" not in sent
 
 
 def test_an_nvflare_job_of_xgboost_changes_in_twenty_lines_at_most() -> None:

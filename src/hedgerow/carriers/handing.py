@@ -108,7 +108,7 @@ def answer_handed_on(find: Callable[[], Path], data: bytes) -> bytes:
         return HandedBack(answer_request(path, asked.request)).to_bytes()
     except HedgerowError as fault:
         tell(f"hedgerow: {escape_for_terminal(str(fault))} ({fault.code})", level="WARNING")
-        code = fault.code
+        code = fault.public_code
     except ValueError:
         code = WireCode.MALFORMED.value
     return HandedBack(b"", code).to_bytes()

@@ -38,7 +38,7 @@ from hedgerow.client.setup import LoadRows, NodeSetup
 from hedgerow.client.state import OPEN, RUN_ROWS, NodeStore
 from hedgerow.codec import database_version
 from hedgerow.crypto import KEY_BYTES
-from hedgerow.errors import DataError, HedgerowError
+from hedgerow.errors import HedgerowError
 from hedgerow.methods.tasks import read_invitation
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
@@ -186,11 +186,10 @@ class CarriedNode:
             except HedgerowError as fault:
                 # Its rows, plan or policy have changed since the run began: the coordinator is told that it refuses.
                 log_failure(self._folder, fault)
-                code = fault.public_code if isinstance(fault, DataError) else fault.code
                 for message in (decode(each, FROM_COORDINATOR) for each in messages):
                     if isinstance(message, Invitation | EvaluationInvitation | SurveyInvitation):
                         book.note_invitation(read_invitation(message)[0], fault.code)
-                return [*hello, encode(Refused(0, code))], b""
+                return [*hello, encode(Refused(0, fault.public_code))], b""
             if session.set_aside is not None and is_greeting:
                 log_failure(self._folder, session.set_aside)
             stopped = session.consider()

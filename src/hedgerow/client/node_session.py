@@ -22,7 +22,6 @@ from hedgerow.client.state import NodeStep, NodeStore, Question, StoredRun
 from hedgerow.codec import digest
 from hedgerow.errors import (
     AggregationError,
-    DataError,
     HedgerowError,
     PolicyRefusal,
     RemoteProtocolError,
@@ -174,7 +173,7 @@ class NodeSession:
         epoch = NO_HASH if run.participant is None else run.participant.view.digest
         messages: list[Message] = [Hello(self._greeting, run.run_id, epoch, run.replica.n_releases)]
         if self._unreported_fault is not None:
-            messages.append(Refused(run.replica.n_releases, self._unreported_fault.code))
+            messages.append(Refused(run.replica.n_releases, self._unreported_fault.public_code))
             self._unreported_fault = None
         return [encode(message) for message in messages]
 
@@ -255,8 +254,7 @@ class NodeSession:
         self.failure, self.state = fault, NodeState.STOPPED
         if has_ended:
             return []
-        code = fault.public_code if isinstance(fault, DataError) else fault.code
-        return [encode(Refused(0 if self._run is None else self._run.replica.n_releases, code))]
+        return [encode(Refused(0 if self._run is None else self._run.replica.n_releases, fault.public_code))]
 
     def _close_run(self, status: str) -> None:
         """Close the run in the budget book and in the store: it is never taken up again."""
