@@ -586,23 +586,28 @@ def _name_journal(folder: Path, number: int) -> Path:
 
 def past_runs(folder: Path, before: int) -> list[PastRun]:
     """The runs before one of this number that have ended, or have made a model: what all parties were told of them."""
+    from hedgerow.app.evaluation import journal_file
     from hedgerow.app.page import PastRun
     from hedgerow.models.model import Model
-    from hedgerow.server.journal import Journal
+    from hedgerow.privacy.ledger import Ledger
+    from hedgerow.server.journal import find_journals, read_runs
 
     found = []
     for number in range(1, before):
         place, state = run_folder(folder, number), run_state(folder, number)
         if state == "finished":
             model = Model.load(place / "model.json")
-            plan, releases, remark = model.plan, model.ledger.releases[len(model.plan.prepared) :], ""
+            plan, ledger, n_before, remark = model.plan, model.ledger, len(model.plan.prepared), ""
+            journals = find_journals(Path(journal_file(place / "model.json", model)))
         elif state == "ended":
-            with closing(Journal(_name_journal(folder, number))) as journal:
-                plan, releases, remark = read_plan(str(place / study.PLAN)), journal.entries(), "no model"
+            plan, ledger, n_before, remark = read_plan(str(place / study.PLAN)), Ledger(), 0, "no model"
+            journals = find_journals(_name_journal(folder, number))
         else:
             continue
+        for name, releases in read_runs(journals, ledger).items():
+            ledger = ledger.with_run(name, releases, n_before)
         # A filter's budget is spent once in each run.
-        events = scope_events((release.event for release in releases), str(number))
+        events = scope_events((release.event for release in ledger.releases[n_before:]), str(number))
         found.append(PastRun(f"run {number}", state, plan, tuple(events), remark))
     return found
 

@@ -204,7 +204,7 @@ def survey_over_nodes(
     task = SurveyTask(asked)
 
     def conclude(outcome: Outcome, session: RunSession) -> Survey:
-        statistics = asked.statistics(session.run.releases, outcome.ledger)
+        statistics = asked.statistics(session.run.releases, session.run.ledger)
         found = survey.table_survey(asked, statistics, outcome.ledger, coordinator.noise)
         found = replace(found, run=session.run.run_id)
         return _build_survey(options, found, list_contributors(session), label, persons)

@@ -123,7 +123,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--listen": {"default": "127.0.0.1:7443", "metavar": "HOST:PORT", "help": "where nodes dial (%(default)s)"},
     "--new-run": {
         "action": "store_true",
-        "help": "set the journal of an earlier run aside (it is renamed) and begin a new one, which costs by itself",
+        "help": "set the journal of an earlier run aside (it is renamed); the new run counts what that one released",
     },
     "--engine": {"choices": ENGINES, "default": "grpc", "help": "what carries the messages (%(default)s)"},
     "--log-format": {

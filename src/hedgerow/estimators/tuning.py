@@ -25,7 +25,6 @@ from hedgerow.errors import PrivacyError, UsageError
 from hedgerow.estimators.base import PrivateTrees, only_rows
 from hedgerow.evaluation.estimates import Estimate
 from hedgerow.local.training import evaluate_federated
-from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.cost import compose_cost
@@ -33,7 +32,6 @@ from hedgerow.privacy.events import Event, GaussianEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.privacy.report import build_report
-from hedgerow.protocol.queries import Purpose
 
 Estimator = TypeVar("Estimator", bound=PrivateTrees)
 
@@ -202,7 +200,9 @@ def _merge_accounts(
     ledger = chosen.model_.ledger
     for number, other in enumerate(tried):
         if number != best:
-            ledger = _with_releases(ledger, other.model_, number)
+            # The survey's releases are on it already.
+            n_shared = len(other.model_.plan.prepared)
+            ledger = ledger.with_run(f"setting {number}", other.model_.ledger.releases[n_shared:], n_shared)
     report = build_report(ledger, chosen.model_.report)
     if report.epsilon > float(asked.epsilon):
         raise PrivacyError("budget-exceeded", what="All settings", spent=report.epsilon, epsilon=float(asked.epsilon))
@@ -211,14 +211,3 @@ def _merge_accounts(
     chosen.set_params(epsilon=asked.epsilon)
     chosen.tuning_ = scores
     return chosen
-
-
-def _with_releases(ledger: Ledger, other: Model, number: int) -> Ledger:
-    """A ledger and after it all releases of another setting's model, but for the survey's, which it has already."""
-    n_shared = len(other.plan.prepared)
-    for release in other.ledger.releases[n_shared:]:
-        place = len(ledger) - n_shared
-        _, kind, subject = release.purpose.split("/", 2)
-        purpose = str(Purpose(place, kind, f"setting {number}, {subject}"))
-        ledger = ledger.append(replace(release, purpose=purpose, round=place))
-    return ledger

@@ -6,7 +6,6 @@ Statistics over tables of this machine are found likewise, and make a plan.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -285,7 +284,9 @@ def survey_tables(asked: OpenTable, tables: Mapping[str, RawTable], noise: Noise
         PrivacyError: epsilon or delta out of range.
     """
     made = survey_sites(asked.questions, bound_tables(tables, asked), noise)
-    return table_survey(asked, made.findings, made.ledger, noise, is_clear=made.is_clear)
+    found = table_survey(asked, made.findings, made.ledger, noise, is_clear=made.is_clear)
+    check_cost(made.ledger, found.report)
+    return found
 
 
 def table_survey(
@@ -296,7 +297,7 @@ def table_survey(
     *,
     is_clear: bool = False,
 ) -> TableSurvey:
-    """Statistics with the report on them; raises PrivacyError where they have cost more than they may.
+    """Statistics with the report on them, and on whatever else is in their ledger.
 
     Args:
         is_clear: whether sums of several sites were added up without masks.
@@ -316,8 +317,7 @@ def table_survey(
         outlook=(),
         public=PublicInputs((*public, *list_units(asked.carrier))),
     )
-    report = check_cost(ledger, context) if asked.epsilon < math.inf else build_report(ledger, context)
-    return TableSurvey(found, ledger, report)
+    return TableSurvey(found, ledger, build_report(ledger, context))
 
 
 # The plan that follows -----------------------------------------------------------------------------------------------
@@ -379,8 +379,8 @@ def write_prepared(survey: TableSurvey) -> list[dict[str, Any]]:
 
 
 def usual_epsilon(report: PrivacyReport) -> float:
-    """1, or twice what the statistics have spent if that is more."""
-    return max(USUAL_EPSILON, 2 * (report.epsilon_requested or 0.0))
+    """1, or twice what the statistics may have spent if that is more, or have."""
+    return max(USUAL_EPSILON, 2 * max(report.epsilon_requested or 0.0, report.epsilon))
 
 
 _PREAMBLE = (

@@ -220,8 +220,8 @@ class FilteredGaussianEvent(SampledEvent):
 
     Over all releases of one filter, the Renyi divergences at `order` (2 to 2**16) of what any one unit adds sum up to
     at most `budget`; at the rate 1 these are order / 2 times its squared norms over the noise's, so that mu² <= 2
-    budget / order. Events of one `scope` with one order and budget belong to one filter; a ledger is one run, whose
-    scope is empty; where runs are added up, each has a scope of its own (`scope_events`).
+    budget / order. Events of one `scope` with one order and budget belong to one filter; a ledger's own run has
+    the empty scope; where runs are added up, each has a scope of its own (`scope_events`).
     """
 
     order: int = 2
@@ -244,7 +244,11 @@ def is_sample(event: Event) -> TypeGuard[SampledEvent]:
 
 def scope_events(events: Iterable[Event], scope: str) -> list[Event]:
     """The events of one run, told apart from those of other runs: a filter's budget is spent once in each."""
-    return [replace(event, scope=scope) if isinstance(event, FilteredGaussianEvent) else event for event in events]
+    # A ledger may hold events of several runs, each with a scope already, which must not become one.
+    return [
+        replace(event, scope=scope + event.scope) if isinstance(event, FilteredGaussianEvent) else event
+        for event in events
+    ]
 
 
 @dataclass(frozen=True)

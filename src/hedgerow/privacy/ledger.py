@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +30,7 @@ from hedgerow.privacy.events import (
     SampledEvent,
     UnnoisedEvent,
     event_from_dict,
+    scope_events,
 )
 from hedgerow.protocol.queries import NoiseCohort, Purpose
 
@@ -209,6 +210,22 @@ class Ledger:
         object.__setattr__(longer, "releases", (*self.releases, release))
         object.__setattr__(longer, "_purposes", purposes)
         return longer
+
+    def with_run(self, run: str, releases: Sequence[Release], n_before: int) -> Ledger:
+        """A ledger with what another run has released after its own, numbered on; what it holds of that run is there.
+
+        Args:
+            run: what tells that run from others; it begins the subject of each purpose.
+            releases: all of that run, in its order.
+            n_before: releases at the beginning of this ledger that were made before its own run, and are not numbered.
+        """
+        ledger, n_held = self, sum(f"/{run}, " in release.purpose for release in self)
+        for release in releases[n_held:]:
+            place, (_, kind, subject) = len(ledger) - n_before, release.purpose.split("/", 2)
+            (event,) = scope_events([release.event], run)
+            purpose = str(Purpose(place, kind, f"{run}, {subject}"))
+            ledger = ledger.append(replace(release, purpose=purpose, round=place, event=event))
+        return ledger
 
     def events(self) -> Iterator[Event]:
         """The events of all releases, in order: what an accountant charges."""

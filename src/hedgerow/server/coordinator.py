@@ -50,6 +50,7 @@ from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import Ledger, read_prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.report import build_report
 from hedgerow.protocol.groups import LineUp, pack
 from hedgerow.protocol.messages import (
     FROM_NODES,
@@ -1117,7 +1118,10 @@ def _judge_dealer(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned) ->
 
 
 def conclude(run: CoordinatorRun) -> Outcome:
-    """The outcome, once all releases are there; raises PrivacyError when they cost more than the plan allows."""
+    """The outcome, once all releases are there; raises PrivacyError when they cost more than the plan allows.
+
+    What runs had released before whose journals were set aside is on its account, beyond what this one may cost.
+    """
     if run.outcome is not None:
         return run.outcome
     model, replica, noise = run.setup.model, run.replica, run.setup.noise
@@ -1130,6 +1134,11 @@ def conclude(run: CoordinatorRun) -> Outcome:
     else:
         report = check_report(run.plan, run.ledger, noise)
         run.outcome = Outcome(replica.plan, replica.ensemble, run.ledger, report, salvaged=run.salvaged)
+    ledger = run.outcome.ledger
+    for name, releases in run.journal.earlier.items():
+        ledger = ledger.with_run(name, releases, len(run.outcome.plan.prepared))
+    if ledger != run.outcome.ledger:
+        run.outcome = replace(run.outcome, ledger=ledger, report=build_report(ledger, run.outcome.report))
     return run.outcome
 
 

@@ -12,7 +12,9 @@ may never be a second manifest; one of the release with the next slot's spec, fo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -21,9 +23,9 @@ import numpy as np
 
 from hedgerow.codec import database_version, with_hash, without_hash
 from hedgerow.errors import EnvironmentFault, UsageError
-from hedgerow.methods.tasks import Task
+from hedgerow.methods.tasks import EvaluationTask, Task
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.ledger import Release
+from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.stream import Salvage
 from hedgerow.secagg.aggregator import Aggregator
@@ -35,8 +37,9 @@ from hedgerow.storage import Database, Statement
 _SCHEMA = """
 create table if not exists run (
     run_id blob primary key, plan_digest text not null, roster blob not null, attempt integer not null,
-    epoch blob, origin blob, model_digest blob, given_up text, salvaged text
+    epoch blob, origin blob, model_digest blob, given_up text, salvaged text, account text
 );
+create table if not exists earlier (run text not null, entry text not null);
 create table if not exists slots (run_id blob primary key, next_slot integer not null, slot blob);
 create table if not exists releases (
     round integer primary key, purpose text not null unique, content blob not null, entry text not null,
@@ -44,10 +47,14 @@ create table if not exists releases (
 );
 create table if not exists burnt (round integer, cohort text, masked text, primary key (round, cohort, masked))
 """
-_VERSION = 9
+_VERSION = 10
+_UPGRADES = {database_version(9): "alter table run add column account text"}
 _ENTRIES = "select entry from releases order by round"
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 _CLOSED_SLOT: Statement = ("update slots set slot = null", ())
+_NO_ACCOUNT = Ledger()
+Runs = dict[str, list[Release]]
+"""What runs have released, by what tells them apart on an account: see `Ledger.with_run`."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +96,16 @@ class JournalledRun:
 class Journal:
     """One run's journal in one file; every method that writes returns when it is on the disk.
 
+    Attributes:
+        found: what runs before it have released, by run, which it has as `earlier` from when it begins.
+
     Raises:
         EnvironmentFault: it cannot be read or written; nothing has changed then.
     """
 
     def __init__(self, path: Path) -> None:
-        self._database = Database(path, _SCHEMA, database_version(_VERSION))
+        self._database = Database(path, _SCHEMA, database_version(_VERSION), upgrades=_UPGRADES)
+        self.found: Runs = {}
 
     def load(self, task: Plan | Task, roster: Roster) -> JournalledRun | None:
         """The run in the journal, or None in a new one; UsageError for a run of another task or roster.
@@ -140,9 +151,36 @@ class Journal:
         cannot_go_on = given_up is not None or task_digest != task.digest or roster_bytes != roster.to_bytes()
         return cannot_go_on and not self._database.rows("select 1 from releases")
 
-    def entries(self) -> tuple[Release, ...]:
-        """What was released, as a ledger has it, whatever became of the run; without what was released before it."""
-        return tuple(Release.from_dict(json.loads(text)) for (text,) in self._database.rows(_ENTRIES))
+    @property
+    def has_begun(self) -> bool:
+        """Whether it holds a run."""
+        return bool(self._database.rows("select 1 from run"))
+
+    @property
+    def earlier(self) -> Runs:
+        """What runs had released, by run, whose journals were set aside for this one: it is on its run's account."""
+        found: Runs = {}
+        for run, text in self._database.rows("select run, entry from earlier order by rowid"):
+            found.setdefault(run, []).append(Release.from_dict(json.loads(text)))
+        return found
+
+    def runs(self, ledger: Ledger) -> Runs:
+        """What was released, by run and as a ledger has it, whatever became of it: by `earlier` runs and this one.
+
+        Without what its plan was prepared by, and without a run that is over and on the account of `ledger`.
+        """
+        found = self.earlier
+        own = [Release.from_dict(json.loads(text)) for (text,) in self._database.rows(_ENTRIES)]
+        for run_id, digest in self._database.rows("select run_id, model_digest from run") if own else []:
+            if digest is None or not set(own) <= set(ledger):
+                found[f"run {run_id.hex()[:16]}"] = own
+        return found
+
+    def adds_to(self, task: Task) -> bool:
+        """Whether its releases protect what the task's do, so that an account may hold both."""
+        rows = self._database.rows("select account, plan_digest from run")
+        # A version before did not write the account down.
+        return all(account == _name_account(task) or digest == task.digest for account, digest in rows)
 
     def end(self, code: str) -> bytes:
         """Give the run up, unless it was already, and return its number; UsageError where there is none to give up."""
@@ -158,10 +196,15 @@ class Journal:
         """A run begins; written before anyone is invited."""
         self._database.write(
             (
-                "insert into run values (?, ?, ?, 0, null, null, null, null, null)",
-                (run_id, task.digest, roster.to_bytes()),
+                "insert into run values (?, ?, ?, 0, null, null, null, null, null, ?)",
+                (run_id, task.digest, roster.to_bytes(), _name_account(task)),
             ),
             ("insert into slots values (?, 0, null)", (run_id,)),
+            *(
+                ("insert into earlier values (?, ?)", (run, json.dumps(release.to_dict(), sort_keys=True)))
+                for run, releases in self.found.items()
+                for release in releases
+            ),
         )
 
     def save_attempt(self, attempt: int) -> None:
@@ -232,29 +275,74 @@ class Journal:
         )
 
 
+def _name_account(task: Task) -> str:
+    """What tells accounts apart that may not be added: of an evaluation its model, else what is protected, and how."""
+    plan, privacy = task.plan, task.plan.privacy
+    protected = [privacy.unit, privacy.rows_per_unit, privacy.noise, plan.model.algorithm]
+    return json.dumps([type(task).__name__, plan.digest if isinstance(task, EvaluationTask) else protected])
+
+
+def find_journals(path: Path) -> list[Path]:
+    """The journal at `path` and those that were set aside there; for an evaluation's, those of all of its model."""
+    name = re.sub(r"(?<=\\.evaluation\\-)\d+(?=\\.journal$)", r"\\d+", re.escape(path.name))
+    return sorted(place for place in path.parent.glob("*") if re.fullmatch(name + r"(\.\d+)?", place.name))
+
+
+def read_runs(paths: Iterable[Path], ledger: Ledger, task: Task | None = None) -> Runs:
+    """What the runs of these journals have released, as `Journal.runs` has it; with a task, what adds to its account.
+
+    Raises:
+        EnvironmentFault: as `Journal`.
+    """
+    found: Runs = {}
+    for path in paths:
+        with closing(Journal(path)) as journal:
+            for run, releases in journal.runs(ledger).items() if task is None or journal.adds_to(task) else ():
+                found[run] = max(found.get(run, []), releases, key=len)
+    return found
+
+
 def open_journal(
-    path: Path, task: Task, roster: Roster, *, is_new: bool = False, before_new: Callable[[], None] = lambda: None
+    path: Path,
+    task: Task,
+    roster: Roster,
+    *,
+    is_new: bool = False,
+    before_new: Callable[[], None] = lambda: None,
+    ledger: Ledger = _NO_ACCOUNT,
 ) -> tuple[Journal, Path | None]:
     """The journal for a run at `path`, and where an older one was set aside: renamed, never deleted.
+
+    What the older one's run has released stays on the account, see `Journal.earlier`.
 
     Args:
         is_new: begin a new run even where the older one could go on, or has released something.
         before_new: called before a journal is begun or set aside; what it raises is raised, and no file has changed.
+        ledger: the account so far: the evaluated model's.
 
     Raises:
+        UsageError: code "journal-of-another-run"; what the older one has released cannot be added to a new run's.
         EnvironmentFault: as `Journal`; code "database-locked" while a coordinator works with it.
     """
     if is_new or not path.exists():
         before_new()
-    journal = Journal(path)
-    if not journal.is_in_the_way(task, roster, is_new=is_new):
-        return journal, None
-    journal.close()
-    before_new()
-    if Path(f"{path}-wal").exists():
-        # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
-        raise EnvironmentFault("disk-full", path=path, fault="it could not be closed, so that it cannot be set aside")
-    beside = (path.with_name(f"{path.name}.{number}") for number in count(1))
-    aside = next(place for place in beside if not place.exists())
-    path.rename(aside)
-    return Journal(path), aside
+    journal, aside = Journal(path), None
+    if journal.is_in_the_way(task, roster, is_new=is_new):
+        can_count = journal.adds_to(task) or not journal.runs(ledger)
+        journal.close()
+        if not can_count:
+            raise UsageError("journal-of-another-run", path=path)
+        before_new()
+        if Path(f"{path}-wal").exists():
+            # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
+            raise EnvironmentFault(
+                "disk-full", path=path, fault="it could not be closed, so that it cannot be set aside"
+            )
+        beside = (path.with_name(f"{path.name}.{number}") for number in count(1))
+        aside = next(place for place in beside if not place.exists())
+        path.rename(aside)
+        journal = Journal(path)
+    if not journal.has_begun:
+        # Read where they are, not handed over: whatever ends this process before the run begins, the next finds them.
+        journal.found = read_runs((place for place in find_journals(path) if place != path), ledger, task)
+    return journal, aside
