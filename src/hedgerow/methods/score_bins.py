@@ -145,7 +145,7 @@ ODDS_PRIOR = LinePrior(2.0, 0.0, 0.35)
 """Of a rare class, and of classes and counts at another site, the shift may be large."""
 NUMBERS_PRIOR, NUMBERS_ELSEWHERE_PRIOR, MAX_VARIANCE = LinePrior(0.02, 0.0, 0.1), LinePrior(0.5, 0.0, 0.35), 0.25
 """Of numbers, whose score of 1 is half the range: at the sites of the training the shift's doubt is of distances as
-doubled."""
+doubled in trees."""
 WHOLE_RESIDUALS, CUT_RESIDUALS = LinePrior(0.05, 0.0, 0.1), LinePrior(0.25, 0.3, 0.35)
 """Of counts whose residuals are hardly ever clipped, and of those that are doubled."""
 

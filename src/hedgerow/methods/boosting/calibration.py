@@ -125,7 +125,7 @@ class MeansCalibration(BinnedCalibration):
             step = SCORE_UNIT // score_bins.BINS_PER_UNIT >> doublings
             doublings = reduce_for_line(doublings)
             prior = score_bins.NUMBERS_PRIOR
-            prior = replace(prior, shift_doubt=prior.shift_doubt / 2**doublings)
+            prior = replace(prior, shift_doubt=prior.shift_doubt / 2**begun.doublings)
         query = self.question(**asked, step=step, centre=centre, doublings=doublings, is_number=True)
         known = score_bins.KnownBins.of(query, (yield query), grown.run.sigma(query))
         places = np.array([score_bin.place for score_bin in known.bins])
