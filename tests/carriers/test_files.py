@@ -22,9 +22,9 @@ from hedgerow import __version__
 from hedgerow.app.inputs import read_plan
 from hedgerow.carriers import read_coordinator_file
 from hedgerow.carriers.files import CarriedRun, FolderCarrier, Replay
-from hedgerow.carriers.site import LinkStore
+from hedgerow.carriers.site import LOG_FILE, LinkStore, check_site_file
 from hedgerow.cli.main import main
-from hedgerow.client.state import OwnerDesk
+from hedgerow.client.state import OPEN, NodeStore, OwnerDesk
 from hedgerow.codec import head
 from hedgerow.errors import PlanError
 from hedgerow.plugins import describe_plugin, load_plugin
@@ -229,6 +229,39 @@ def test_a_site_that_is_killed_over_its_answer_is_asked_anew(
     while not airlock.is_done:
         airlock.step()
     assert airlock.federation.model() == airlock.federation.local_model()
+
+
+@pytest.mark.slow
+def test_an_owner_takes_rows_back_until_a_sum_was_masked(airlock: Airlock) -> None:
+    """A start reads the table anew while nothing of the run was answered. Then rows are held, and no table is needed:
+    the owner is not told of other rows than those in the model."""
+    federation = airlock.federation
+    table, file = federation.folder / "site-0.csv", federation.folder / "site-0.toml"
+    state = federation.folder / "site-0-state"
+
+    def step_until(*expected: bool) -> None:
+        """Whether a sum was masked, of each run that is open."""
+        found = None
+        while found != list(expected):
+            airlock.step()
+            with closing(NodeStore(state)) as store:
+                found = [store.has_masked(run_id) for run_id in store.run_ids(OPEN)]
+
+    right, expected = table.read_text(encoding="ascii"), federation.local_model()
+    table.write_text("".join(right.splitlines(keepends=True)[:51]), encoding="ascii")
+    step_until(False)
+    table.write_text(right, encoding="ascii")
+    check_site_file(file)
+    assert "100 of 100" in (state / LOG_FILE).read_text(encoding="utf-8")
+    step_until(True)
+    table.unlink()
+    (state / LOG_FILE).unlink()
+    check_site_file(file)
+    said = (state / LOG_FILE).read_text(encoding="utf-8")
+    assert "WARNING" in said and "site-0.csv" not in said
+    while not airlock.is_done:
+        airlock.step()
+    assert (federation.model(), federation.survivors()) == (expected, [federation.sites] * 2)
 
 
 @pytest.mark.slow

@@ -244,11 +244,13 @@ def build_options(file: SiteFile) -> NodeOptions:
 
 
 def check_site_file(path: Path) -> None:
-    """Look at what a site's file names before anyone asks: policy, plan, tables; raises what the owner has to mend."""
+    """Look at what a site's file names before anyone asks: policy, plan, tables; raises what the owner has to mend.
+
+    The tables are read anew, for a run that is open as well, until this node has masked a sum in it. From then on that
+    run's rows are held, and nothing is made to depend on what the tables have become.
+    """
     options = build_options(read_site_file(path))
     policy, folder = read_policy(options.policy), Path(options.state or "")
-    for table in filter(None, (options.data, options.held_out)):
-        check_table(table, policy.data)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write = _make_teller(folder)
 
@@ -258,13 +260,19 @@ def check_site_file(path: Path) -> None:
             note(text, level=level)
 
     with closing(NodeStore(folder)) as store:
-        if not store.run_ids(OPEN):
-            # Read for an earlier check.
+        is_held = any(map(store.has_masked, store.run_ids(OPEN)))
+        if not is_held:
+            # Also what the run has read already: its owner may have taken rows out, and nothing of them has left.
             store.forget_rows()
     with use_threads(options.threads or available_threads()) as n_threads:
         keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
         setup = build_setup(options, keys, policy, n_threads)
         check_own_plan(setup)
+        if is_held:
+            said = "This node has answered in the run that is open. That takes the rows as they were when it read them,"
+            return show(f"{said} whatever became of the tables; to give it up, start with --leave", level="WARNING")
+        for table in filter(None, (options.data, options.held_out)):
+            check_table(table, policy.data)
         read_rows_ahead(setup, options.tables(policy), show, ask_about_left_out_rows if is_terminal() else None)
 
 
@@ -335,10 +343,11 @@ def serve_resident(path: Path, socket: Path, log_format: str, *, leaves: bool) -
     options = build_options(read_site_file(path))
     name = read_private(Path(options.identity)).public.name
     begin_log(name, log_format)
-    check_site_file(path)
     if leaves:
+        # First, so that the tables are looked at which the next run will take.
         with open_node_files(options, name) as (store, book, _):
             note_leaving(store, book, name)
+    check_site_file(path)
     warm_up(None, options.threads or 1)
     listener = NodeSocket(socket)
     try:
