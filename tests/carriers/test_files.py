@@ -24,7 +24,7 @@ from hedgerow.carriers import read_coordinator_file
 from hedgerow.carriers.files import CarriedRun, FolderCarrier, Replay
 from hedgerow.carriers.site import LOG_FILE, LinkStore, check_site_file
 from hedgerow.cli.main import main
-from hedgerow.client.state import OPEN, NodeStore, OwnerDesk
+from hedgerow.client.state import OPEN, RUN_ROWS, NodeStore, OwnerDesk
 from hedgerow.codec import head
 from hedgerow.errors import PlanError
 from hedgerow.plugins import describe_plugin, load_plugin
@@ -259,6 +259,23 @@ def test_an_owner_takes_rows_back_until_a_sum_was_masked(airlock: Airlock) -> No
     check_site_file(file)
     said = (state / LOG_FILE).read_text(encoding="utf-8")
     assert "WARNING" in said and "site-0.csv" not in said
+    while not airlock.is_done:
+        airlock.step()
+    assert (federation.model(), federation.survivors()) == (expected, [federation.sites] * 2)
+
+
+@pytest.mark.slow
+def test_an_owner_by_files_hears_which_rows_are_held(airlock: Airlock, capsys: pytest.CaptureFixture[str]) -> None:
+    """How many, until a sum was masked; deleted as it says, they are read anew, and the model is of the right table."""
+    federation = airlock.federation
+    table, state = federation.folder / "site-0.csv", federation.folder / "site-0-state"
+    right, expected = table.read_text(encoding="ascii"), federation.local_model()
+    table.write_text("".join(right.splitlines(keepends=True)[:51]), encoding="ascii")
+    airlock.step()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "holds 50 rows" in said and "private" in said
+    table.write_text(right, encoding="ascii")
+    shutil.rmtree(state / RUN_ROWS)
     while not airlock.is_done:
         airlock.step()
     assert (federation.model(), federation.survivors()) == (expected, [federation.sites] * 2)

@@ -27,7 +27,7 @@ from hedgerow.carriers import CoordinatorFile, SiteFile
 from hedgerow.carriers.coordinator import coordinate, name_journal
 from hedgerow.carriers.handing import MAX_HANDED_BYTES, HandedBack, HandedOn, hand_on, require_version
 from hedgerow.carriers.pages import describe_reply, describe_request
-from hedgerow.carriers.site import LinkStore, answer_request
+from hedgerow.carriers.site import LinkStore, answer_request, tell_of_held_rows
 from hedgerow.codec import database_version
 from hedgerow.crypto import DerivedEntropy
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
@@ -175,6 +175,7 @@ def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
         write_atomically(state / _KEPT, answer_request(place, request))
         if is_new:
             note(f"{path.name} is answered.")
+            tell_of_held_rows(state)
         return is_new
 
     if not _take_all(find_files(folder, name, _REQUEST), take):

@@ -43,10 +43,12 @@ is changed by one bit is refused."""
 _BUT_FIGURES = ", but for this site's own figures, which this site's policy lets it show"
 _REQUEST_HOLDS = """\
 What the coordinator asks this site next, and what the site needs for its answer: the plan, lists of the sites' public \
-keys, parts of keys that are encrypted for this site, and results of earlier rounds, to which noise was added so that \
-no row can be told from them."""
+keys, parts of keys that are encrypted for this site, and results of earlier rounds, which all parties get. Noise was \
+added to them as the run's task says; with an infinite epsilon there may be none. The page of this site's own answer \
+says which ("who sees what")."""
 _REQUEST_CANNOT = """\
-No row, no cell, and no sum of another site. Nothing in it is executed: the site's own Hedgerow knows what may be \
+No row and no cell, and of another site alone only figures that its own policy lets it show, in an evaluation by site, \
+and with that site's noise. Nothing in it is executed: the site's own Hedgerow knows what may be \
 asked, compares, and answers only what its owner's policy allows."""
 
 
