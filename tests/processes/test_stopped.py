@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hedgerow.models.model import Model
+
 if TYPE_CHECKING:
     from conftest import Process, Scene, Story, Theatre
 
@@ -18,6 +20,7 @@ SITES = tuple(f"site-{number}" for number in range(4))
 N_TREES = 6
 AFTER_THREE_ROUNDS = 11
 """Writes of the journal: run, attempt, epoch, first slot, then two a round."""
+N_RELEASED = 3
 BEFORE_A_RELEASE = 5
 """Writes of the journal: vectors have left, and no sum was released."""
 
@@ -52,11 +55,15 @@ def stop(scene: Scene, number: int) -> None:
         process.wait()
 
 
-def check_new_run(scene: Scene, hub: Process) -> None:
-    """The corrected plan was carried out by all sites."""
+def check_new_run(scene: Scene, hub: Process, n_earlier: int = 0) -> None:
+    """The corrected plan was carried out by all sites; so many releases of the run before it are on the account too."""
     assert hub.wait() == 0, "".join(hub.err)
     assert all(scene.nodes[site].wait() == 0 for site in SITES), [scene.nodes[site].err for site in SITES]
-    assert scene.survivors == [list(SITES)] * N_TREES and scene.model() == scene.survivors_model()
+    assert scene.survivors == [list(SITES)] * N_TREES
+    (scene.folder / "expected.json").write_bytes(scene.survivors_model())
+    made, expected = (Model.load(scene.folder / name) for name in ("model.json", "expected.json"))
+    assert made.holds(expected) and len(made.ledger) == len(expected.ledger) + n_earlier
+    assert n_earlier or scene.model() == scene.survivors_model()
 
 
 def stopped_while_gathering(number: int, *more: str) -> Story:
@@ -110,7 +117,7 @@ def stopped_with_releases(scene: Scene) -> None:
     assert refused.says("--new-run") and refused.says("--abort")
     start_nodes(scene, "--plan", "plan.toml")
     hub = coordinator(scene, "--new-run")
-    check_new_run(scene, hub)
+    check_new_run(scene, hub, N_RELEASED)
     for site in SITES:
         old, new = book(scene, site)
         assert old["status"] == "left" and 0 < old["epsilon"] < 4
@@ -149,7 +156,7 @@ def ended_by_its_operator(scene: Scene) -> None:
     refused = coordinator(scene)
     assert refused.wait() == 2 and refused.error == "journal-given-up" and refused.says("--new-run")
     start_nodes(scene, "--plan", "plan.toml")
-    check_new_run(scene, coordinator(scene, "--new-run"))
+    check_new_run(scene, coordinator(scene, "--new-run"), N_RELEASED)
 
 
 def another_table(scene: Scene) -> None:
@@ -162,7 +169,7 @@ def another_table(scene: Scene) -> None:
     refused = scene.node("site-0", "--plan", "plan.toml")
     assert refused.wait() == 4 and refused.error == "data-changed" and refused.says("--leave")
     start_nodes(scene, "--plan", "plan.toml", "--leave")
-    check_new_run(scene, coordinator(scene, "--new-run"))
+    check_new_run(scene, coordinator(scene, "--new-run"), N_RELEASED)
     old, new = book(scene, "site-0")
     assert old["status"] == "left" and 0 < old["epsilon"] < 4 and new["status"] == "finished"
 
