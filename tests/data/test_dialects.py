@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,15 +121,21 @@ CELLS = st.text('0123456789.,;|\t" \n\rabÄ€', max_size=6)
 NAMES = st.text(st.sampled_from('ab,;\t|"([ Ä€'), min_size=1, max_size=12).filter(str.strip)
 
 
-@given(header=NAMES, rows=st.lists(st.text(st.sampled_from('0123456789.,;|\t" \n\rabÄ€'), max_size=30), max_size=5))
-@example(header='id,age,"note', rows=["1,30,x", '4,60,"'])
-def test_no_row_decides_how_a_file_is_read(header: str, rows: list[str]) -> None:
-    """How a file is written, what its columns are called and where its rows begin follow from its first line, whatever
-    marks that line or a row leaves open: else one row could take all others away."""
-    first = f"{header}\n".encode()
-    alone, found = (read_header(text, Declared()) for text in (first, first + "\n".join(rows).encode()))
-    assert replace(found, is_whole=alone.is_whole) == alone
-    assert alone.n_lines == 1
+@given(
+    prelude=st.sampled_from(["", "\n", "\r\n", " \r\n\r", "sep=;\n", "sep=;\r\n", "sep=;\r"]),
+    header=NAMES,
+    end=st.sampled_from(["\n", "\r", "\r\n"]),
+    rows=st.lists(st.text(st.sampled_from('0123456789.,;|\t" \n\rabÄ€'), max_size=30), max_size=5),
+)
+@example(prelude="", header='id,age,"note', end="\n", rows=["1,30,x", '4,60,"'])
+@example(prelude="sep=;\n", header="id;age", end="\r", rows=["1;30\r2;40", "3;50"])
+def test_no_row_decides_how_a_file_is_read(prelude: str, header: str, end: str, rows: list[str]) -> None:
+    """How a file is written, what its columns are called and where its rows begin follow from its header's line and
+    what stands before it, whatever marks that line or a row leaves open: else one row could take all others away."""
+    first = f"{prelude}{header}{end}x"
+    alone, found = (read_header(text.encode(), Declared()) for text in (first, first + end.join(rows)))
+    assert found == alone
+    assert not any(mark in name for name in found.names for mark in "\r\n")
 
 
 @pytest.mark.parametrize("end", [b"\n1,2\n", b'\nbreak; or two",c\n1,2,3\n'])

@@ -49,8 +49,8 @@ MAX_BYTES = 16 * 2**20
 _UNICODE = ("utf-8", "utf-16")
 _PARTS = ("separator", "decimal", "encoding")
 _DECLARATION = re.compile(rf"#((?:{'|'.join(_PARTS)})=[^#/]*)$")
-_FIRST_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n', re.IGNORECASE)
-_BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
+_FIRST_LINE = re.compile(r'"?sep=([,;|\t])"?(?:\r\n?|\n)', re.IGNORECASE)
+_BLANK_LINES = re.compile(r"(?:[^\S\r\n]*(?:\r\n?|\n))*")
 _ENCLOSED = re.compile(r'"[^"]*"?|\([^()]*\)|\[[^][]*\]')
 _NUMBER, _BETWEEN, _MAX_WORDS = re.compile(r"[-+]?\d*[.,]?\d+"), re.compile(r"[\s,;|]+"), 8
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -149,11 +149,12 @@ def read_header(first: bytes, declaration: Declared) -> TableHeader:
     # Of UTF-16, the first bytes may end in the middle of a character.
     errors = "ignore" if encoding == "utf-16" else "surrogateescape"
     text = first.decode("utf-8-sig" if encoding == "utf-8" else encoding, errors=errors)
-    end = re.search("\r\n|\r|\n", text)
-    ends_with_cr = end is not None and end[0] == "\r"
-    text = text.replace("\r", "\n") if ends_with_cr else text
     said = _FIRST_LINE.match(text)
     start = _BLANK_LINES.match(text, said.end() if said else 0).end()  # type: ignore[union-attr]
+    # The header's own: lines before it may be another program's.
+    end = re.compile("\r\n?|\n").search(text, start)
+    ends_with_cr = end is not None and end[0] == "\r"
+    text = text.replace("\r", "\n") if ends_with_cr else text
     line = text[start:].partition("\n")[0]
     separator, rival = declaration.separator or (said[1] if said else ""), ""
     if not separator:
