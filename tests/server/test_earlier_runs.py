@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from hedgerow.app.coordinator import build_model
 from hedgerow.app.evaluation import conclude_evaluation, journal_file, prepare_evaluation
 from hedgerow.app.study import past_runs, run_folder
 from hedgerow.crypto import Identity
-from hedgerow.errors import UsageError
+from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.methods.tasks import SurveyTask, Task, TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
@@ -57,8 +58,7 @@ class Account:
             n_releases: -1 for a process that is killed before the run begins.
             ends: whether it is given up then.
         """
-        ledger = {} if model is None else {"ledger": model.ledger}
-        journal, _ = open_journal(self.journal, task, ROSTER, is_new=is_new, **ledger)
+        journal, _ = open_journal(self.journal, task, ROSTER, is_new=is_new)
         try:
             if n_releases < 0:
                 return None
@@ -110,15 +110,15 @@ def survey_task(epsilon: float) -> SurveyTask:
 
 
 STEPS = st.tuples(
-    st.sampled_from(["training", "evaluation", "survey"]),
+    st.sampled_from(["training", "evaluation", "elsewhere", "survey"]),
     st.sampled_from([-1, 0, 1, 2, WHOLE, WHOLE]),
     st.sampled_from([1.0, 2.0]),
     st.booleans(),
     st.booleans(),
     st.booleans(),
 )
-"""What is run, up to how many releases, at which epsilon; as a new run; given up where it breaks off; whether the file
-of the evaluated model is lost."""
+"""What is run, "elsewhere" being an evaluation whose journal others do not find; up to how many releases, at which
+epsilon; as a new run; given up where it breaks off; whether the file of the evaluated model is lost."""
 
 
 Step = tuple[str, int, float, bool, bool, bool]
@@ -147,6 +147,16 @@ def play(steps: list[Step], *, is_filtered: bool) -> None:
                 if outcome is not None:
                     check(outcome.report, survey.left)
                     assert len(write_prepared_tables(outcome.ledger, "record", 1)) == len(survey.left)
+            elif kind == "elsewhere" and model is not None:
+                # Its journal is in another folder: its releases are known by the file of the model alone.
+                asked = prepare_evaluation(model, epsilon, None, "server", (), [])
+                apart = Account(Path(tempfile.mkdtemp(dir=name)) / "journal")
+                outcome = apart.run(asked.task, WHOLE, is_new=False, model=asked)
+                assert outcome is not None
+                if not is_lost:
+                    model = conclude_evaluation(outcome, model).model
+                    model.save(place)
+                    evaluated.left += apart.left
             elif model is not None:
                 evaluated.journal = Path(journal_file(place, model))
                 asked = prepare_evaluation(model, epsilon, None, "server", (), [])
@@ -176,6 +186,29 @@ def test_a_run_that_broke_off_is_on_the_account_of_the_next(kind: str) -> None:
     broken: list[Step] = [(kind, 1, 1.0, True, True, False), (kind, 2, 2.0, True, False, False)]
     whole: list[Step] = [(kind, -1, 1.0, True, False, False), (kind, WHOLE, 1.0, False, False, False)]
     play([("training", WHOLE, 1.0, False, False, False), *broken, *whole], is_filtered=kind == "training")
+
+
+def test_equal_evaluations_are_two() -> None:
+    """Two at one epsilon, from the same file: the model with the one on its account has the other's journal beside."""
+    steps: list[Step] = [("training", WHOLE, 1.0, False, False, False)]
+    steps += [(kind, WHOLE, 1.0, False, False, kind == "evaluation") for kind in ("evaluation", "elsewhere")]
+    play([*steps, ("evaluation", WHOLE, 1.0, False, False, False)], is_filtered=False)
+
+
+def test_a_page_is_shown_while_a_model_is_evaluated(tmp_path: Path) -> None:
+    """Its run says that more is under way; what another run's account needs is not passed over."""
+    outcome = Account(tmp_path / "journal").run(TrainingTask(make_plan()), WHOLE, is_new=False)
+    assert outcome is not None
+    place, model = run_folder(tmp_path, 1) / "model.json", build_model(outcome)
+    place.parent.mkdir(mode=0o700)
+    model.save(place)
+    asked, journal = prepare_evaluation(model, 1.0, None, "server", (), []), Path(journal_file(place, model))
+    with closing(open_journal(journal, asked.task, ROSTER)[0]):
+        (told,) = past_runs(tmp_path, 2)
+        assert (told.events, told.remark != "") == (tuple(model.ledger.events()), True)
+        with pytest.raises(EnvironmentFault) as caught:
+            open_journal(journal.with_name("model.json.evaluation-99.journal"), asked.task, ROSTER)
+    assert caught.value.code == "database-locked"
 
 
 @pytest.mark.parametrize("privacy", [{"unit": "patient"}, {"noise": "distributed"}])

@@ -604,8 +604,16 @@ def past_runs(folder: Path, before: int) -> list[PastRun]:
             journals = find_journals(_name_journal(folder, number))
         else:
             continue
-        for name, releases in read_runs(journals, ledger).items():
-            ledger = ledger.with_run(name, releases, n_before)
+        for journal in journals:
+            try:
+                runs = read_runs([journal])
+            except EnvironmentFault as fault:
+                if fault.code != "database-locked":
+                    raise
+                # This is only shown: an account reads every journal, or is refused.
+                runs, remark = {}, "another run is under way"
+            for name, releases in runs.items():
+                ledger = ledger.with_run(name, releases, n_before)
         # A filter's budget is spent once in each run.
         events = scope_events((release.event for release in ledger.releases[n_before:]), str(number))
         found.append(PastRun(f"run {number}", state, plan, tuple(events), remark))
