@@ -309,5 +309,5 @@ def test_the_coordinator_of_a_network_gives_the_same_account(
     noise = SystemNoise(os.urandom)
     task = EvaluationTask(plan, ensemble_bytes(model.ensemble), 5.0, DELTA, len(model.ledger))
     own = Ledger(found.model.ledger.releases[len(model.ledger) :])
-    outcome = EvaluatedModel(task, model.ledger, model.report).outcome(own, found.evaluation, noise, "run 1")
+    outcome = EvaluatedModel(task, model.ledger, model.report).outcome(own, found.evaluation, noise)
     assert outcome.report == found.model.report and outcome.report.epsilon > 5

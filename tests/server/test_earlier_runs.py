@@ -58,7 +58,8 @@ class Account:
             n_releases: -1 for a process that is killed before the run begins.
             ends: whether it is given up then.
         """
-        journal, _ = open_journal(self.journal, task, ROSTER, is_new=is_new)
+        ledger = {} if model is None else {"ledger": model.ledger}
+        journal, _ = open_journal(self.journal, task, ROSTER, is_new=is_new, **ledger)
         try:
             if n_releases < 0:
                 return None
@@ -110,15 +111,15 @@ def survey_task(epsilon: float) -> SurveyTask:
 
 
 STEPS = st.tuples(
-    st.sampled_from(["training", "evaluation", "elsewhere", "survey"]),
+    st.sampled_from(["training", "evaluation", "survey"]),
     st.sampled_from([-1, 0, 1, 2, WHOLE, WHOLE]),
     st.sampled_from([1.0, 2.0]),
     st.booleans(),
     st.booleans(),
     st.booleans(),
 )
-"""What is run, "elsewhere" being an evaluation whose journal others do not find; up to how many releases, at which
-epsilon; as a new run; given up where it breaks off; whether the file of the evaluated model is lost."""
+"""What is run, up to how many releases, at which epsilon; as a new run; given up where it breaks off; whether the file
+of the evaluated model is lost."""
 
 
 Step = tuple[str, int, float, bool, bool, bool]
@@ -147,16 +148,6 @@ def play(steps: list[Step], *, is_filtered: bool) -> None:
                 if outcome is not None:
                     check(outcome.report, survey.left)
                     assert len(write_prepared_tables(outcome.ledger, "record", 1)) == len(survey.left)
-            elif kind == "elsewhere" and model is not None:
-                # Its journal is in another folder: its releases are known by the file of the model alone.
-                asked = prepare_evaluation(model, epsilon, None, "server", (), [])
-                apart = Account(Path(tempfile.mkdtemp(dir=name)) / "journal")
-                outcome = apart.run(asked.task, WHOLE, is_new=False, model=asked)
-                assert outcome is not None
-                if not is_lost:
-                    model = conclude_evaluation(outcome, model).model
-                    model.save(place)
-                    evaluated.left += apart.left
             elif model is not None:
                 evaluated.journal = Path(journal_file(place, model))
                 asked = prepare_evaluation(model, epsilon, None, "server", (), [])
@@ -186,13 +177,6 @@ def test_a_run_that_broke_off_is_on_the_account_of_the_next(kind: str) -> None:
     broken: list[Step] = [(kind, 1, 1.0, True, True, False), (kind, 2, 2.0, True, False, False)]
     whole: list[Step] = [(kind, -1, 1.0, True, False, False), (kind, WHOLE, 1.0, False, False, False)]
     play([("training", WHOLE, 1.0, False, False, False), *broken, *whole], is_filtered=kind == "training")
-
-
-def test_equal_evaluations_are_two() -> None:
-    """Two at one epsilon, from the same file: the model with the one on its account has the other's journal beside."""
-    steps: list[Step] = [("training", WHOLE, 1.0, False, False, False)]
-    steps += [(kind, WHOLE, 1.0, False, False, kind == "evaluation") for kind in ("evaluation", "elsewhere")]
-    play([*steps, ("evaluation", WHOLE, 1.0, False, False, False)], is_filtered=False)
 
 
 def test_a_page_is_shown_while_a_model_is_evaluated(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import SurveyTask, Task, TrainingTask, digest_model
 from hedgerow.models.model import Model, require_room, save_unless_kept, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import WAITING, Farewell, Result, Wanted, WireRefusal, read_as
@@ -361,7 +362,10 @@ def carry_out(
 
     setup = RunSetup(task, signing_roster(pinned), signing_key(identity), noise, entropy, watch, model)
     path = check_can_write(str(file.journal))
-    journal, aside = open_journal(path, task, setup.roster, is_new=file.is_new, before_new=file.require_room)
+    account = Ledger() if model is None else model.ledger
+    journal, aside = open_journal(
+        path, task, setup.roster, is_new=file.is_new, before_new=file.require_room, ledger=account
+    )
     try:
         if aside is not None and not file.quiet:
             said = "a new run begins, on whose account is what it released"

@@ -606,7 +606,7 @@ def past_runs(folder: Path, before: int) -> list[PastRun]:
             continue
         for journal in journals:
             try:
-                runs = read_runs([journal])
+                runs = read_runs([journal], ledger)
             except EnvironmentFault as fault:
                 if fault.code != "database-locked":
                     raise

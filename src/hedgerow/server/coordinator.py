@@ -93,7 +93,7 @@ from hedgerow.secagg.messages import (
 )
 from hedgerow.secagg.transitions import Code, Entropy, State, SumAbandoned, refuse
 from hedgerow.secagg.view import Cohort, EpochView, is_enough, split_members
-from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun, name_run
+from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
 from hedgerow.server.release import (
     EvaluatedModel,
     Outcome,
@@ -1126,7 +1126,7 @@ def conclude(run: CoordinatorRun) -> Outcome:
         return run.outcome
     model, replica, noise = run.setup.model, run.replica, run.setup.noise
     if model is not None and isinstance(replica.result, Evaluation):
-        run.outcome = model.outcome(run.ledger, replica.result, noise, name_run(run.run_id))
+        run.outcome = model.outcome(run.ledger, replica.result, noise)
     elif isinstance(replica.result, Found):
         report = check_report(run.plan, run.ledger, noise)
         nothing = make_empty_ensemble(run.plan, build_grid(run.plan))

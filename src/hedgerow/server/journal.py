@@ -25,7 +25,7 @@ from hedgerow.codec import database_version, with_hash, without_hash
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.methods.tasks import EvaluationTask, Task
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.ledger import Release
+from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.stream import Salvage
 from hedgerow.secagg.aggregator import Aggregator
@@ -52,6 +52,7 @@ _UPGRADES = {database_version(9): "alter table run add column account text"}
 _ENTRIES = "select entry from releases order by round"
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 _CLOSED_SLOT: Statement = ("update slots set slot = null", ())
+_NO_ACCOUNT = Ledger()
 Runs = dict[str, list[Release]]
 """What runs have released, by what tells them apart on an account: see `Ledger.with_run`."""
 
@@ -163,15 +164,16 @@ class Journal:
             found.setdefault(run, []).append(Release.from_dict(json.loads(text)))
         return found
 
-    def runs(self) -> Runs:
-        """What was released, by run, whatever became of it: by `earlier` runs and this one.
+    def runs(self, ledger: Ledger) -> Runs:
+        """What was released, by run and as a ledger has it, whatever became of it: by `earlier` runs and this one.
 
-        Without what its plan was prepared by.
+        Without what its plan was prepared by, and without a run that is over and on the account of `ledger`.
         """
         found = self.earlier
         own = [Release.from_dict(json.loads(text)) for (text,) in self._database.rows(_ENTRIES)]
-        for (run_id,) in self._database.rows("select run_id from run") if own else []:
-            found[name_run(run_id)] = own
+        for run_id, digest in self._database.rows("select run_id, model_digest from run") if own else []:
+            if digest is None or not set(own) <= set(ledger):
+                found[f"run {run_id.hex()[:16]}"] = own
         return found
 
     def adds_to(self, task: Task) -> bool:
@@ -280,18 +282,13 @@ def _name_account(task: Task) -> str:
     return json.dumps([type(task).__name__, plan.digest if isinstance(task, EvaluationTask) else protected])
 
 
-def name_run(run_id: bytes) -> str:
-    """What tells a run from others on an account."""
-    return f"run {run_id.hex()[:16]}"
-
-
 def find_journals(path: Path) -> list[Path]:
     """The journal at `path` and those that were set aside there; for an evaluation's, those of all of its model."""
     name = re.sub(r"(?<=\\.evaluation\\-)\d+(?=\\.journal$)", r"\\d+", re.escape(path.name))
     return sorted(place for place in path.parent.glob("*") if re.fullmatch(name + r"(\.\d+)?", place.name))
 
 
-def read_runs(paths: Iterable[Path], task: Task | None = None) -> Runs:
+def read_runs(paths: Iterable[Path], ledger: Ledger, task: Task | None = None) -> Runs:
     """What the runs of these journals have released, as `Journal.runs` has it; with a task, what adds to its account.
 
     Raises:
@@ -300,7 +297,7 @@ def read_runs(paths: Iterable[Path], task: Task | None = None) -> Runs:
     found: Runs = {}
     for path in paths:
         with closing(Journal(path)) as journal:
-            for run, releases in journal.runs().items() if task is None or journal.adds_to(task) else ():
+            for run, releases in journal.runs(ledger).items() if task is None or journal.adds_to(task) else ():
                 found[run] = max(found.get(run, []), releases, key=len)
     return found
 
@@ -312,6 +309,7 @@ def open_journal(
     *,
     is_new: bool = False,
     before_new: Callable[[], None] = lambda: None,
+    ledger: Ledger = _NO_ACCOUNT,
 ) -> tuple[Journal, Path | None]:
     """The journal for a run at `path`, and where an older one was set aside: renamed, never deleted.
 
@@ -320,6 +318,7 @@ def open_journal(
     Args:
         is_new: begin a new run even where the older one could go on, or has released something.
         before_new: called before a journal is begun or set aside; what it raises is raised, and no file has changed.
+        ledger: the account so far: the evaluated model's.
 
     Raises:
         UsageError: code "journal-of-another-run"; what the older one has released cannot be added to a new run's.
@@ -329,7 +328,7 @@ def open_journal(
         before_new()
     journal, aside = Journal(path), None
     if journal.is_in_the_way(task, roster, is_new=is_new):
-        can_count = journal.adds_to(task) or not journal.runs()
+        can_count = journal.adds_to(task) or not journal.runs(ledger)
         journal.close()
         if not can_count:
             raise UsageError("journal-of-another-run", path=path)
@@ -345,5 +344,5 @@ def open_journal(
         journal = Journal(path)
     if not journal.has_begun:
         # Read where they are, not handed over: whatever ends this process before the run begins, the next finds them.
-        journal.found = read_runs((place for place in find_journals(path) if place != path), task)
+        journal.found = read_runs((place for place in find_journals(path) if place != path), ledger, task)
     return journal, aside

@@ -466,16 +466,17 @@ class EvaluatedModel:
     ledger: Ledger
     report: PrivacyReport
 
-    def outcome(self, own: Ledger, evaluation: Evaluation, noise: NoiseSource, run: str) -> Outcome:
-        """The model with the evaluation, whose releases are `own`, on its account by the name of its run.
+    def outcome(self, own: Ledger, evaluation: Evaluation, noise: NoiseSource) -> Outcome:
+        """The model with the evaluation, whose releases are `own`, on its account.
 
         Raises:
-            PrivacyError: as `check_cost`.
+            PrivacyError: as `check_cost`, or for a purpose that is on the account already.
         """
         task = self.task
         cost = check_cost(own, evaluation_context(task.run_plan, task.epsilon, task.delta, noise))
-        # Two evaluations at one epsilon have equal releases: only the run's name tells whether one is on an account.
-        ledger = self.ledger.with_run(run, own.releases, len(task.plan.prepared))
+        ledger = self.ledger
+        for release in own:
+            ledger = ledger.append(release)
         # The same units may be in the training rows and in the held-out rows, so the costs add up (sequential
         # composition), and the report reads the ledger of both.
         report = build_report(ledger, self.report.with_evaluation(cost))
