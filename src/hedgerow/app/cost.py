@@ -45,7 +45,7 @@ def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
     print("Privacy")
     print_facts(privacy_facts(plan, expected))
     print("\nNoise")
-    print_facts([*describe_visibility(plan, expected), *_list_noise_facts(plan, expected, n_sites)])
+    print_facts([*describe_visibility(plan, expected), *_list_noise_facts(plan, n_sites)])
     if facts := outlook(plan):
         print("\nExpected accuracy")
         print_facts(facts)
@@ -155,7 +155,7 @@ def describe_visibility(plan: Plan, expected: Forecast) -> list[tuple[str, str]]
     return facts
 
 
-def _list_noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str, str]]:
+def _list_noise_facts(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
     """What noise of the sites costs."""
     if math.isinf(plan.privacy.epsilon) or plan.privacy.noise == "local":
         return []

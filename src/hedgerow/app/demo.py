@@ -88,7 +88,7 @@ def demonstrate(out: str | None, n_threads: int | None, *, as_json: bool) -> Non
     if as_json:
         print_json(_describe_result(result))
     else:
-        _print_result(console, result, folder)
+        _print_result(console, result)
 
 
 def _bound_rows(data: SiteFiles, plan: Plan, *, quiet: bool) -> dict[str, tuple[SiteData, ContributionReport]]:
@@ -147,7 +147,7 @@ def _print_sites(console: Console, sites: Mapping[str, ContributionReport]) -> N
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def _print_result(console: Console, result: _Result, folder: Path) -> None:
+def _print_result(console: Console, result: _Result) -> None:
     report, scores = result.model.report, result.scores
     console.print()
     console.print(
@@ -168,10 +168,10 @@ def _print_result(console: Console, result: _Result, folder: Path) -> None:
         table.add_row(Text(name, style=style), Text(f"{area:.4f}", style=style), Text(bar, style="green"))
     console.print(Padding(table, (0, 0, 1, 2)))
     console.print(Text(f"{_PUBLIC}\n"))
-    _print_files(console, result, folder)
+    _print_files(console, result)
 
 
-def _print_files(console: Console, result: _Result, folder: Path) -> None:
+def _print_files(console: Console, result: _Result) -> None:
     console.print(Text("Written", style="bold"))
     for name, path in result.files.items():
         console.print(Text(f"  {name:<10} {path}", overflow="fold"))

@@ -23,7 +23,7 @@ name = "my study"
 
 [privacy]
 epsilon = 1            # the promise: how well anyone can tell whether a record was there
-delta = 1e-6           # the chance that it fails
+delta = 1e-6           # a small probability beside it
 n_records = 6000       # over all sites, a public or declared number
 noise = "distributed"  # the sites add it: nobody sees a sum without
 

@@ -45,7 +45,7 @@ def add_commands(commands: Any) -> None:
     add("--federated", action="store_true", help="over sites that may not show their rows to each other")
     add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
     add_shared(add, "--by")
-    add("--delta", type=float, metavar="D", help="the chance that it fails (default: the plan's)")
+    add("--delta", type=float, metavar="D", help="a small probability that is added to it (default: the plan's)")
     add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
     add("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
     add("--seed", type=whole(0), metavar="N", help="noise from a seed: voids the model's guarantee")

@@ -57,7 +57,7 @@ def add_commands(commands: Any) -> None:
     text = "types, bounds, categories and classes may be published, so read them off the file"
     add("--bounds-are-public", action="store_true", help=text)
     add("--epsilon", type=above_zero, metavar="E", help="the promise")
-    add("--delta", type=chance, metavar="D", help="the chance that it fails")
+    add("--delta", type=chance, metavar="D", help="a small probability that is added to what epsilon allows")
     add("--n-records", type=whole(1), metavar="N", help="the public or declared number of records")
     add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
     add = command.add_argument_group("over nodes: ask them for bounds, classes and the number of records").add_argument

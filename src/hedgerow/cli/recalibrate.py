@@ -34,7 +34,7 @@ def add_commands(commands: Any) -> None:
     add("model", metavar="MODEL")
     add("data", metavar="DATA", help="the site's rows with labels: a file, or a database's URL with # and a query")
     add("--epsilon", type=above_zero, required=True, metavar="E", help="what this may cost the site's rows")
-    add("--delta", type=chance, metavar="D", help="the chance that it fails (default: the plan's)")
+    add("--delta", type=chance, metavar="D", help="a small probability that is added to it (default: the plan's)")
     add("--adapter", **ADAPTERS)
     add("--out", metavar="MODEL", help="the model file to write (default: a new recalibrated.json)")
     add_shared(add, "--seed", "--strict", "--allow-loss", "--json")

@@ -340,7 +340,7 @@ class _Comparison:
                     yield Difference(self.item.name, f"{said}: do your codes mean the same?")
                     return
 
-    def _most_of(self, name: str, texts: Counter[str]) -> float:
+    def _most_of(self, name: str) -> float:
         """About how many cells of a code the others may have at most, or of all that are not listed."""
         listed = {group["name"]: group["count"] for group in self.groups[:-1]}
         count = listed.get(name, self.groups[-1]["count"])
@@ -354,7 +354,7 @@ class _Comparison:
         return [
             name for name, count in sorted(texts.items())
             if count >= max(_MIN_CODES * self.n_own, _MIN_CELLS / 2)
-            and self._most_of(name, texts) < _RARE * count / self.n_own * n_others
+            and self._most_of(name) < _RARE * count / self.n_own * n_others
         ]  # fmt: skip
 
     def _try_codes(self, names: Sequence[str]) -> str:

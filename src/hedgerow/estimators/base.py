@@ -238,7 +238,7 @@ def plan_features(
             low, high = declaration.bounds[name]
             own = {"type": "date" if isinstance(low, str) else "numeric", "min": low, "max": high}
         elif declaration.from_data:
-            own = {**_find_bounds_in_data(column(table, names, name), table, name), "origin": READ_OFF}
+            own = {**_find_bounds_in_data(column(table, names, name), table), "origin": READ_OFF}
         else:
             kind, seen = found[name]
             if seen is not None:
@@ -253,7 +253,7 @@ def plan_features(
     return features
 
 
-def _find_bounds_in_data(cells: Any, table: Table, name: str) -> dict[str, Any]:
+def _find_bounds_in_data(cells: Any, table: Table) -> dict[str, Any]:
     """A feature by exact counts of its rows."""
     if not isinstance(table, Columns):
         low, high = finite_range(cells)

@@ -52,7 +52,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
 
     Parameters:
         epsilon: the promise, > 0; infinity trains without noise, and the report says so.
-        delta: the chance that the promise fails, in (0, 1); None takes 1e-6.
+        delta: a small probability that is added to what epsilon allows, in (0, 1); None takes 1e-6.
         n_trees, max_depth, learning_rate, joint_clip: "auto" decides from public numbers only (docs/defaults.md), and
             more than the number: with enough signal values are expected by their spread, which a rate turns off.
         n_candidates: split candidates per feature.
