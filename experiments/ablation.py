@@ -90,7 +90,7 @@ def _smooth(pools: bool, shrinks: bool) -> tuple[tuple[Any, str, Any], ...]:
 def _even_turns(order: Any, released: Any, ridge: float) -> None:
     """In place of `_AdaptiveOrder.learn`: single features take turns, and subsets are tried once."""
     for number in order._latest:
-        order._gains[number] = float(len(order._subsets[number]) == 1)
+        order._note_root(number, float(len(order._subsets[number]) == 1))
 
 
 def _fixed(**values: Any) -> Callable[[BoostingSettings], Changes]:

@@ -212,12 +212,17 @@ class _AdaptiveOrder:
         worth, below = leaves.gradients**2 - leaves.gradient_noise**2, leaves.hessians + ridge
         # Without a ridge an empty leaf says nothing.
         parts = np.divide(worth, below, out=np.zeros_like(worth), where=below > 0)
+        # A ridge of next to nothing makes them infinite.
+        parts = parts.clip(-_MOST_GAIN, _MOST_GAIN)
         for number, gains in zip(self._latest, parts.reshape(len(parts), -1).tolist(), strict=True):
-            root = math.sqrt(max(0.0, math.fsum(gains)))
-            self._total += _count_units(root) - _count_units(float(self._roots[number]))
-            self._roots[number] = root
+            self._note_root(number, math.sqrt(max(0.0, math.fsum(gains))))
+
+    def _note_root(self, number: int, root: float) -> None:
+        self._total += _count_units(root) - _count_units(float(self._roots[number]))
+        self._roots[number] = root
 
 
+_MOST_GAIN = 1e300
 _WHOLE = 2**1074
 
 
