@@ -112,14 +112,18 @@ def test_other_methods_and_noise_are_attacked_as_well(fields: dict[str, Any]) ->
     assert 0.5 <= found.bound.auc < 0.8
 
 
+def draw_target(plan: Plan, n: int, seed: int) -> Target:
+    """Rows of any plan, two of each unit that is not a record."""
+    unit = None if plan.privacy.unit == "record" else np.array([f"p{row // 2}" for row in range(n)])
+    return Target(plan, SiteRows(make_data(plan, n, seed), unit))
+
+
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 2**32))
 def test_a_unit_adds_what_its_node_alone_would_answer(plan: Plan, seed: int) -> None:
     """Candidates are replayed together for speed: each is still given its own sums, of whatever kind of release."""
-    data = make_data(plan, 6, seed)
-    unit = None if plan.privacy.unit == "record" else np.array([f"p{row // 2}" for row in range(6)])
-    target = Target(plan, SiteRows(data, unit))
+    target = draw_target(plan, 6, seed)
     steps, _ = target.run(target.units)
     rows = target.select_rows(target.units)
     nodes = [Node("alone", own, target.plan, target.settings, 1, SampleAll()) for own in rows]
@@ -138,9 +142,7 @@ def test_a_unit_adds_what_its_node_alone_would_answer(plan: Plan, seed: int) -> 
 @given(plan=plans(), seed=st.integers(0, 2**32))
 def test_what_units_add_is_the_sum_and_no_more_than_charged(plan: Plan, seed: int) -> None:
     """Of any plan: the exact sums are what single units add, and none adds more than the ledger charges for."""
-    data = make_data(plan, 12, seed)
-    unit = None if plan.privacy.unit == "record" else np.array([f"p{row // 2}" for row in range(12)])
-    target = Target(plan, SiteRows(data, unit))
+    target = draw_target(plan, 12, seed)
     steps, _ = target.run(target.units)
     for step, vectors in target.replay(steps, target.select_rows(target.units)):
         assert (vectors.sum(axis=0) == step.exact).all()
