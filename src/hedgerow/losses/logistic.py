@@ -16,7 +16,11 @@ from hedgerow.plan.plan import Label, Plan
 
 GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
 HESSIAN_SCALE = GOLDEN_RATIO**2.5
-"""Largest c for which the norm of (g, c h) of the logistic loss never exceeds 1; see docs/privacy.md for the proof."""
+"""c* = Phi^(5/2) = 3.33, the largest c for which the norm of (g, c h) of the logistic loss never exceeds 1.
+
+With x = |g|, h = x (1 - x) for both labels, and the norm is at most 1 iff c^2 <= f(x) = (1 + x) / (x^2 (1 - x)). f is
+infinite at 0 and 1, and the derivative of log f, 2 / (1 - x^2) - 2 / x, is zero at x = 1 / Phi only, where f = Phi^5.
+"""
 
 
 def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> tables.Loss:

@@ -16,7 +16,13 @@ from hedgerow.plan.plan import Label, Plan
 MAX_CLASSES = 250
 """One score for each, which all records carry."""
 HESSIAN_SCALE = 2.0
-"""Largest c for which the norm of a record never exceeds that of its gradient alone, which reaches sqrt(2)."""
+"""Largest c for which the norm of a record never exceeds that of its gradient alone, which reaches sqrt(2).
+
+A class whose probability is off by q has |g| = q and h = q (1 - q), so the squared norm is the sum of
+phi(q) = q^2 + 4 q^2 (1 - q)^2 over the classes: q = s for the true one, and q_k for the wrong ones, which sum to s. On
+[0, 1] phi(q) / q = q (1 + 4 (1 - q)^2) has its maxima at 1/2 and 1, both 1. So the squared norm is at most s + s <= 2,
+and two even wrong classes with s = 1 reach it.
+"""
 
 CLIP = 1.0
 """The default joint clip of Newton updates.

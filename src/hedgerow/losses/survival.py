@@ -31,7 +31,7 @@ tree: a table of 2K + 1 codes, as two classes have one of two.
 Under the joint clip of 1/4 c = 1 served best of 1/2, 1 and 2, and clips of 1/2 and 1 ranked no better (6,000 and 10,000
 made records, and two clinical sets). What the clip biases is corrected at the end: `hedgerow.methods.hazards`.
 
-Source: Cox (1972), section 8, for discrete time; the sensitivity is proved in docs/privacy.md.
+Source: Cox (1972), section 8, for discrete time.
 """
 
 from __future__ import annotations
