@@ -398,7 +398,7 @@ def main(argv: list[str]) -> int:
     """Run what is not in the CSV, and print what each part earns."""
     parser = harness.arguments(
         "ablation", __doc__, out="the scores of single runs", splits=(5, "paired splits per cell"),
-        most_splits=(0, "so many where it is close; 0 for no more"),
+        first_split=(0, "number of the first split"), most_splits=(0, "so many where it is close; 0 for no more"),
     )  # fmt: skip
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS), metavar="KIND")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=[*PARTS, *CONSTANTS], metavar="PART")
@@ -420,7 +420,9 @@ def main(argv: list[str]) -> int:
                   accepts=lambda line: line["code"] == code)  # fmt: skip
 
     if not options.print:
-        for splits in (range(min(2, options.splits)), range(2, options.splits)):
+        every = range(options.first_split, options.first_split + max(options.splits, options.most_splits))
+        at_first = every[: options.splits]
+        for splits in (at_first[:2], at_first[2:]):
             for kind, task in _queue(options.kinds):
                 if options.sets and task not in options.sets:
                     continue
@@ -429,7 +431,7 @@ def main(argv: list[str]) -> int:
             found = _read(book, code)
             close = [name for name, part in parts.items() if kind in part.kinds and _is_close(found, kind, name)]
             for task in NATURAL[kind]:
-                fill(kind, task, close, range(options.splits, options.most_splits))
+                fill(kind, task, close, every[options.splits :])
     found = _read(book, code)
     for kind in options.kinds:
         print("\n".join(_report(found, kind, [name for name, part in parts.items() if kind in part.kinds])), flush=True)
