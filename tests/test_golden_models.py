@@ -7,6 +7,7 @@ planned are in tests/runtime/test_golden_runs.py, and surveys beside their own t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from hedgerow.client.node import SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import evaluate_federated, train
+from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.trees import binning, leaf_sums
@@ -30,6 +32,8 @@ WITH_SIGNAL: dict[str, Any] = {"noise_ridge": 1.5, "interaction_size": 3}
 """What two classes have by default, but not at so little signal as these 400 records are."""
 WIDE = [{"name": name, "type": "numeric", "min": -90_000, "max": 90_240} for name in "abc"]
 """Far wider than the rows, which are about 120: a run cuts these again."""
+NARROW = "narrow"
+"""The name of plans whose labels fill the lowest part of their range, so that residuals are doubled."""
 RISING = [
     {"name": "age", "type": "numeric", "min": 0, "max": 4, "integer": True, "monotone": "increasing"},
     {"name": "income", "type": "numeric", "min": 0, "max": 1e6, "monotone": "decreasing"},
@@ -108,6 +112,16 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
         "regression",
         {"model": {"n_trees": 14, "max_depth": "auto"}, "privacy": {"epsilon": 20.0}},
         "f23c2ee548b1a4d9b636fb7a",
+    ),
+    "boosting, doubled residuals of numbers": (
+        "regression",
+        {"name": NARROW, "privacy": {"epsilon": 20.0}},
+        "82e10159d97751066c67c290",
+    ),
+    "boosting, doubled residuals of counts": (
+        "count",
+        {"name": NARROW, "privacy": {"epsilon": 20.0}},
+        "007efcd784caf114a1f30fe3",
     ),
     "boosting, expected values of counts": (
         "count",
@@ -283,6 +297,8 @@ def smallest_plan(label: str, overrides: Overrides) -> Plan:
 def rows_of(plan: Plan) -> SiteData:
     """Random rows of any code; of wide bounds values about 120, of which the first decides the class."""
     rows: SiteData = make_data(plan, N_RECORDS, 5)
+    if plan.name == NARROW:
+        return replace(rows, labels=(rows.labels + SCORE_UNIT) // 32 - SCORE_UNIT)
     if plan.features[0].name != "a":
         return rows
     values = tuple((120 + 17 * np.random.default_rng(5).normal(size=(3, N_RECORDS))).astype(np.float32))

@@ -28,7 +28,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
 from hedgerow.training.steps import EndedEarly
 from hedgerow.trees.leaf_sums import LeafSums
-from tests.builders import make_data, make_plan
+from tests.builders import NoNoise, make_data, make_plan
 
 UNIT = 2**14
 
@@ -277,3 +277,15 @@ def test_the_mean_of_a_long_tail_is_met() -> None:
     data = dataclasses.replace(rows, labels=np.rint(labels * 2**16).astype(np.int32))
     ensemble = train(plan, {"one": data}, noise=SeededNoise(0)).ensemble
     assert np.mean(ensemble.scores(rows.codes)[0] + 1) / np.mean(labels + 1) == pytest.approx(1, abs=0.03)
+
+
+def test_half_as_wide_a_label_has_half_as_wide_a_model() -> None:
+    """Doubled once more, it is the same to trees, and to all that the last release believes before it has an answer."""
+    plan = make_plan("regression", {"n_trees": 10}, {"n_records": 2000})
+    rows, random = make_data(plan, 2000, 0), np.random.default_rng(2)
+    # A tail that trees cut off, so that the shift is far from nothing.
+    labels, found = np.where(random.random(2000) < 0.05, 12, 0) + random.choice([-1, 1], 2000), []
+    for width in (2**11, 2**10):
+        data = dataclasses.replace(rows, labels=(width * labels).astype(np.int32))
+        found.append(train(plan, {"one": data}, noise=NoNoise(0)).ensemble.scores(rows.codes)[0] * 2**16 / width)
+    assert found[0] == pytest.approx(found[1], abs=0.01)
