@@ -128,7 +128,7 @@ def test_every_command_reads_through_a_sites_file(
         ["predict", model, "TABLE", "--proba"],
         ["evaluate", model, "TABLE", "--json"],
         ["survey", "TABLE", "--epsilon", "9", "--label", "ill", "--seed", "3", "--json"],
-        ["plan", "init", "TABLE", "--label", "ill", "--bounds-are-public"],
+        ["plan", "init", "TABLE", "--label", "ill"],
     ):
         table = command.index("TABLE")
         through = [*command[:table], str(own), *command[table + 1 :], "--adapter", file]

@@ -43,7 +43,7 @@ remark,base,,notes,Remarks,,,,,,
 def test_a_draft_takes_what_the_book_says(book: bytes, write_file: WriteFile) -> None:
     """What the book has is confirmed already; what it lacks is asked for, and no cell decides anything."""
     entries = read_codebook(str(write_file("book.csv", book)))
-    draft = draft_plan(write_file("a.csv", TABLE), "sick", n_records=100, codebook=entries)
+    draft = draft_plan(write_file("a.csv", TABLE), "sick", codebook=entries)
     table = tomllib.loads(draft)
     age, sex, dose, creatinine = table["features"]
     assert age == {"name": "age", "type": "numeric", "integer": True, "min": 18, "max": 110}

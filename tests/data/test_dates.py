@@ -207,10 +207,10 @@ def test_a_book_and_a_draft(write_file: WriteFile) -> None:
     book = read_codebook(str(write_file("book.csv", b"name,type,min,max\nseen,date,2020-01-01,2021-12-31\n")))
     assert book == {"seen": Entry("date", False, parse_day("2020-01-01"), parse_day("2021-12-31"))}
     path = write_file("a.csv", b"seen,sick\n2020-03-04,yes\n,no\n2020-03-05,no\n")
-    confirmed = draft_plan(path, "sick", n_records=100, codebook=book)
+    confirmed = draft_plan(path, "sick", codebook=book)
     assert 'type = "date"\n' in confirmed and 'min = "2020-01-01"\nmax = "2021-12-31"' in confirmed
     assert "%d.%m.%Y" in confirmed
-    assert 'type = "date"' not in draft_plan(path, "sick", n_records=100)
+    assert 'type = "date"' not in draft_plan(path, "sick")
 
 
 def test_a_survey_speaks_of_dates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,16 +7,12 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
 from hedgerow.data.drafts import draft_plan, summarise
-from hedgerow.data.sources import read_records
-from hedgerow.data.units import concatenate
 from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.plan.plan import parse_plan
 from tests.builders import coded
@@ -27,7 +23,7 @@ TABLE = b"age,city,weight,sick\n41,Oslo,70.25,no\n,Rome,88.5,yes\n77,,61,no\n"
 
 
 def test_a_draft_holds_no_value_of_the_table(write_file: WriteFile) -> None:
-    """Bounds and categories are public inputs: unless their owner says so, not one leaves the file."""
+    """Bounds and categories are public inputs: not one leaves the file."""
     draft = draft_plan(write_file("a.csv", TABLE), "sick")
     for value in ("41", "77", "Oslo", "Rome", "70.25", "88.5", "61", '"no"', '"yes"'):
         assert value not in draft
@@ -40,10 +36,10 @@ CELLS = st.sampled_from(["", "0", "1", "41", "70.25", "-3", "Oslo", "yes", "unkn
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_nothing_in_a_draft_follows_from_the_cells(tables: list[list[tuple[str, ...]]], write_file: WriteFile) -> None:
     """Byte for byte a draft is the same for any two tables with this header, comments and all, and for the header."""
-    drafts = [draft_plan(write_file("header.csv", b"age,city,sick\n"), "sick", n_records=100)]
+    drafts = [draft_plan(write_file("header.csv", b"age,city,sick\n"), "sick")]
     for number, rows in enumerate(tables):
         content = "age,city,sick\n" + "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows)
-        drafts.append(draft_plan(write_file(f"{number}.csv", content.encode()), "sick", n_records=100))
+        drafts.append(draft_plan(write_file(f"{number}.csv", content.encode()), "sick"))
     assert drafts[0] == drafts[1] == drafts[2]
 
 
@@ -60,7 +56,7 @@ def test_what_cells_suggest_is_on_the_owners_screen_alone(
 
 @pytest.mark.parametrize("odd", ["<18", "unknown", "2020-01-31", "", "1e400", "\u00fc"])
 def test_one_cell_decides_nothing_of_what_cells_suggest(odd: str, write_file: WriteFile) -> None:
-    """A column is what most of its cells are, also where its owner says that they are public."""
+    """A column is what most of its cells are."""
     days = [f"2021-{number % 12 + 1:02d}-05" for number in range(60)]
     columns = {"number": range(20, 80), "date": days, "word": ["a", "b"] * 30}
     rows = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
@@ -68,8 +64,6 @@ def test_one_cell_decides_nothing_of_what_cells_suggest(odd: str, write_file: Wr
     path = write_file("a.csv", "\n".join([",".join(columns), *rows, ""]).encode())
     kinds = [own.suggests.split(",")[0] for own in summarise(path, list(columns)).values()]
     assert kinds == ["numeric", "date", "categorical"]
-    plan = draft_plan(path, "word", bounds_are_public=True)
-    assert [own["type"] for own in tomllib.loads(plan)["features"]] == ["numeric", "date"]
 
 
 @pytest.mark.parametrize(
@@ -86,14 +80,12 @@ def test_numbers_in_another_writing_are_asked_about(written: str, is_asked: bool
 
 
 def test_a_header_alone_is_enough(write_file: WriteFile) -> None:
-    """Who coordinates has no rows: a header without any gives the draft, unless what stands below it is to be read."""
+    """Who coordinates has no rows: a header without any gives the draft; a file without one is refused."""
     header = write_file("header.csv", TABLE.partition(b"\n")[0] + b"\n")
     draft = draft_plan(header, "sick")
     assert draft == draft_plan(write_file("a.csv", TABLE), "sick")
-    for code, path, is_public in (("data-empty", header, True), ("data-empty", write_file("no.csv", b""), False)):
-        with pytest.raises(DataError) as caught:
-            draft_plan(path, "sick", bounds_are_public=is_public)
-        assert caught.value.code == code
+    with pytest.raises(DataError, check=coded("data-empty")):
+        draft_plan(write_file("no.csv", b""), "sick")
 
 
 def test_an_untouched_draft_names_each_line_that_waits(write_file: WriteFile) -> None:
@@ -144,58 +136,12 @@ def test_all_lines_that_wait_are_named_at_once(write_file: WriteFile) -> None:
     assert "age (type in line" in caught.value.remedy and "label" not in caught.value.remedy
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_public_bounds_are_read_off_the_file(ending: str, write_file: WriteFile) -> None:
-    """With leave of the owner a draft is a plan at once, the same for each format, and its own table fits it."""
-    path = write_file(f"a.{ending}", TABLE)
-    if ending == "parquet":
-        columns = {
-            "age": [41, None, 77],
-            "city": ["Oslo", "Rome", None],
-            "weight": [70.25, 88.5, 61],
-            "sick": ["no", "yes", "no"],
-        }
-        pq.write_table(pa.table(columns), path)
-    plan = parse_plan(draft_plan(path, "sick", bounds_are_public=True, epsilon=0.5, n_records=1234))
-    age, city, weight = plan.features
-    assert (age.min, age.max, age.integer) == (41, 77, True)
-    assert city.categories == ("Oslo", "Rome")
-    assert (weight.min, weight.max, weight.integer) == (61, 88.5, False)
-    assert plan.label.classes == ("no", "yes") and plan.label.type == "binary"
-    assert (plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records) == (0.5, 1e-4, 1234)
-    assert not plan.privacy.bounds_from_data
-    assert concatenate(read_records(path, plan)).n_records == 3
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (["0", "1", "1"], {"type": "binary", "classes": ["0", "1"]}),
-        (["10", "9", "8"], {"type": "multiclass", "classes": ["8", "9", "10"]}),
-        (["b", "a", "c"], {"type": "multiclass", "classes": ["a", "b", "c"]}),
-        (["1.5", "-2", "3"], {"type": "regression", "min": -2, "max": 3}),
-        ([str(number) for number in range(40)], {"type": "regression", "min": 0, "max": 39}),
-        (["1", "1", "1"], {"type": "binary"}),
-    ],
-)
-def test_the_kind_of_label(values: list[str], expected: dict[str, object], write_file: WriteFile) -> None:
-    """Two values are classes, a few whole numbers or texts too, other numbers a quantity, one value a question."""
-    content = "x,y\n" + "".join(f"{row},{value}\n" for row, value in enumerate(values))
-    draft = draft_plan(write_file("a.csv", content.encode()), "y", bounds_are_public=True, n_records=100)
-    label = tomllib.loads(draft)["label"]
-    assert label == {"name": "y", **expected}
-
-
 def test_columns_that_no_plan_can_use(write_file: WriteFile) -> None:
-    """Free text is left out with a word about it, a constant gets bounds apart, a nameless index is no feature."""
-    rows = "".join(f"{row},note {row},5,{row % 2}\n" for row in range(300))
-    rows = "".join(f"{line},1,2\n" for line in rows.splitlines())
-    path = write_file("a.csv", (',notes,flat,y,"a\tb","a\x01b"\n' + rows).encode())
-    draft = draft_plan(path, "y", bounds_are_public=True, n_records=300)
-    plan = parse_plan(draft)
-    assert plan.feature_names == ("flat",)
-    assert (plan.features[0].min, plan.features[0].max) == (5, 6)
-    assert '"notes" has more than 250' in draft and "name is empty" in draft
+    """A nameless index, and names with marks that are not seen, are no features; a word says how many."""
+    path = write_file("a.csv", b',flat,y,"a\tb","a\x01b"\n0,5,1,1,2\n')
+    draft = draft_plan(path, "y")
+    assert [feature["name"] for feature in tomllib.loads(draft)["features"]] == ["flat"]
+    assert "3 column(s) whose name is empty" in draft
 
 
 @given(
@@ -218,7 +164,7 @@ def test_any_names_and_values_survive_the_draft(names: list[str], words: list[st
     rows = [names, *([word] * len(names) for word in words)]
     quoted = [['"' + cell.replace('"', '""') + '"' for cell in row] for row in rows]
     path = write_file("a.csv", "\n".join(",".join(row) for row in quoted).encode())
-    table = tomllib.loads(draft_plan(path, label, bounds_are_public=True, n_records=10))
+    table = tomllib.loads(draft_plan(path, label))
     assert table["label"]["name"] == label
     assert [feature["name"] for feature in table["features"]] == features
 
@@ -237,17 +183,15 @@ def test_what_cannot_be_drafted(write_file: WriteFile) -> None:
 def test_a_time_to_an_event(write_file: WriteFile) -> None:
     """The event is part of the label and no feature; the ends of the intervals wait for a person in any case."""
     path = write_file("a.csv", b"age,days,died\n41,100,no\n52,20,yes\n77,300,no\n")
-    for public in (False, True):
-        draft = draft_plan(path, ("days", "died"), bounds_are_public=public, n_records=1000)
-        assert [one["name"] for one in tomllib.loads(draft)["features"]] == ["age"]
-        with pytest.raises(PlanError, match="intervals" if public else "type"):
-            parse_plan(draft)
-        # Delta follows from the records.
-        filled = draft
-        for field, answer in (("type", '"numeric"'), ("min", "0"), ("max", "120")):
-            filled = filled.replace(f"# {field} =   #", f"{field} = {answer}   #", 1)
-        plan = parse_plan(filled.replace("# intervals =   #", "intervals = [100, 200]   #"))
-        assert plan.label.intervals and plan.label.event == "died" and plan.label.intervals == (100, 200)
+    draft = draft_plan(path, ("days", "died"))
+    assert [one["name"] for one in tomllib.loads(draft)["features"]] == ["age"]
+    answers = {"delta": "1e-6", "n_records": "1000", "type": '"numeric"', "min": "0", "max": "120"}
+    for field, answer in answers.items():
+        draft = re.sub(rf"# {field} = +#", f"{field} = {answer}   #", draft, count=1)
+    with pytest.raises(PlanError, match="intervals"):
+        parse_plan(draft)
+    plan = parse_plan(draft.replace("# intervals =   #", "intervals = [100, 200]   #"))
+    assert plan.label.event == "died" and plan.label.intervals == (100, 200)
     with pytest.raises(DataError, check=coded("data-missing-column")) as caught:
         draft_plan(path, ("days", "dead"))
     assert "'dead'" in caught.value.what

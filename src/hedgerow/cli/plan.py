@@ -23,7 +23,6 @@ from hedgerow.cli.options import (
     add_group,
     add_nodes,
     add_shared,
-    chance,
     read_options,
     whole,
 )
@@ -48,22 +47,16 @@ def add_commands(commands: Any) -> None:
     add = add_command(actions, "init", init, "draft a commented plan from a table's header")
     command: argparse.ArgumentParser = actions.choices["init"]
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; with --federated also a plan with gaps, .toml")
-    add_shared(add, "--adapter", "--allow-loss")
+    add_shared(add, "--adapter")
     add("--label", metavar="COLUMN", help="the column to be predicted")
     text = "where the label is a time: the column that says whether the event was seen then"
     add("--event", metavar="COLUMN", help=text)
     text = "a code book: a CSV with the columns name,type,min,max,categories,unit, or REDCap's data dictionary"
     add("--codebook", metavar="CSV", help=text)
-    text = "types, bounds, categories and classes may be published, so read them off the file"
-    add("--bounds-are-public", action="store_true", help=text)
     add("--epsilon", type=above_zero, metavar="E", help="the promise")
-    add("--delta", type=chance, metavar="D", help="a small probability that is added to what epsilon allows")
-    add("--n-records", type=whole(1), metavar="N", help="the public or declared number of records")
     add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
     add = command.add_argument_group("over nodes: ask them for bounds, classes and the number of records").add_argument
     add("--federated", action="store_true", help="as the coordinator of a roster; the answers are noised and charged")
-    kinds = ("binary", "multiclass", "regression", "count")
-    add("--label-type", choices=kinds, help="what the label is, where DATA is a table's header (binary)")
     text = "who adds the noise, where DATA is a table's header; sites have to allow it (distributed)"
     add_nodes(add, text, "where the survey is journalled; started again, it goes on")
     add("--seed", type=whole(0), metavar="N", help="noise from a seed: voids the plan's guarantee")
@@ -118,15 +111,11 @@ def init(arguments: argparse.Namespace) -> None:
     text = draft_plan(
         place,
         arguments.label if arguments.event is None else (arguments.label, arguments.event),
-        bounds_are_public=arguments.bounds_are_public,
-        epsilon=arguments.epsilon,
-        delta=arguments.delta,
-        n_records=arguments.n_records,
+        epsilon=arguments.epsilon or 1.0,
         codebook=None if arguments.codebook is None else read_codebook(arguments.codebook),
     )
     _write(text, out)
-    if not arguments.bounds_are_public:
-        _say_what_cells_suggest(place)
+    _say_what_cells_suggest(place)
 
 
 def _say_what_cells_suggest(place: Location) -> None:
@@ -259,19 +248,13 @@ def read_open_plan(arguments: argparse.Namespace) -> OpenPlan:
         raise UsageError("usage-missing", missing="--label")
     if arguments.epsilon is None:
         raise UsageError("usage-missing", missing="--epsilon")
-    privacy: dict[str, Any] = {
-        "epsilon": arguments.epsilon,
-        "delta": USUAL_DELTA if arguments.delta is None else arguments.delta,
-        "noise": arguments.noise or "distributed",
-    }
-    if arguments.n_records is not None:
-        privacy["n_records"] = arguments.n_records
+    noise = arguments.noise or "distributed"
     return OpenPlan(
         {
             "version": PLAN_VERSION,
             "name": "surveyed",
-            "privacy": privacy,
-            "label": {"name": arguments.label, "type": arguments.label_type or "binary"},
+            "privacy": {"epsilon": arguments.epsilon, "delta": USUAL_DELTA, "noise": noise},
+            "label": {"name": arguments.label, "type": "binary"},
             "features": [{"name": name, "type": "numeric"} for name in names if name != arguments.label],
         }
     )
@@ -281,14 +264,12 @@ def _check(arguments: argparse.Namespace) -> None:
     missing = [name for name in ("roster", "identity", "out") if getattr(arguments, name) is None]
     if missing:
         raise UsageError("usage-missing", missing=f"--{missing[0]}")
-    if arguments.bounds_are_public or arguments.codebook is not None:
-        raise UsageError("usage-beside", option="--bounds-are-public or --codebook", other="--federated")
+    if arguments.codebook is not None:
+        raise UsageError("usage-beside", option="--codebook", other="--federated")
     if arguments.data.lower().endswith(".toml"):
-        said = ("label", "label_type", "epsilon", "delta", "n_records", "noise")
-        given = [name for name in said if getattr(arguments, name) is not None]
+        given = [name for name in ("label", "epsilon", "noise") if getattr(arguments, name) is not None]
         if given:
-            option, other = f"--{given[0].replace('_', '-')}", f"{arguments.data}, which says it itself"
-            raise UsageError("usage-beside", option=option, other=other)
+            raise UsageError("usage-beside", option=f"--{given[0]}", other=f"{arguments.data}, which says it itself")
 
 
 def _print_survey(

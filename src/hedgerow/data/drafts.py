@@ -4,8 +4,7 @@
 First stands what a table's columns hold, then the draft, whose text is that of `hedgerow.plan.draft`, and last what a
 code book says of columns. Types, bounds, categories, classes and the number of
 records are public inputs, so a draft leaves them open for a person to fill in from a code book; what the cells suggest
-is for the owner's screen. Only when the owner says that all this is public already is it read off the file. Training
-never derives anything public from data.
+is for the owner's screen. Nothing public is ever derived from data.
 
 A code book is what a study has written down about its columns, as a CSV. It is public by its purpose, and so is what a
 draft takes from it. Two kinds are told apart by their headers:
@@ -40,10 +39,10 @@ from hedgerow.data.sources import column_names, find_place, open_table, read_col
 from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
-from hedgerow.plan.fields import ISO_DATE, days_between, escape_for_terminal, parse_day
+from hedgerow.plan.fields import ISO_DATE, escape_for_terminal, parse_day
 from hedgerow.plan.names import is_identifier
-from hedgerow.plan.plan import MANY_CATEGORIES, MAX_FEATURE_BOUND
-from hedgerow.survey.kinds import ABSENT, DATE, MAX_FOUND_CLASSES, N_KINDS, NUMBER, number_like
+from hedgerow.plan.plan import MANY_CATEGORIES
+from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER, number_like
 
 
 @dataclass
@@ -53,14 +52,12 @@ class Summary:
     Attributes:
         kinds: cells of each kind, int64 [N_KINDS].
         is_whole: whether every number is integral.
-        spans: the smallest and largest finite number, and of days.
-        values: the distinct texts and the number of each, NaN for none, until there are more than `MANY_CATEGORIES`.
+        texts: the distinct ones, until there are more than `MANY_CATEGORIES`.
     """
 
     kinds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(N_KINDS, dtype=np.int64))
     is_whole: bool = True
-    spans: dict[int, tuple[float, float]] = field(default_factory=dict)
-    values: dict[str, float] = field(default_factory=dict)
+    texts: dict[str, None] = field(default_factory=dict)
 
     @property
     def n_values(self) -> int:
@@ -78,37 +75,14 @@ class Summary:
         return bool(2 * self.kinds[DATE] > self.n_values)
 
     @property
-    def is_integer(self) -> bool:
-        """Whether it is of whole numbers."""
-        return self.is_numeric and self.is_whole and self.n_values > 0
-
-    @property
     def suggests(self) -> str:
         """The type that its cells suggest; not to be shown but to their owner."""
         if not (self.is_numeric or self.is_date):
-            written = number_like(self.values)
+            written = number_like(self.texts)
             return "numbers or dates in another writing? They are read as text" if written else "categorical"
-        kind = "date" if self.is_date else "numeric, whole numbers" if self.is_integer else "numeric"
+        kind = "date" if self.is_date else "numeric, whole numbers" if self.is_whole and self.n_values else "numeric"
         n_others = self.n_values - int(self.kinds[DATE if self.is_date else NUMBER])
         return kind + (f", but for {n_others:,} cells" if n_others else "")
-
-    def entry(self, is_label: bool) -> Entry:
-        """What a plan says of such a column where its cells are public: numbers by size, text by alphabet."""
-        numbers = [text for text, number in self.values.items() if not math.isnan(number)]
-        values = sorted(numbers, key=self.values.__getitem__) if self.is_numeric else sorted(self.values)
-        # More numbers are a quantity, not classes.
-        has_few = len(values) <= (MAX_FOUND_CLASSES if self.is_integer else 2)
-        if (is_label and has_few) or not (self.is_numeric or (self.is_date and not is_label)):
-            is_long = len(values) > MANY_CATEGORIES
-            return Entry("texts") if is_long else Entry("categorical", categories=tuple(values))
-        low, high = self.spans[DATE if self.is_date else NUMBER]
-        if self.is_date:
-            return Entry("date", False, *days_between(low, high))
-        if low > high:
-            return Entry("numeric", self.is_integer)
-        low, high = max(low, -MAX_FEATURE_BOUND), min(high, MAX_FEATURE_BOUND)
-        # Bounds lie apart, also those of a column of one value.
-        return Entry("numeric", self.is_integer, low, high if low < high else low + max(1.0, abs(low) / 2**20))
 
 
 def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
@@ -124,14 +98,9 @@ def _add(summary: Summary, column: Any, place: Place) -> None:
     summary.kinds += np.bincount(encoders.kinds(column, place), minlength=N_KINDS)
     distinct = encoders.distinct_texts(column, place)
     numbers = encoders.numbers(distinct, place, encoders.AsMissing())
-    days = encoders.days(distinct, None, place, encoders.AsMissing())
-    for kind, found in ((NUMBER, numbers), (DATE, days)):
-        low, high = summary.spans.get(kind, (math.inf, -math.inf))
-        finite = found[np.isfinite(found)].tolist()
-        summary.spans[kind] = (min(low, *finite, math.inf), max(high, *finite, -math.inf))
     summary.is_whole &= not np.isfinite(numbers[numbers != np.floor(numbers)]).any()
-    if len(summary.values) <= MANY_CATEGORIES:
-        summary.values.update(zip(distinct.slice(0, MANY_CATEGORIES + 1).to_pylist(), numbers.tolist(), strict=False))
+    if len(summary.texts) <= MANY_CATEGORIES:
+        summary.texts |= dict.fromkeys(distinct.slice(0, MANY_CATEGORIES + 1).to_pylist())
 
 
 def ask_about_texts(names: Iterable[str]) -> str:
@@ -147,27 +116,20 @@ def draft_plan(
     path: str | os.PathLike[str],
     label: str | tuple[str, str],
     *,
-    bounds_are_public: bool = False,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    n_records: int | None = None,
+    epsilon: float = 1.0,
     codebook: Mapping[str, Entry] | None = None,
 ) -> str:
     """The text of a commented TOML plan for the table at `path`, to be read by `parse_plan` once it is filled in.
 
     Fields that only a person can know are left as comments; until they are filled in, `parse_plan` names each of them
-    and its line. A draft without `bounds_are_public` follows from the header and the code book alone, comments and all:
-    no cell is read. Columns that are identifiers by their names are left out.
+    and its line. A draft follows from the header and the code book alone, comments and all: no cell is read. Columns
+    that are identifiers by their names are left out.
 
     Args:
         label: the column to be predicted; every other column becomes a feature. For times to an event, a pair: the
             column of the times, and that which says whether the event was seen then.
-        bounds_are_public: the owner says that each column's range and values may be published; they are read off the
-            file then. The number of records is not: pass `n_records`.
-        epsilon: 1 when not given.
-        delta: when not given, left open without `n_records`, else 1/n_records rounded down to a power of ten.
-        n_records: the public or declared number of training records over all sites.
-        codebook: what a code book says of columns; it outranks the cells. See `hedgerow.data.drafts`.
+        epsilon: the promise.
+        codebook: what a code book says of columns; see `hedgerow.data.drafts`.
 
     Raises:
         DataError: the file cannot be read, or has no column `label`, or none `event`.
@@ -179,22 +141,13 @@ def draft_plan(
         raise UsageError("usage-beside", option=f"--label {label}", other="--event of the same column")
     require_columns(os.fspath(path), [label, *([event] if event else [])], names)
     usable, book = usable_columns(names), codebook or {}
-    known = {name: book.get(name, Entry()) for name in usable}
-    features = [name for name in usable if name not in (label, event)]
-    known |= {name: Entry("identifier") for name in features if is_identifier(name, book)}
-    if all(known[name].kind == "identifier" for name in features):
+    features = {name: book.get(name, Entry()) for name in usable if name not in (label, event)}
+    features |= {name: Entry("identifier") for name in features if is_identifier(name, book)}
+    if all(entry.kind == "identifier" for entry in features.values()):
         raise UsageError("usage-no-features", path=os.fspath(path), label=label)
-    if bounds_are_public:
-        seen = summarise(path, usable)
-        known = {name: entry if entry.kind else seen[name].entry(name == label) for name, entry in known.items()}
-    text = draft_text(
-        {name: known[name] for name in features},
-        draft_label(label, known[label]) if event is None else draft_survival(label, event, book.get(event, Entry())),
-        bounds_are_public=bounds_are_public,
-        epsilon=epsilon,
-        delta=delta,
-        n_records=n_records,
-    )
+    own = book.get(label, Entry())
+    own_text = draft_label(label, own) if event is None else draft_survival(label, event, book.get(event, Entry()))
+    text = draft_text(features, own_text, epsilon)
     unusable = len(names) - len(usable)
     if unusable:
         text += (

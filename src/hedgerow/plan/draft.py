@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hedgerow.plan.fields import escape_for_terminal, format_day
-from hedgerow.plan.plan import MANY_CATEGORIES, MAX_CATEGORIES, PLAN_VERSION
+from hedgerow.plan.plan import PLAN_VERSION
 from hedgerow.plan.registry import label_kinds
 from hedgerow.plan.toml import OPEN_CLASSES, schema_line, toml_value
-
-_USUAL_EPSILON = 1.0
 
 
 @dataclass(frozen=True)
@@ -21,8 +18,7 @@ class Entry:
     """What is known of one column without rows that are private: from a code book, or from public cells.
 
     Attributes:
-        kind: "numeric", "date", "categorical", "identifier" (also free text), "texts" (more than a plan may list), or
-            "" for nothing.
+        kind: "numeric", "date", "categorical", "identifier" (also free text), or "" for nothing.
         is_integer: whether all values are whole numbers.
         low, high: bounds, None where it names none.
         categories: codes, numbers by their size; empty where it names none.
@@ -37,74 +33,50 @@ class Entry:
     unit: str = ""
 
 
-def draft_text(
-    features: Mapping[str, Entry],
-    label: str,
-    *,
-    bounds_are_public: bool = False,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    n_records: int | None = None,
-) -> str:
+def draft_text(features: Mapping[str, Entry], label: str, epsilon: float) -> str:
     """A draft's text; `parse_plan` reads it once its gaps are filled in.
 
     Args:
         features: what is known of each; identifiers are left out.
         label: its table, by `draft_label` or `draft_survival`.
-        bounds_are_public, epsilon, delta, n_records: as `hedgerow.data.drafts.draft_plan` takes them.
+        epsilon: the promise.
     """
     units = [name for name, entry in features.items() if entry.kind == "identifier"] or ["person_id"]
-    sections = [_top(bounds_are_public), _privacy(epsilon, delta, n_records, units), _MODEL, _FEDERATION]
-    return "\n\n".join([*sections, *(_feature(name, entry) for name, entry in features.items()), label])
-
-
-def _top(bounds_are_public: bool) -> str:
-    if bounds_are_public:
-        origin = (
-            "# Bounds, categories and classes below were read off the file, because its owner said that they are\n"
-            "# public. If they are not, take them from a code book instead: they would leak what they were read from."
-        )
-    else:
-        origin = (
-            "# Each line marked FILL IN waits for a value that only a person can know. Take it from a code book or\n"
-            "# from common knowledge, never from private data: whatever stands in a plan is published.\n"
-            "# Bounds that are too narrow make one value of many, and nothing complains; too wide ones cost little\n"
-            "# from about 10,000 rows at epsilon 1 on. Where you doubt, take the wider ones; `hedgerow check` shows\n"
-            "# how a table fits."
-        )
-    return (
-        f"{schema_line('plan')}\n# A plan of Hedgerow: the one public file that all parties agree on.\n"
-        f'{origin}\nversion = {PLAN_VERSION}\nname = "plan"'
+    privacy = _PRIVACY.format(
+        epsilon=_number(epsilon), units="\n".join(f"# unit = {toml_value(unit)}" for unit in units)
     )
+    tables = (_feature(name, entry) for name, entry in features.items())
+    return "\n\n".join([_TOP, privacy, _MODEL, _FEDERATION, *tables, label])
 
 
-def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, units: Sequence[str]) -> str:
-    lines = [
-        "[privacy]",
-        "# The promise limits how well anyone can tell whether one record was there; epsilon and delta set the limit.",
-        "# Smaller is safer and less accurate; 1 is a usual choice.",
-        f"epsilon = {_number(_USUAL_EPSILON if epsilon is None else epsilon)}",
-        "# A small probability that is added to what epsilon allows; well below 1 / n_records.",
-    ]
-    if delta is None and n_records is not None:
-        delta = 10.0 ** -math.ceil(math.log10(max(n_records, 10)))
-    lines.append("# delta =       # FILL IN, for example 1e-6" if delta is None else f"delta = {_number(delta)}")
-    lines.append("# Training records over all sites, a public or declared number; a rough one will do.")
-    lines.append("# n_records =   # FILL IN" if n_records is None else f"n_records = {n_records}")
-    lines += [
-        '# Who adds the noise. With "distributed" the sites add it, and the coordinator sees no sum without it. A',
-        '# table alone needs "server"; over a network that trusts the coordinator to add it, and with exact sums over',
-        "# all sites; they can be one person's values, and every site's owner is asked for this trust in words.",
-        'noise = "distributed"',
-        "# If one person may have several rows, protect the person: name the column that tells people apart (not rows",
-        "# or visits), remove its [[features]] table below, and say how many rows of a person may count at each site,",
-        "# and at how many sites a person may have rows.",
-        *(f"# unit = {toml_value(unit)}" for unit in units),
-        "# max_rows_per_unit = 5",
-        "# sites_per_unit = 1",
-    ]
-    return "\n".join(lines)
+_TOP = f"""{schema_line('plan')}
+# A plan of Hedgerow: the one public file that all parties agree on.
+# Each line marked FILL IN waits for a value that only a person can know. Take it from a code book or
+# from common knowledge, never from private data: whatever stands in a plan is published.
+# Bounds that are too narrow make one value of many, and nothing complains; too wide ones cost little
+# from about 10,000 rows at epsilon 1 on. Where you doubt, take the wider ones; `hedgerow check` shows
+# how a table fits.
+version = {PLAN_VERSION}
+name = "plan\""""
 
+_PRIVACY = """[privacy]
+# The promise limits how well anyone can tell whether one record was there; epsilon and delta set the limit.
+# Smaller is safer and less accurate; 1 is a usual choice.
+epsilon = {epsilon}
+# A small probability that is added to what epsilon allows; well below 1 / n_records.
+# delta =       # FILL IN, for example 1e-6
+# Training records over all sites, a public or declared number; a rough one will do.
+# n_records =   # FILL IN
+# Who adds the noise. With "distributed" the sites add it, and the coordinator sees no sum without it. A
+# table alone needs "server"; over a network that trusts the coordinator to add it, and with exact sums over
+# all sites; they can be one person's values, and every site's owner is asked for this trust in words.
+noise = "distributed"
+# If one person may have several rows, protect the person: name the column that tells people apart (not rows
+# or visits), remove its [[features]] table below, and say how many rows of a person may count at each site,
+# and at how many sites a person may have rows.
+{units}
+# max_rows_per_unit = 5
+# sites_per_unit = 1"""
 
 _MODEL = """[model]
 # The sites draw the seed of the trees together, so that no one picks them: a run then begins with more than two thirds
@@ -130,12 +102,6 @@ def _feature(name: str, entry: Entry) -> str:
             f"# Left out: {toml_value(name)}, by its name or the code book an identifier or free text. It would teach\n"
             "# a model nothing general, and much about single people. If it tells people apart, it may be\n"
             "# privacy.unit; if it is a quantity or a category after all, give it a [[features]] table."
-        )
-    if entry.kind == "texts":
-        return (
-            f"# Left out: {toml_value(name)} has more than {MANY_CATEGORIES} different texts. An identifier\n"
-            "# or free text teaches a model nothing general. Codes of a code book may be listed as categories, in the\n"
-            f"# book's order and up to {MAX_CATEGORIES:,}, or hashed."
         )
     lines = ["[[features]]", f"name = {toml_value(name)}"]
     if entry.kind:
