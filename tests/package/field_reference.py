@@ -44,8 +44,8 @@ WHOSE = {_NAMES: "", _NAMES[:3]: "boosted", _NAMES[3:]: "linear"}
 """How the page calls the owners of a parameter."""
 
 BASES = {
-    "Choice", "ColumnCounts", "EvaluationQuery", "OneCount", "PartitionSums", "PureQuery", "SampledQuery",
-    "SurveyQuery",
+    "Choice", "ColumnCounts", "EvaluationQuery", "OneCount", "PartitionSums", "PureQuery", "RecordCounts",
+    "SampledQuery", "SiteQuery", "SurveyQuery",
 }  # fmt: skip
 """Kinds of queries that are never asked themselves."""
 PREPARED = """\
@@ -111,7 +111,7 @@ def list_parameters() -> Iterator[str]:
             kind = f"`{given.annotation}`".replace(" | ", " or ")
             takers.setdefault((name, kind, _default(given.default), said[name]), []).append(owner.__name__)
     for (name, kind, default, said_of_it), owners in takers.items():
-        whose = WHOSE.get(tuple(owners)) or ", ".join(owners)
+        whose = WHOSE.get(tuple(owners), ", ".join(owners))
         is_a_plans = said_of_it.startswith("as in a plan")
         facts = ("", "", whose, said_of_it) if is_a_plans else (kind, default, whose, said_of_it)
         shared.setdefault(facts, []).append(name)
