@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import csv, parquet
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLinearRegressor
 from hedgerow.data.arrow import as_columns
 from hedgerow.data.columns import Place, kinds
+from hedgerow.data.sources import read_records
 from hedgerow.errors import UsageError
 from hedgerow.survey.kinds import NUMBER, TEXT, TRUTH
 
@@ -110,6 +113,31 @@ def test_what_a_cell_is_does_not_follow_from_the_library(library: str) -> None:
     found = as_columns(table_of(library, own))
     most = [np.bincount(kinds(column, Place("a table", name))).argmax() for name, column in found.items()]
     assert most == [NUMBER, NUMBER, TEXT, TRUTH]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_errors_are_measured_on_any_table(library: str) -> None:
+    """Whatever library a table is of, `calibrate` takes what `fit` takes."""
+    own, _ = columns(300)
+    told = {"bounds": {"age": (0, 100), "dose": (0, 1)}, "categories": {"ward": ["a", "b", "c"]}}
+    X, y = table_of(library, own), own["dose"].to_numpy()
+    model = DPGBDTRegressor(epsilon=30, **told, label_bounds=(0, 1), n_records=300, n_trees=2, random_state=1).fit(X, y)
+    assert model.calibrate(X, y, 30.0).predict_interval(X).shape == (300, 2)
+
+
+@pytest.mark.parametrize("name", [" age", "age ", "\u00a0age", " age of a person  "])
+def test_a_name_with_spaces_around_is_found_in_files(name: str, tmp_path: Path) -> None:
+    """Of "sex, age" some readers make " age": a model of such a table predicts from files as from the table itself."""
+    table = pa.table({name: np.arange(300) % 100, "ward": ["a", "b"] * 150})
+    model = DPGBDTClassifier(
+        epsilon=30, bounds={0: (0, 100)}, categories={"ward": ["a", "b"]}, classes=[0, 1], n_records=300, n_trees=3
+    ).fit(table, np.arange(300) % 100 > 50)  # fmt: skip
+    csv.write_csv(table, tmp_path / "t.csv")
+    parquet.write_table(table, tmp_path / "t.parquet")
+    for file in ("t.csv", "t.parquet"):
+        records = read_records(tmp_path / file, model.model_.plan, with_label=False)
+        codes = [model.model_.ensemble.grid.encode(each.features) for each in records]
+        np.testing.assert_array_equal(np.hstack(codes), model.model_.encode(table))
 
 
 def test_bounds_may_be_read_off_a_table() -> None:

@@ -271,7 +271,7 @@ def test_a_column_of_numbers_is_one_however_it_is_written(column: Any) -> None:
     assert model.score(pd.DataFrame({"age": NUMBERS.astype(str)}), y) > 0.9
 
 
-@pytest.mark.filterwarnings("ignore:y holds texts")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")
 @pytest.mark.parametrize(
     ("labels", "classes"),
     [
@@ -357,10 +357,35 @@ def test_masked_labels_are_missing() -> None:
     assert DPGBDTClassifier(epsilon=20.0, n_trees=1).fit(X, hidden).classes_.tolist() == [0, 1]
 
 
-def test_labels_that_are_numbers_as_texts_are_told() -> None:
-    """Predictions are numbers where classes are found so: who compares them with texts is told."""
-    X, y = np.arange(600.0).reshape(-1, 1) % 50, np.array(["0", "1"])[(np.arange(600) % 50 > 20).astype(int)]
-    with pytest.warns(DataConversionWarning, match="texts"):
-        DPGBDTClassifier(epsilon=20.0, n_trees=1).fit(X, y)
-    model = DPGBDTClassifier(epsilon=20.0, n_trees=5, classes=["0", "1"]).fit(X, y)
-    assert model.score(X, y) > 0.9
+@pytest.mark.parametrize("masked", ["int64", "float32", "float64", "object"])
+def test_masked_cells_are_missing(masked: str) -> None:
+    """What a masked matrix hides is no value: neither trained on nor predicted from."""
+    rng = np.random.default_rng(0)
+    X, hidden = rng.integers(0, 90, (600, 2)).astype(np.float64), rng.random((600, 2)) < 0.2
+    told = {"classes": [0, 1], "bounds": (0, 90), "n_records": 600, "n_trees": 3, "random_state": 0}
+    y, bare = (X[:, 0] > 50).astype(int), np.where(hidden, np.nan, X)
+    own = np.ma.masked_array(np.where(hidden, 89, X).astype(masked), mask=hidden)
+    expected, model = (DPGBDTClassifier(epsilon=20.0, **told).fit(table, y) for table in (bare, own))
+    assert model.model_.to_bytes() == expected.model_.to_bytes()
+    np.testing.assert_array_equal(model.predict_proba(own), expected.predict_proba(bare))
+
+
+SPELLINGS = {
+    "spaces": [" <=50K", " >50K"], "one space": ["no", "yes "], "truth": ["False", "TRUE"], "numbers": ["0", "1"],
+    "zeros": ["01", "02"], "points": ["1.0", "2.0"], "bytes": [b"no", b"yes"], "mixed": [0, "1"],
+    "texts": ["no", "yes"], "integers": [1, 2], "floats": [0.0, 1.0], "booleans": [False, True],
+    "decimals": [Decimal(0), Decimal("1.0")], "single": [np.float32(0), np.float32(1)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [list, lambda cells: np.array([*cells, None])[:-1], np.array, pd.Series])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_predictions_are_labels_or_it_is_told(spelling: str, make: Callable[[list[Any]], Any]) -> None:
+    """Who compares predictions with the labels that were given finds them equal, or was told that they are not."""
+    X, values = np.arange(600.0).reshape(-1, 1) % 50, SPELLINGS[spelling]
+    y = make([values[int(x > 20)] for x in X[:, 0]])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = DPGBDTClassifier(epsilon=20.0, n_trees=1, max_depth=1).fit(X, y)
+    is_told = any(each.category is DataConversionWarning for each in told)
+    assert is_told == (not set(model.classes_.tolist()) <= set(y))

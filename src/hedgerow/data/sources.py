@@ -164,7 +164,8 @@ def read_records(
         table = open_table(location, plan)
     else:
         table = location
-    batches = table.batches(names, chunk_rows, left_out)
+    # Files are read without spaces around names; those of a table in Python, and so of its model, may have some.
+    batches = table.batches([name.strip() for name in names], chunk_rows, left_out)
 
     def encode() -> Iterator[Records]:
         place = find_place(table)

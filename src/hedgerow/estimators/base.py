@@ -198,6 +198,10 @@ def as_matrix(X: Any) -> Any:
         cells = np.array(X, dtype=object) if isinstance(X, list | tuple) else X
     except ValueError:
         return X
+    if isinstance(cells, np.ma.MaskedArray) and cells.dtype.kind in "biuf":
+        # What is masked is missing: whoever makes a plain array of it has the numbers beneath.
+        plain: Any = cells.astype(np.float32 if cells.dtype == np.float32 else np.float64)
+        return plain.filled(np.nan)
     if not isinstance(cells, np.ndarray) or cells.ndim != 2 or cells.dtype.kind in "biufc":
         return X
     unfit = AsMissing()

@@ -31,8 +31,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length
 
 from hedgerow.client.node import count_threads, use_threads
-from hedgerow.data.arrow import collect, is_text, to_arrow
-from hedgerow.data.columns import AsMissing, Place, category_indices, quote_cell, read_texts, refuse
+from hedgerow.data.arrow import collect, to_arrow
+from hedgerow.data.columns import AsMissing, Place, category_indices, quote_cell, quote_names, read_texts, refuse
 from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import DataError, UsageError, warn_caller
@@ -152,8 +152,11 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             is_truth = start.findings.label_kind == TRUTH
             self.classes_ = np.array([False, True]) if is_truth else np.array(start.findings.classes)
             own = labels.chunks[0]
-            if self.classes_.dtype.kind == "i" and isinstance(own, pa.Array) and is_text(own.type):
-                warn_caller(_NUMBERS_AS_TEXT, DataConversionWarning)
+            values = own.unique().to_pylist() if isinstance(own, pa.Array) else own
+            indices = _index_classes(values, self.classes_, may_be_others=True).tolist()
+            classes = [*self.classes_.tolist(), None]
+            if any(value != classes[index] for value, index in zip(values, indices, strict=True) if index >= 0):
+                warn_caller(_WRITTEN_OTHERWISE.format(classes=quote_names(classes[:-1])), DataConversionWarning)
         else:
             y, kind = _read_labels(y)
             table = self._read_table(X, y)
@@ -366,7 +369,7 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
             DataError: as `fit`.
             PrivacyError: for epsilon or delta out of range.
         """
-        model = self._require_model()
+        model, X = self._require_model(), collect(X)
         table, values = self._read_table(X), _require_finite(column_or_1d(_read_numbers(_take_one_column(y, X))))
         check_consistent_length(X, values)
         rows: base.Rows = base.rows_by_site(sites, len(values))
@@ -520,9 +523,10 @@ def _take_one_column(y: Any, X: Any) -> Any:
     return y
 
 
-_NUMBERS_AS_TEXT = (
-    "y holds texts that are whole numbers, and the classes that are found are numbers: so are predictions, and a score "
-    "that compares them with these texts fails. Give y as numbers, or the texts as classes=[...]."
+_WRITTEN_OTHERWISE = (
+    "y writes classes otherwise than they are found, {classes}: as texts where these are numbers or true and false, or "
+    "with spaces around. Predictions are as they are found, so a score that compares them with y fails. Give y in "
+    "this way, or list its own values as classes=[...]."
 )
 _ONE_COLUMN = (
     "A column-vector y was passed when a 1d array was expected: its one column is taken. Give the column itself, such "
