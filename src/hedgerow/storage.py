@@ -180,4 +180,4 @@ def _explain_fault(path: Path, fault: sqlite3.Error) -> EnvironmentFault:
         return EnvironmentFault("database-locked", path=path)
     if code in _DAMAGED:
         return EnvironmentFault("database-damaged", path=path)
-    return EnvironmentFault("database-failed", path=path, fault=fault)
+    return EnvironmentFault("file-operation", code="database-failed", name=f"{path}: ", fault=fault)

@@ -649,8 +649,7 @@ class StudyBook(Notebook):
             UsageError: code "not-invited".
         """
         with self._database.transaction() as execute:
-            if self.guest(name) is None:
-                raise UsageError("not-invited", name=name)
+            self._require_guest(name)
             previous, roster = self.roster, None
             if previous is not None and name in self._list_parties():
                 # A guest that is not in the roster yet does not matter here.
@@ -664,6 +663,12 @@ class StudyBook(Notebook):
     def guest(self, name: str) -> Guest | None:
         """The guest of this name, unless it was not invited."""
         return next((guest for guest in self.guests("where name = ?", (name,))), None)
+
+    def _require_guest(self, name: str) -> Guest:
+        if (guest := self.guest(name)) is None:
+            known = ", ".join(each.name for each in self.guests())
+            raise UsageError("unknown-name", code="not-invited", kind="invited party", name=name, known=known)
+        return guest
 
     def guests(self, where: str = "", values: Sequence[Any] = ()) -> list[Guest]:
         """All of them in the order of a roster: the sites by name, then the monitors."""
@@ -706,9 +711,7 @@ class StudyBook(Notebook):
 
         Raises UsageError "not-invited", "not-enrolled" before it has enrolled, "words-differ" for other words.
         """
-        guest = self.guest(name)
-        if guest is None:
-            raise UsageError("not-invited", name=name)
+        guest = self._require_guest(name)
         if guest.party is None:
             raise UsageError("not-enrolled", name=name)
         if not are_same_words(said, guest.words(coordinator)):

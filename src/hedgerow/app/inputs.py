@@ -54,7 +54,8 @@ def parse_sites(arguments: Sequence[str]) -> dict[str, str]:
     for argument in arguments:
         name, place = _parse_site(argument)
         if name in sites:
-            raise UsageError("duplicate-site", argument=argument, name=name)
+            expected = f"another name, --site NAME=FILE: there is a site called {name!r}, as its file is or as you said"
+            raise UsageError("argument", code="duplicate-site", name="--site", value=argument, expected=expected)
         sites[name] = place
     return sites
 

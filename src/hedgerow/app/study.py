@@ -209,7 +209,7 @@ def invite(
         given = ((identities.Role.SITE, sites), (identities.Role.MONITOR, monitors))
         parties = [(name, role) for role, names in given for name in names]
         if not parties:
-            raise UsageError("nobody-invited")
+            raise UsageError("usage-missing", missing="A site to be invited (`hedgerow study invite north south`)")
         for name, _ in parties:
             if identities.check_name(name) == study.COORDINATOR:
                 cause = "That is the coordinator's own name in every study."
@@ -406,7 +406,7 @@ def _receive(book: study.StudyBook, page: Console | None) -> None:
     identity = read_identity(book)
     guests = book.guests()
     if not any(guest.role is identities.Role.SITE for guest in guests):
-        raise UsageError("nobody-invited")
+        raise UsageError("usage-missing", missing="A site to be invited (`hedgerow study invite north south`)")
     _require_own_roster(book)
     _warn_about_few_sites(book, [guest.name for guest in guests if guest.role is identities.Role.SITE])
     address = Address.parse(book.fact("listen"), "--listen")

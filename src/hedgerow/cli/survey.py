@@ -142,7 +142,9 @@ def _check(arguments: argparse.Namespace) -> None:
     elif arguments.by is not None:
         raise UsageError("usage-needs", option="--by", other="--survival")
     if arguments.train_epsilon is not None and arguments.train_epsilon <= arguments.epsilon:
-        raise UsageError("survey-plan-epsilon", epsilon=arguments.train_epsilon, spent=arguments.epsilon)
+        expected = f"more than --epsilon {arguments.epsilon}: the plan's promise counts the statistics as well"
+        value = arguments.train_epsilon
+        raise UsageError("argument", code="survey-plan-epsilon", name="--train-epsilon", value=value, expected=expected)
     if not arguments.federated:
         given = [name for name in ("roster", "identity", "noise", "journal") if getattr(arguments, name) is not None]
         if given or arguments.new_run:

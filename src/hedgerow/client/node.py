@@ -35,7 +35,7 @@ from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of, noise_of_records
 from hedgerow.privacy.noise import NoiseSource, SystemNoise, attempt_discrete_gaussian
-from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query, SiteQuery
+from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query, SiteQuery, refuse_query
 from hedgerow.storage import Database
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.training.settings import Settings
@@ -289,7 +289,7 @@ class Node:
     def sum_rows(self, query: Query) -> IntVector:
         """A query's exact sums over the rows of this site, without any noise."""
         if isinstance(query, EvaluationQuery):
-            raise _refuse_query(f"a {type(query).__name__} query has no place in training")
+            raise refuse_query(f"a {type(query).__name__} query has no place in training")
         self._expect_ensemble(query)
         _cut_again(self.held, self._data, query)
         self._take_in(query, may_be_new=True)
@@ -377,7 +377,7 @@ class EvaluationNode:
     def sum_rows(self, query: Query) -> IntVector:
         """A query's exact sums over the rows held out, without any noise; figures by site without their place."""
         if not isinstance(query, EvaluationQuery):
-            raise _refuse_query(f"a {type(query).__name__} query has no place in an evaluation")
+            raise refuse_query(f"a {type(query).__name__} query has no place in an evaluation")
         self._check(query)
         self._expect_ensemble(query)
         _cut_again(self.held, self._data, query)
@@ -391,7 +391,7 @@ class EvaluationNode:
 
     def _expect_ensemble(self, query: Query) -> None:
         if query.ensemble_size != self._ensemble_size:
-            raise _refuse_query(
+            raise refuse_query(
                 f"the query builds on {query.ensemble_size} trees; the scores hold {self._ensemble_size}"
             )
         self._ensemble_size += query.update.trees.n_trees if query.update is not None else 0
@@ -400,16 +400,12 @@ class EvaluationNode:
         """The numbers that the noise is calibrated by follow from the query; a node believes only its own."""
         plan = self.held.plan
         if not (query.fits(plan) and query.unit >= 1):
-            raise _refuse_query("it does not fit the plan's label")
+            raise refuse_query("it does not fit the plan's label")
         least = query.norm_squared() * (query.unit * plan.privacy.rows_per_unit) ** 2
         if query.bound < query.unit or query.sensitivity_squared < least:
-            raise _refuse_query("it claims a smaller sensitivity than one unit's contribution has")
+            raise refuse_query("it claims a smaller sensitivity than one unit's contribution has")
         if isinstance(query, SiteQuery) and not query.noise_multiplier:
-            raise _refuse_query("nobody may see one site's exact sums")
-
-
-def _refuse_query(reason: str) -> RemoteProtocolError:
-    return RemoteProtocolError("query-refused", reason=reason)
+            raise refuse_query("nobody may see one site's exact sums")
 
 
 # Any task -------------------------------------------------------------------------------------------------------------

@@ -812,10 +812,10 @@ class NodeRun:
         salvaged = None
         if isinstance(message, Salvaged):
             if not (self.plan.federation.salvage and self.replica.end_early()):
-                raise RemoteProtocolError("not-salvageable")
+                raise RemoteProtocolError("model-differs", code="not-salvageable", early=", so early as it ends")
             salvaged = Salvage(message.code, message.n_releases, self.task.schedule.n_rounds)
         if self.replica.query is not None or self.replica.result_digest() != message.result_digest:
-            raise RemoteProtocolError("model-differs")
+            raise RemoteProtocolError("model-differs", early="")
         self._store.save(self.run_id, NodeStep(releases=fresh, is_salvaged=salvaged is not None))
         return salvaged
 

@@ -172,7 +172,7 @@ class CsvTable:
                 if header.is_whole or is_over:
                     break
                 if len(first) > MAX_BYTES:
-                    raise DataError("data-corrupt", source=self.source, kind="CSV")
+                    raise DataError("data-corrupt", source=self.source, fault="is not valid CSV")
                 more = stream.read(max(len(first), _HEADER_BYTES))
                 first, is_over = first + more, not more
         for magic, kind in _OTHER_FORMATS.items():
@@ -203,8 +203,9 @@ class CsvTable:
             if error.errno is not None:
                 raise file_error(self.source, error) from None
             if "Truncated" in str(error):
-                raise DataError("data-truncated", source=self.source) from None
-            raise DataError("data-corrupt", source=self.source, kind="gzip") from None
+                fault = "ends too early (`gzip -t` tells)"
+                raise DataError("data-corrupt", code="data-truncated", source=self.source, fault=fault) from None
+            raise DataError("data-corrupt", source=self.source, fault="is not valid gzip") from None
 
     def _read_batches(self, names: Sequence[str], left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         header, self.lines = self._header, LineCounts()
@@ -279,7 +280,8 @@ class _Blocks:
             )
         except pa.ArrowInvalid:
             # Arrow's message may quote the whole row, so nothing of it is passed on.
-            raise faults[0] if faults else DataError("data-corrupt", source=self._source, kind="CSV") from None
+            fault = DataError("data-corrupt", source=self._source, fault="is not valid CSV")
+            raise faults[0] if faults else fault from None
         self.n_rows += table.num_rows + sum(self._counts.n_fields.values()) - n_ragged
         yield from (tuple(batch.columns) for batch in table.to_batches())
 
@@ -370,7 +372,7 @@ def _catch_parquet_errors(source: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError):
-        raise DataError("data-corrupt", source=source, kind="Parquet") from None
+        raise DataError("data-corrupt", source=source, fault="is not valid Parquet") from None
 
 
 def _is_long(column: pa.Array) -> bool:

@@ -445,7 +445,8 @@ class DPGBDTSurvival(base.PrivateTrees):
 
     def _prepare(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
         if self.intervals is None:
-            raise UsageError("intervals-missing")
+            expected = "the public ends of 8 to 16 intervals of time, by what a study is about and never from the rows"
+            raise UsageError("argument", code="intervals-missing", name="intervals", value=None, expected=expected)
         ends = ascending_numbers([base.to_python(end) for end in self.intervals], "intervals")
         codes = tuple(as_text(base.to_python(code)) for code in self.event_codes)
         about: dict[str, Any] = {"type": "survival", "event_codes": codes, "intervals": ends}

@@ -804,7 +804,8 @@ def check_checksum(content: dict[str, Any]) -> None:
     """
     rest = {name: value for name, value in content.items() if name != "checksum"}
     if content.get("checksum") != hashlib.sha256(canonical_bytes(rest)).hexdigest():
-        raise ModelError("model-checksum")
+        fault = "its content does not match its checksum"
+        raise ModelError("model-invalid", code="model-checksum", fault=fault)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -151,13 +151,15 @@ def mu_of(epsilon: float, delta: float) -> float:
 def check_epsilon(epsilon: float) -> None:
     """Raise PrivacyError unless epsilon is a finite number above 0."""
     if not (math.isfinite(epsilon) and epsilon > 0):
-        raise PrivacyError("epsilon-out-of-range", epsilon=epsilon)
+        wanted = "a finite number above 0, such as 1"
+        raise PrivacyError("out-of-range", code="epsilon-out-of-range", name="epsilon", value=epsilon, wanted=wanted)
 
 
 def check_delta(delta: float) -> None:
     """Raise PrivacyError unless 0 < delta < 1."""
     if not 0 < delta < 1:
-        raise PrivacyError("delta-out-of-range", delta=delta)
+        wanted = "between 0 and 1, well below 1 / (number of units), such as 1e-6"
+        raise PrivacyError("out-of-range", code="delta-out-of-range", name="delta", value=delta, wanted=wanted)
 
 
 def _upper_epsilon(mu: float, total_variation: float, delta: float) -> float:

@@ -123,6 +123,11 @@ class FittedTrees:
     values: NDArray[np.int32]
 
 
+def refuse_query(reason: str, code: str = "query-refused") -> RemoteProtocolError:
+    """The error of a query that a node does not answer."""
+    return RemoteProtocolError("query-refused", code=code, reason=reason)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
     """One question to every node; noise of the sum is Gaussian.
@@ -177,7 +182,7 @@ class Query:
         Raises:
             RemoteProtocolError: code "unknown-query-kind", for a kind that says no more than this.
         """
-        raise RemoteProtocolError("unknown-query-kind", kind=type(self).__name__)
+        raise refuse_query(f"its kind, {type(self).__name__}, is unknown", "unknown-query-kind")
 
     def miss(self, site: Any) -> None:
         """What a site does that has missed the round: it takes the update in."""
@@ -222,7 +227,7 @@ class SiteQuery(Query):
 
         Args and raises: as `Query.answer`, which such a query refuses.
         """
-        raise RemoteProtocolError("unknown-query-kind", kind=type(self).__name__)
+        raise refuse_query(f"its kind, {type(self).__name__}, is unknown", "unknown-query-kind")
 
     def place(self, name: str, block: IntVector | None) -> IntVector:
         """The vector of a site with this noisy block; empty for None, and for a site that has no entries."""
@@ -333,4 +338,4 @@ class Choice(PureQuery):
         Raises:
             RemoteProtocolError: as `answer`, for a kind that says no more than this.
         """
-        raise RemoteProtocolError("unknown-query-kind", kind=type(self).__name__)
+        raise refuse_query(f"its kind, {type(self).__name__}, is unknown", "unknown-query-kind")

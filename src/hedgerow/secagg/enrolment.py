@@ -18,7 +18,17 @@ from hashlib import sha256
 from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Hash, Member, digest
-from hedgerow.crypto import OVERHEAD_BYTES, SHARE_BYTES, PrimitiveFault, SecretKey, parse_share, seal, split, unseal
+from hedgerow.crypto import (
+    OVERHEAD_BYTES,
+    SHARE_BYTES,
+    PrimitiveFault,
+    SecretKey,
+    parse_share,
+    require_length,
+    seal,
+    split,
+    unseal,
+)
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS, derive, least_groups
 from hedgerow.secagg.keys import (
     RoundContext,
@@ -298,8 +308,7 @@ class Enrolment(StoredState):
         try:
             item = unseal(key, sealed, view)
             run, header = item[:length], item[length:]
-            if len(item) != length + SIGNED_HEADER_BYTES:
-                raise PrimitiveFault("share-run-length")
+            require_length("run of shares", item, length + SIGNED_HEADER_BYTES)
             for start in range(0, len(run), SHARE_BYTES):
                 parse_share(run[start : start + SHARE_BYTES])
         except PrimitiveFault as error:

@@ -27,10 +27,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.errors import RemoteProtocolError
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.protocol.queries import IntVector, Purpose, Query, SiteQuery
+from hedgerow.protocol.queries import IntVector, Purpose, Query, SiteQuery, refuse_query
 from hedgerow.survey.kinds import ABSENT, N_KINDS, NUMBER
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
@@ -660,17 +659,13 @@ class SurveyNode:
     def sum_rows(self, query: Query) -> IntVector:
         """The sums of a query, as `answer`: nothing is drawn here."""
         if not isinstance(query, SurveyQuery) or isinstance(query, SiteQuery):
-            raise _query_error(f"a {type(query).__name__} query has no place in a survey")
+            raise refuse_query(f"a {type(query).__name__} query has no place in a survey")
         least = query.norm_squared() * self._rows_per_unit**2
         if query.bound < query.largest_entry() or query.sensitivity_squared < least:
-            raise _query_error("it claims a smaller sensitivity than one unit's contribution has")
+            raise refuse_query("it claims a smaller sensitivity than one unit's contribution has")
         if query.length != query.expected_length():
-            raise _query_error("its answer has another length than it says")
+            raise refuse_query("its answer has another length than it says")
         return query.answer(self._rows)
 
     def finish(self, query: Query) -> None:
         """A round that this node missed: raw cells stay what they are."""
-
-
-def _query_error(reason: str) -> RemoteProtocolError:
-    return RemoteProtocolError("query-refused", reason=reason)

@@ -76,7 +76,8 @@ def format_spoken(digest: bytes) -> str:
 def check_name(name: str) -> str:
     """The name; raises UsageError unless it is 1 to 64 letters, digits, dots, dashes and underscores, in ASCII."""
     if not _NAME.fullmatch(name):
-        raise UsageError("identity-name", name=name[:80])
+        expected = "1 to 64 letters, digits, dots, dashes or underscores, a letter or digit first"
+        raise UsageError("argument", code="identity-name", name="A name", value=name[:80], expected=expected)
     return name
 
 

@@ -44,7 +44,8 @@ class Address(NamedTuple):
         given = given.removeprefix("[").removesuffix("]") if colon or not host else host
         normal = f"[{given}]:{port}" if ":" in given else f"{given}:{port}"
         if not _ADDRESS.fullmatch(normal) or int(port) > 65535:
-            raise UsageError("address", option=option, text=text)
+            expected = "an address, HOST:PORT, as in 127.0.0.1:7443 or [::1]:7443"
+            raise UsageError("argument", code="address", name=option, value=text, expected=expected)
         return cls(given, int(port))
 
     def __str__(self) -> str:
