@@ -10,19 +10,11 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.local.forecast import (
-    MEASURED_LOSSES,
-    expect_singles,
-    find_measured_case,
-    find_measured_loss,
-    share_noise_factor,
-)
+from hedgerow.local.forecast import expect_singles, share_noise_factor
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from tests.builders import make_plan
 from tests.wards import plan_text
-
-RECORDED = Path(__file__).parents[2] / "docs" / "runs" / "noise_modes.txt"
 
 
 @pytest.mark.parametrize(
@@ -35,20 +27,6 @@ RECORDED = Path(__file__).parents[2] / "docs" / "runs" / "noise_modes.txt"
 def test_noise_of_the_sites_is_as_much_as_all_their_shares(n_sites: int, has_echo: bool, factor: float) -> None:
     """The echo exchange saves a ninth of the noise at 10 sites and more than a quarter at 50."""
     assert share_noise_factor(n_sites, has_echo=has_echo) == pytest.approx(factor)
-
-
-def test_the_measured_losses_are_the_recorded_ones() -> None:
-    """What `hedgerow privacy` says of AUC is what was measured, in the case that is nearest."""
-    found: dict[tuple[float, float], dict[str, float]] = {}
-    for line in RECORDED.read_text(encoding="ascii").splitlines():
-        words = line.split()
-        if words and words[0] in ("adult", "bank"):
-            factor, loss = float(words[-4]), float(words[-1])
-            found.setdefault((float(words[1]), factor), {})[words[0]] = loss
-    assert {case[:2]: {"adult": case[2], "bank": case[3]} for case in MEASURED_LOSSES} == found
-    assert find_measured_loss(0.12, 2.0) == (0.0185, 0.0469)
-    # Few sites add little more than the coordinator would, whose own noise is no measurement of theirs.
-    assert find_measured_case(1.0, 1.1)[:2] == (1.0, 1.414) and min(find_measured_loss(1.0, 1.1)) > 0
 
 
 def test_single_records_are_counted_as_they_fall() -> None:

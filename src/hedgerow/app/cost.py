@@ -13,8 +13,6 @@ from hedgerow.local.forecast import (
     USUAL_GROUPS,
     Forecast,
     expect_singles,
-    find_measured_case,
-    find_measured_loss,
     propose_groups,
     share_noise_factor,
 )
@@ -171,20 +169,12 @@ def _list_noise_facts(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
         if grouped.median is not None and alone.median is not None:
             said += f", where {grouped.median:.0%} of a model was left and not {alone.median:.0%}"
         groups = [("groups of sites", f"{said}. One hostile site spoils one of them (docs/poisoning.md)")]
-    measured = ""
-    if is_measured(plan):
-        epsilon, factor, adult, bank = find_measured_case(plan.privacy.epsilon, cost["factor"])
-        measured = (
-            f"The nearest that was measured, {factor:.2f} times at epsilon {epsilon:g}, cost {adult:.3f} (Adult) and "
-            f"{bank:.3f} (Bank) of AUC (docs/runs/noise_modes.txt). "
-        )
     among = f" in {n_groups} groups" if n_groups else ""
     return [
         *groups,
         ("of the sites", f"at {n_sites} sites{among} {cost['factor']:.2f} times the noise "
          f"({cost['factor_without_echo']:.2f} without the echo exchange): that of the coordinator at epsilon "
-         f"{number(cost['like_server_epsilon'], 3)}. "
-         f"{measured}--sites N is for your number")
+         f"{number(cost['like_server_epsilon'], 3)}. --sites N is for your number")
     ]  # fmt: skip
 
 
@@ -214,7 +204,6 @@ def compare_distributed_noise(plan: Plan, n_sites: int) -> dict[str, Any]:
         "factor": factor,
         "factor_without_echo": share_noise_factor(n_sites, has_echo=False, min_survivors=least),
         "like_server_epsilon": epsilon_of_mu(mu_of(privacy.epsilon, privacy.delta) / factor, privacy.delta),
-        "auc_loss": list(find_measured_loss(privacy.epsilon, factor)) if is_measured(plan) else None,
     }
 
 

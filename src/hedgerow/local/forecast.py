@@ -22,19 +22,6 @@ from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
 from hedgerow.secagg.masks import MIN_COLLUDERS
 from hedgerow.training.settings import Settings
 
-MEASURED_LOSSES = (
-    (0.1, 1.0, 0, 0), (0.1, 1.414, 0.0046, 0.0181), (0.1, 1.508, 0.0049, 0.0183), (0.1, 1.581, 0.0046, 0.0235),
-    (0.1, 2.132, 0.0185, 0.0469),
-    (0.5, 1.0, 0, 0), (0.5, 1.414, 0.0045, 0.0041), (0.5, 1.508, 0.0053, 0.0044), (0.5, 1.581, 0.0059, 0.0057),
-    (0.5, 2.132, 0.0094, 0.0125),
-    (1.0, 1.0, 0, 0), (1.0, 1.414, 0.0024, 0.0021), (1.0, 1.508, 0.0023, 0.0026), (1.0, 1.581, 0.0027, 0.0027),
-    (1.0, 2.132, 0.0055, 0.0076),
-)  # fmt: skip
-"""Losses of AUC by noise of the sites: (epsilon, factor of the noise, Adult, Bank).
-
-Measured: docs/runs/noise_modes.txt. Not to be tuned: tests/local/test_measured.py holds it to that run.
-"""
-
 USUAL_GROUPS, MIN_GROUP = 3, 3
 """Groups of sites that are proposed, where so many are expected in each: the fewest that a sum hides."""
 SIGNAL_OF_GROUPS = 3_000.0
@@ -134,24 +121,6 @@ def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) ->
 def share_noise_factor(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> float:
     """How many times the standard deviation of server noise a sum has when all of `n_sites` add their shares."""
     return math.sqrt(n_sites / noise_guarantees(n_sites, has_echo=has_echo, min_survivors=min_survivors).honest_group)
-
-
-def find_measured_case(epsilon: float, factor: float) -> tuple[float, float, float, float]:
-    """Of `MEASURED_LOSSES` the case of noise of the sites that is nearest to an epsilon and a factor of the noise.
-
-    A factor of 1 is the coordinator's own noise, which the others were measured against: no loss was measured there.
-    """
-
-    def distance(case: tuple[float, float, float, float]) -> tuple[float, float]:
-        return abs(math.log(case[0] / epsilon)), abs(math.log(case[1] / factor))
-
-    return min((case for case in MEASURED_LOSSES if case[1] > 1), key=distance)
-
-
-def find_measured_loss(epsilon: float, factor: float) -> tuple[float, float]:
-    """The losses of AUC (of Adult, of Bank) in the case of `find_measured_case`."""
-    *_, adult, bank = find_measured_case(epsilon, factor)
-    return adult, bank
 
 
 def expect_singles(plan: Plan, settings: Settings) -> tuple[float, float] | None:

@@ -70,7 +70,7 @@ def with_buckets(plan: Plan) -> Plan:
 
 
 def is_measured(plan: Plan) -> bool:
-    """Whether `MEASURED_SIGNAL` and `MEASURED_LOSSES` speak of such a plan: of two classes, and the default in all."""
+    """Whether `MEASURED_SIGNAL` speaks of such a plan: of two classes, and the default in all."""
     return (
         plan.label.type == "binary"
         and replace(plan.model, structure_seed=ModelSection().structure_seed) == ModelSection()
