@@ -55,20 +55,16 @@ def render_facts(facts: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{said}</dl>"
 
 
-def render_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, is_markup: bool = False) -> str:
+def render_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table that scrolls sideways by itself.
 
     Args:
         title: what it is, for those who hear the page.
-        is_markup: whether the cells are HTML.
     """
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    body = "\n".join(
-        "<tr>" + "".join(f"<td>{cell if is_markup else escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    look = "wide narrow" if is_markup else "wide"
+    body = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return (
-        f'<div class="{look}" tabindex="0" role="region" aria-label="{escape(title)}"><table>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(title)}"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
     )
 

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What statistics say, as sheets of rows: the same ones are printed on a terminal and stand on a page.
-
-Pictures are inline SVG.
-"""
+"""What statistics say, as sheets of rows: the same ones are printed on a terminal and stand on a page."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -44,44 +41,9 @@ NOT_SHOWN = "-"
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _HIDDEN = "░"
 _QUANTILES = {0.05: "5 %", 0.25: "25 %", 0.5: "median", 0.75: "75 %", 0.95: "95 %"}
-_UNBROKEN = ("missing", "text", "histogram", "by bin")
+_PICTURES = ("histogram", "by bin")
+_UNBROKEN = ("missing", "text", *_PICTURES)
 """Columns that are never broken over lines. All others are, the widest first: none goes away for another's width."""
-
-
-@dataclass(frozen=True)
-class Bars:
-    """A picture in one line.
-
-    Attributes:
-        heights: each 0 to 1; None for one that is not shown.
-        below, above: of what lies outside the bounds; 0 for nothing that is shown.
-    """
-
-    heights: tuple[float | None, ...]
-    below: float = 0.0
-    above: float = 0.0
-
-    def __str__(self) -> str:
-        def block(height: float | None) -> str:
-            return _HIDDEN if height is None else _BLOCKS[math.ceil(8 * height)]
-
-        ends = [block(height) if height else "" for height in (self.below, self.above)]
-        return f"{ends[0]}{'|' * bool(ends[0])}{''.join(map(block, self.heights))}{'|' * bool(ends[1])}{ends[1]}"
-
-    def svg(self) -> str:
-        """The bars as a picture for a page; what is not shown is hatched."""
-        gap = ("", 0.0)
-        looks = [("end", self.below), gap] if self.below else []
-        looks += [("hidden", 0.6) if height is None else ("bar", height) for height in self.heights]
-        looks += [gap, ("end", self.above)] if self.above else []
-        width = 240 / max(1, len(looks))
-        bars = "".join(
-            f'<rect class="{look}" x="{place * width:.1f}" y="{48 * (1 - height):.1f}" width="{width * 0.9:.1f}" '
-            f'height="{48 * height:.1f}"/>'
-            for place, (look, height) in enumerate(looks)
-            if look
-        )
-        return f'<svg class="bars" viewBox="0 0 240 48" preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
 
 
 @dataclass(frozen=True)
@@ -90,7 +52,19 @@ class Sheet:
 
     title: str
     heads: tuple[str, ...]
-    rows: tuple[tuple[str | Bars, ...], ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def draw_bars(heights: Iterable[float | None], below: float = 0.0, above: float = 0.0) -> str:
+    """A picture in one line.
+
+    Args:
+        heights: each 0 to 1; None for one that is not shown.
+        below, above: of what lies outside the bounds; 0 for nothing that is shown.
+    """
+    bars = "".join(_HIDDEN if height is None else _BLOCKS[math.ceil(8 * height)] for height in heights)
+    ends = [_BLOCKS[math.ceil(8 * height)] if height else "" for height in (below, above)]
+    return f"{ends[0]}{'|' * bool(ends[0])}{bars}{'|' * bool(ends[1])}{ends[1]}"
 
 
 # What is said ---------------------------------------------------------------------------------------------------------
@@ -125,7 +99,7 @@ def explain_sheets(found: TableStatistics | SurvivalCurves) -> str:
     if isinstance(found, SurvivalCurves):
         return f"Brackets: 95 %, by the noise and the sample. {NOT_SHOWN}: {least}."
     return (
-        f"±, brackets and lines on bars are 95 % intervals for the noise. {NOT_SHOWN} and {_HIDDEN}: {least}; that is "
+        f"± and brackets are 95 % intervals for the noise. {NOT_SHOWN} and {_HIDDEN}: {least}; that is "
         "not zero. Beyond | are values outside the bounds. Means and quantiles come from the bins."
     )
 
@@ -137,10 +111,10 @@ def _make_number_sheet(
     shares = list(_QUANTILES) if is_page else [0.05, 0.5, 0.95]
     heads = ["column", "missing", *(["text"] if has_odd else []), *(["bounds"] if is_page else [])]
     heads += [*(["mean"] if has_mean else []), *(_QUANTILES[share] for share in shares), "histogram"]
-    n_bars = 48 if is_page else 14 if has_mean and not has_odd else 8
+    n_bars = 28 if is_page else 14 if has_mean and not has_odd else 8
     rows = []
     for column in columns:
-        row: list[str | Bars] = [column.name, percent(column.missing)]
+        row = [column.name, percent(column.missing)]
         row += [percent(column.odd)] if has_odd else []
         if is_page:
             row.append(" to ".join(map(column.format, column.range.bounds)) if column.range is not None else NOT_SHOWN)
@@ -160,10 +134,10 @@ def _make_number_sheet(
     return Sheet(title, tuple(heads), tuple(rows))
 
 
-def build_histogram(column: ColumnStatistics, n_bars: int) -> Bars:
+def build_histogram(column: ColumnStatistics, n_bars: int) -> str:
     """Even bins between the bounds, and what lies outside them where it is shown."""
     if column.range is None:
-        return Bars(())
+        return ""
     low, high = column.range.bounds
     if column.range.is_whole:
         n_bars = int(min(n_bars, high - low + 1))
@@ -182,29 +156,25 @@ def build_histogram(column: ColumnStatistics, n_bars: int) -> Bars:
     below, above = (count.value if count.is_shown else 0.0 for count in counts)
     top = max(*heights, below, above)
     if not top > 0:
-        return Bars((None,) * n_bars)
+        return _HIDDEN * n_bars
     # A bar of which most is not shown would say less than there is.
     is_hidden = [part > (ends[1] - ends[0]) / 2 for part in hidden]
     shown = (None if covered else height / top for covered, height in zip(is_hidden, heights, strict=True))
-    return Bars(tuple(shown), below / top, above / top)
+    return draw_bars(shown, below / top, above / top)
 
 
 def _make_text_sheet(columns: list[ColumnStatistics], *, is_page: bool) -> Sheet:
     heads = ("column", "missing", "categories", *(["shares"] if is_page else []))
     rows = []
     for column in columns:
-        row: tuple[str | Bars, ...] = (
-            column.name,
-            percent(column.missing),
-            categories_text(column, 12 if is_page else 6),
-        )
+        row = [column.name, percent(column.missing), categories_text(column, 12 if is_page else 6)]
         if is_page:
             # The categories by their counts, the largest first, and those that are not shown.
             shown = [] if column.is_hashed else _by_size(column)
             heights = [group.count.value / shown[0].count.value for group in shown]
             n_hidden = len(column.groups) - len(shown) if shown else 0
-            row = (*row, Bars((*heights, *[None] * n_hidden)))
-        rows.append(row)
+            row.append(draw_bars(heights) + _HIDDEN * n_hidden)
+        rows.append(tuple(row))
     return Sheet("Text", heads, tuple(rows))
 
 
@@ -228,7 +198,7 @@ def _rate_sheet(found: TableStatistics, name: str, *, is_page: bool) -> Sheet:
     place = found.classes.index(name)
     rated = [column for column in found.columns if len(column.shown_rates) > 1]
     rated.sort(key=lambda column: -clearness(column))
-    rows = list[tuple[str | Bars, ...]]()
+    rows = list[tuple[str, ...]]()
     for column in rated:
         groups = sorted(column.shown_rates, key=lambda group: group.rates[place].value)
         said = [_rate_text(groups[0], place), _rate_text(groups[-1], place)]
@@ -236,7 +206,7 @@ def _rate_sheet(found: TableStatistics, name: str, *, is_page: bool) -> Sheet:
             said = ["; ".join(_rate_text(group, place) for group in column.shown_rates)]
         rates = [group.rates[place] if group.rates else None for group in column.rates]
         bars = (max(rate.value, 1 / 8) if rate is not None and rate.is_shown else None for rate in rates)
-        rows.append((column.name, *said, Bars(tuple(bars))))
+        rows.append((column.name, *said, draw_bars(bars)))
     heads = ("column", "shares", "by bin") if is_page else ("column", "lowest", "highest", "by bin")
     return Sheet(f"Share of {found.label} = {name}", heads, tuple(rows))
 
@@ -314,9 +284,10 @@ def print_sheet(console: Console, sheet: Sheet, *, widest: int = 18) -> None:
     )  # fmt: skip
     table.add_column(sheet.heads[0], overflow="fold", style="green", min_width=8, max_width=widest)
     for name in sheet.heads[1:]:
-        table.add_column(name, overflow="fold", no_wrap=name in _UNBROKEN)
+        style = "green" if name in _PICTURES else ""
+        table.add_column(name, overflow="fold", no_wrap=name in _UNBROKEN, style=style)
     for row in sheet.rows:
-        table.add_row(*(Text(str(cell), style="green" if isinstance(cell, Bars) else "") for cell in row))
+        table.add_row(*map(Text, row))
     console.print(table)
 
 
@@ -349,8 +320,7 @@ def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
 
 def render_sheet(sheet: Sheet) -> str:
     """A sheet on a page."""
-    rows = [[cell.svg() if isinstance(cell, Bars) else escape(cell) for cell in row] for row in sheet.rows]
-    return render_table(sheet.title, sheet.heads, rows, is_markup=True)
+    return render_table(sheet.title, sheet.heads, sheet.rows)
 
 
 # The picture of curves ------------------------------------------------------------------------------------------------
