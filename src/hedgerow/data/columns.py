@@ -841,7 +841,8 @@ def _without_idle_digits(text: str) -> str:
 
 
 def _is_missing(texts: Any) -> Any:
-    words = pa.array(MISSING_WORDS)
+    # Without a type Arrow looks for dateutil each time, in every folder of packages where there is none.
+    words = pa.array(MISSING_WORDS, pa.string())
     return pc.or_(pc.is_null(texts), pc.is_in(pc.utf8_lower(texts), value_set=words))
 
 
@@ -851,7 +852,7 @@ def _write_canonically(texts: Any) -> Any:
     plain = pc.replace_substring_regex(plain, pattern=_IDLE_ZEROS, replacement=r"\1")
     plain = pc.if_else(pc.equal(plain, "-0"), "0", plain)
     lower = pc.utf8_lower(plain)
-    return pc.if_else(pc.is_in(lower, value_set=pa.array(["true", "false"])), lower, plain)
+    return pc.if_else(pc.is_in(lower, value_set=pa.array(_TRUTHS, pa.string())), lower, plain)
 
 
 # Categories ---------------------------------------------------------------------------------------------------------

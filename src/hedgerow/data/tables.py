@@ -111,7 +111,8 @@ def rechunk(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str | N
         raise DataError("data-empty", source=source)
 
 
-_BLOCK_BYTES = 4 * 2**20
+_BLOCK_BYTES = 2**20
+"""Read at once. Of 4 MB the peak of a node with 100,000 x 20 numbers was 40 MB higher, and reading a tenth faster."""
 _BYTES_PER_COLUMN = 8 * 2**10
 """Of lines that are cut into columns at once: what is done for a column is then done for hundreds of its cells."""
 _HEADER_BYTES = 2**16
