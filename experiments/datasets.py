@@ -2,15 +2,17 @@
 
 Nothing is downloaded: a missing file is an error that says where its publisher has it. Bounds and categories stand in
 `schemas/NAME.toml`, as a code book would declare them; none is read off the rows. Files of which no sum is recorded are
-read as their publisher distributes them.
+read as their publisher distributes them. In a schema an entry with `names` is as many features that are alike, and a
+category "V01..V91" is as many codes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 
+from hedgerow.data.columns import hash_to_bucket
 from hedgerow.errors import DataError
 from hedgerow.trees.binning import MISSING_CATEGORY
 
@@ -50,7 +53,7 @@ class Table:
     Attributes:
         features: declared schema, as a plan holds it.
         columns: per feature float32 [n], NaN where missing, or int16 [n] indices of categories: -1 where not listed, -2
-            where missing.
+            where missing; or of hashed text its buckets, -2 where missing.
         label: int64 [n] classes 0 and 1, or float64 [n].
         label_section: the plan's [label].
     """
@@ -87,7 +90,9 @@ class Table:
         return self.kind == "regression"
 
 
-def load(name: str, folder: str | None = None, preparation: str = "declared", *, complete: bool = True) -> Table:
+def load(
+    name: str, folder: str | None = None, preparation: str = "declared", *, complete: bool = True, listed: bool = False
+) -> Table:
     """Load a data set.
 
     Args:
@@ -97,6 +102,8 @@ def load(name: str, folder: str | None = None, preparation: str = "declared", *,
             bounds from the data, categories as numbers, and in Adult and Bank every column, also a numeric one, as
             the ranks of its distinct values. That reads the data without paying for it: for comparison only.
         complete: whether rows with missing values are dropped, as in the papers.
+        listed: whether text that the schema hashes has the file's own values for its list instead. Nothing is paid for
+            that: for methods without privacy only.
 
     Raises:
         DataError: when it is unknown, not there, or not the published file.
@@ -106,7 +113,11 @@ def load(name: str, folder: str | None = None, preparation: str = "declared", *,
         raise DataError(f"There is no data set {name!r}.", remedy=f"Known are: {', '.join(known)}.")
     schema = tomllib.loads((SCHEMAS / f"{name}.toml").read_text(encoding="utf-8"))
     frame = _read(folder_of(folder), schema)
-    features = tuple(schema["features"])
+    if "one_row_of" in schema:
+        frame = frame.drop_duplicates(schema["one_row_of"])
+    features = tuple(feature for entry in schema["features"] for feature in _written_out(entry))
+    if listed:
+        features = tuple(_listed(feature, frame) for feature in features)
     if "complete_numbers_of" in schema:
         features = _complete_numbers(frame, *schema["complete_numbers_of"])
     needed = [*(feature["name"] for feature in features if complete), schema["label"]]
@@ -126,6 +137,31 @@ def load(name: str, folder: str | None = None, preparation: str = "declared", *,
 def folder_of(named: str | None) -> Path:
     """Where the data are: as named, else HEDGEROW_DATA, else ../shared/data beside the checkout."""
     return Path(named or os.environ.get("HEDGEROW_DATA") or "../shared/data")
+
+
+def _written_out(entry: Feature) -> Iterator[Feature]:
+    """The features that an entry of a schema stands for."""
+    own = {key: value for key, value in entry.items() if key != "names"}
+    if "categories" in own:
+        own["categories"] = [code for word in own["categories"] for code in _codes(word)]
+    for name in entry.get("names", [entry.get("name")]):
+        yield {**own, "name": name}
+
+
+def _codes(word: str) -> list[str]:
+    """Every code of "V01..V91", in their order; any other word alone."""
+    ends = re.fullmatch(r"(.*?)(\d+)\.\.\1(\d+)", word)
+    if not ends:
+        return [word]
+    prefix, first, last = ends.groups()
+    return [f"{prefix}{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+
+
+def _listed(feature: Feature, frame: pd.DataFrame) -> Feature:
+    if feature["type"] != "hashed":
+        return feature
+    words = sorted({*frame[feature["name"]]} - {*ABSENT})
+    return {"name": feature["name"], "type": "categorical", "categories": words}
 
 
 def _as_the_authors(
@@ -170,10 +206,11 @@ def _read(folder: Path, schema: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _without_head(path: Path, schema: Mapping[str, Any]) -> pd.DataFrame:
-    """The cells of a file without a head, as text; of a sampled one so many rows, drawn part by part."""
+    """The cells below a file's head, as text; of a sampled one so many rows, drawn part by part."""
     wanted = schema.get("sample")
     parts, random = [], np.random.default_rng(0)
-    with pd.read_csv(path, header=None, dtype=str, keep_default_na=False, chunksize=500_000) as reader:
+    above = _lines_above(path)
+    with pd.read_csv(path, header=None, skiprows=above, dtype=str, keep_default_na=False, chunksize=500_000) as reader:
         for part in reader:
             # Rows with the smallest of independent keys are a sample without replacement, and only they are kept.
             keyed = part.assign(key=random.random(len(part)))
@@ -181,6 +218,14 @@ def _without_head(path: Path, schema: Mapping[str, Any]) -> pd.DataFrame:
             if wanted:
                 parts = [pd.concat(parts).nsmallest(wanted, "key")]
     return pd.concat(parts).sort_index().drop(columns="key").reset_index(drop=True)
+
+
+def _lines_above(path: Path) -> int:
+    """Lines of an ARFF file up to its "@data"; of others none."""
+    if path.suffix != ".arff":
+        return 0
+    with path.open(encoding="utf-8") as stream:
+        return next(number for number, line in enumerate(stream, 1) if line.strip().lower() == "@data")
 
 
 def _complete_numbers(frame: pd.DataFrame, first: int, last: int) -> tuple[Feature, ...]:
@@ -200,7 +245,10 @@ def _column(values: pd.Series, feature: Feature) -> NDArray[Any]:
     if feature["type"] == "numeric":
         return np.asarray(values.replace(ABSENT, "nan").astype(float).to_numpy(np.float32))
     numbers = dict.fromkeys(ABSENT, MISSING_CATEGORY)
-    numbers |= {word: index for index, word in enumerate(feature["categories"])}
+    if feature["type"] == "hashed":
+        numbers = {word: hash_to_bucket(word, feature["buckets"]) for word in values.unique()} | numbers
+    else:
+        numbers |= {word: index for index, word in enumerate(feature["categories"])}
     return np.asarray(values.map(numbers).fillna(-1).to_numpy(np.int16))
 
 
