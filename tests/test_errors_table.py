@@ -356,6 +356,9 @@ CASES: dict[str, Case] = {
     "fewer sites than federation.min_sites": lambda s: s.plan("min_sites = 1", "min_sites = 2"),
     "an output folder that does not exist": lambda s: s.train(out="nowhere/model.json"),
     "an output that is a folder": lambda s: s.train(out="."),
+    "predictions in the place of their table": lambda s: [
+        "predict", s.path("model.json"), s.path("site.csv"), "--out", s.path("site.csv"),
+    ],
     "a trained model over another model": model_over_existing,
     "a demonstration (`demo --out`) into a folder with a model": demo_over_existing,
     "a draft over an existing plan": draft_over_existing,
@@ -475,6 +478,7 @@ REFUSED: dict[tuple[str, int], tuple[str, ...]] = {
     ("too-few-sites", 2): ("fewer sites than federation.min_sites",),
     ("out-folder-missing", 2): ("an output folder that does not exist",),
     ("out-is-folder", 2): ("an output that is a folder",),
+    ("out-is-input", 2): ("predictions in the place of their table",),
     ("model-exists", 2): (
         "a trained model over another model",
         "a demonstration (`demo --out`) into a folder with a model",

@@ -7,10 +7,12 @@ import io
 import itertools
 import json
 import math
+import os
 import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,45 @@ def test_an_evaluation_over_sites_tells_of_columns_without_values(
     assert main(command) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "for the site b only: No row has a value in 'age'" in said and "site a only: No row" not in said
+
+
+OVER_INPUTS = [
+    ("predict MODEL TABLE --out", "MODEL"), ("predict MODEL TABLE --out", "TABLE"),
+    ("attack MODEL TABLE --out", "MODEL"), ("attack MODEL TABLE --out", "TABLE"),
+    ("export MODEL --out", "MODEL"), ("report MODEL --html", "MODEL"),
+    ("evaluate MODEL TABLE --epsilon 1 --out", "TABLE"), ("plan init TABLE --label ill --out", "TABLE"),
+    ("recalibrate MODEL TABLE --epsilon 1 --out", "MODEL"), ("recalibrate MODEL TABLE --epsilon 1 --out", "TABLE"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "victim"), OVER_INPUTS)
+@pytest.mark.parametrize("way", ["its name", "a link", "a hard link"])
+def test_no_command_writes_over_what_it_reads(
+    command: str, victim: str, way: str, model: Path, study: Path, tmp_path: Path
+) -> None:
+    """A table has no copy for its owner to fetch, and a model's account of what was paid is in its file alone."""
+    files = {"MODEL": tmp_path / "m.json", "TABLE": tmp_path / "t.csv"}
+    for file, own in zip(files.values(), (model, study / "test.csv"), strict=True):
+        file.write_bytes(own.read_bytes())
+    before = {name: file.read_bytes() for name, file in files.items()}
+    link = tmp_path / "link"
+    if way == "a link":
+        link.symlink_to(files[victim])
+    elif way == "a hard link":
+        os.link(files[victim], link)
+    given = [str(files.get(word, word)) for word in command.split()]
+    assert main([*given, str(files[victim] if way == "its name" else link)]) == 2
+    assert {name: file.read_bytes() for name, file in files.items()} == before
+
+
+def test_no_file_takes_the_place_of_a_pipe(model: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """A device is written to, as the shell would: /dev/null of a container is there for all its programs."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for command in (["export", model, "--out"], ["report", model, "--html"]):
+        with ThreadPoolExecutor() as pool:
+            read = pool.submit(pipe.read_bytes)
+            hedgerow(*command, pipe)
+            assert read.result() and pipe.is_fifo()
 
 
 def test_labels_are_not_needed_to_predict(model: Path, tmp_path: Path, hedgerow: Run) -> None:

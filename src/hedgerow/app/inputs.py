@@ -108,16 +108,22 @@ def _parse_site(argument: str) -> tuple[str, str]:
     return file[: len(file) - len(file_ending(file))] or file, str(Path(argument))
 
 
-def check_can_write(path: str) -> Path:
+def check_can_write(path: str, *reads: str | None) -> Path:
     """The path, if a file can be written there: known before training, for training again would cost privacy again.
 
+    Args:
+        reads: files that the command reads, or folders of them: a slip of the hand may not cost one of them.
+
     Raises:
-        UsageError: the path is a folder, or its folder does not exist.
+        UsageError: the path is a folder or one of `reads`, or its folder does not exist.
         EnvironmentFault: its folder may not be written to.
     """
     file = Path(path)
     if file.is_dir():
         raise UsageError("exists", code="out-is-folder", path=path)
+    found = [read for read in reads if read is not None and os.path.exists(read)] if file.exists() else []
+    if any(place.samefile(read) for read in found for place in (file, file.parent)):
+        raise UsageError("exists", code="out-is-input", path=path)
     if not file.parent.is_dir():
         folder = file.parent
         wanted = f"a folder that is there, or make this one: mkdir -p {folder}"

@@ -31,9 +31,11 @@ def add_commands(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Attack the model's plan, and print or write the report."""
     from hedgerow.app.attack import attack_model, describe_attack, print_attack, render_attack
+    from hedgerow.data.sources import file_path
     from hedgerow.models.model import Model, write_atomically
 
-    page = None if arguments.out is None else check_can_write(arguments.out)
+    reads = arguments.model, arguments.data and file_path(arguments.data), *arguments.adapters
+    page = None if arguments.out is None else check_can_write(arguments.out, *reads)
     own = {} if arguments.data is None else {arguments.data: arguments.data}
     table = next(iter(adapt_sites(own, arguments.adapters).values()), None)
     model = Model.load(arguments.model)

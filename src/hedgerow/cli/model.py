@@ -71,7 +71,7 @@ def report(arguments: argparse.Namespace) -> None:
         from hedgerow.app.report import read_evaluation, render_report
         from hedgerow.models.model import write_atomically
 
-        out = check_can_write(arguments.html)
+        out = check_can_write(arguments.html, arguments.model, arguments.evaluation)
         measured = None if arguments.evaluation is None else read_evaluation(Path(arguments.evaluation), model)
         write_atomically(out, render_report(model, today(), measured).encode())
         note(f"Wrote {out}.")
@@ -102,7 +102,8 @@ def export(arguments: argparse.Namespace) -> None:
     from hedgerow.models.model import Model
 
     form = FORMATS[arguments.to]
-    out = check_can_write(arguments.out or f"{arguments.model.removesuffix('.json')}.{form.ending}")
+    name = arguments.out or f"{arguments.model.removesuffix('.json')}.{form.ending}"
+    out = check_can_write(name, arguments.model)
     model = Model.load(arguments.model)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -130,9 +131,11 @@ def predict(arguments: argparse.Namespace) -> None:
     """Write one line per row: the predicted class or value, the probabilities, a value and its interval, or a risk
     and the chances to be without the event at the end of each interval."""
     from hedgerow.app.evaluation import read_own
+    from hedgerow.data.sources import file_path
     from hedgerow.models.model import Model
 
-    out = None if arguments.out is None else check_can_write(arguments.out)
+    reads = arguments.model, file_path(arguments.data), arguments.adapter
+    out = None if arguments.out is None else check_can_write(arguments.out, *reads)
     model = Model.load(arguments.model)
     header = model.header(chances=arguments.proba, coverage=arguments.interval)
     # Before anything is written: a table that is not there, or does not fit, leaves no header of predictions.

@@ -811,12 +811,17 @@ def check_checksum(content: dict[str, Any]) -> None:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path`: afterwards the file holds either all of it or what it held before.
 
+    A device or a pipe is written to as it is: no file takes its place.
+
     Raises:
         EnvironmentFault: code "disk-full" or "file-not-written".
     """
     target = Path(os.path.realpath(path))
     draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+            return
         try:
             # No group may write it, whatever a user lets new files be: a roster or a policy is refused then.
             with open(draft, "xb", opener=lambda path, flags: os.open(path, flags, 0o644)) as file:
