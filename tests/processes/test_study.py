@@ -16,6 +16,7 @@ import pytest
 from hedgerow import __version__
 from hedgerow.app.study import build_policy
 from hedgerow.cli.main import main
+from hedgerow.models.model import Model
 from hedgerow.plan.plan import parse_plan
 from hedgerow.transport.identities import read_roster
 from tests.wards import SEED
@@ -148,6 +149,17 @@ def from_invitations_to_a_model(scene: Scene) -> None:
     assert main(["roster", "show", str(rosters[0])]) == 0
 
 
+def is_given_up(scene: Scene, evaluate: tuple[str, ...]) -> None:
+    """An evaluation ends for good with one release, which only a new run is counted with: the same command refuses."""
+    killed = scene.start("evaluate", *evaluate, strike={"signal": signal.SIGKILL, "writes": 7})
+    assert killed.wait() == -signal.SIGKILL
+    (journal,) = (scene.folder / "wards" / "run-1").glob("*.evaluation-*.journal")
+    parties = {"roster": "wards/roster.toml", "identity": "wards/coordinator.private.json", "listen": scene.address}
+    options = [f"--{name}={value}" for name, value in {**parties, "journal": str(journal)}.items()]
+    command(scene, "coordinator", "plan.toml", *options, "--out=no.json", "--abort")
+    assert command(scene, *evaluate, code=2).error == "journal-given-up"
+
+
 def again_and_otherwise(scene: Scene, joining: dict[str, Process]) -> None:
     """Nodes that stayed take part in an evaluation and in a second run, and wait while one is ended in between."""
     seed = ("--seed", SEED)
@@ -160,9 +172,14 @@ def again_and_otherwise(scene: Scene, joining: dict[str, Process]) -> None:
         joining[site].signal(signal.SIGINT)
         assert joining[site].wait() == 130
         joining[site] = join(scene, site, "--held-out", f"{site}-held-out.csv")
-    evaluated = scene.start("evaluate", "study", "evaluate", "--epsilon", "1", "--by", "site", "--json", *seed)
+    evaluate = ("study", "evaluate", "--epsilon", "1", "--by", "site", "--json", *seed)
+    n_trained = len(Model.load(scene.folder / "wards" / "run-1" / "model.json").ledger)
+    is_given_up(scene, evaluate)
+    evaluated = scene.start("evaluate", *evaluate, "--new-run")
     assert evaluated.wait() == 0, "".join(evaluated.err)
     found = json.loads("".join(evaluated.out))
+    # That of the evaluation that was given up, the outline, the detail, and the figures by site.
+    assert found["report"]["n_releases"] == n_trained + 4
     assert list(found["groups"]["site"]) == [SITES[0]] and found["sites_left_out"] == list(SITES[1:])
     scene.wait_until(lambda: all(is_fetched(process) for process in joining.values()))
     model = (scene.folder / "wards" / "run-1" / "model.json").read_bytes()

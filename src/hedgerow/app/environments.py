@@ -185,12 +185,14 @@ class Federation:
         roster, identity: files, as for `hedgerow coordinator`.
         listen: where nodes dial, HOST:PORT.
         out: the model file to write; the run's journal is beside it.
+        new_run: set the journal of an earlier run aside, which stays counted.
     """
 
     roster: Table
     identity: Table
     listen: str = "127.0.0.1:7443"
     out: Table = "model.json"
+    new_run: bool = False
 
     @property
     def sites(self) -> Sequence[str]:
@@ -207,7 +209,7 @@ class Federation:
         from hedgerow.app.coordinator import ModelFile, train_over_nodes
 
         out = check_can_write(str(self.out))
-        file = ModelFile(out, None, Path(f"{out}.journal"), quiet=True)
+        file = ModelFile(out, None, Path(f"{out}.journal"), self.new_run, quiet=True)
         with self._open_options(seed) as options:
             model, session = train_over_nodes(options, plan, file, shows=lambda said: check())
         return StudyResult(model, tuple(list_contributors(session)))
@@ -219,7 +221,7 @@ class Federation:
         from hedgerow.app.coordinator import ModelFile, evaluate_over_nodes
 
         out = check_can_write(str(self.out))
-        file = ModelFile(out, model, Path(journal_file(out, model)), quiet=True)
+        file = ModelFile(out, model, Path(journal_file(out, model)), self.new_run, quiet=True)
         with self._open_options(seed) as options:
             return evaluate_over_nodes(options, asked, model, file, lambda said: check())[0]
 

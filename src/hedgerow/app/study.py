@@ -52,11 +52,13 @@ class StudyOptions:
     Attributes:
         folder: the study's.
         console: [HOST:]PORT of the study's page; None for none.
+        new_run: set the journal of an earlier run aside, which stays counted.
         seed, log_format, quiet: as for `CoordinatorOptions`.
     """
 
     folder: Path
     console: str | None = None
+    new_run: bool = False
     seed: int | None = None
     log_format: str = "text"
     quiet: bool = False
@@ -545,7 +547,8 @@ def _carry_out(options: StudyOptions, number: int, report: Report, page: Console
         page.show_history(past_runs(folder, number), read_plan(str(plan)))
         page.show_plan(read_plan(str(plan)))
     try:
-        file = ModelFile(place / "model.json", None, _name_journal(folder, number), quiet=options.quiet)
+        journal = _name_journal(folder, number)
+        file = ModelFile(place / "model.json", None, journal, is_new=options.new_run, quiet=options.quiet)
         coordinator = options.coordinator()
         report(*train_over_nodes(coordinator, read_plan(str(plan)), file, page), file.path)
         hand_out(coordinator, file.path, only_late=True)
@@ -704,7 +707,8 @@ def evaluate(
     if not place.is_file():
         raise UsageError("study-no-run", code="study-no-run", what="run")
     model, coordinator = Model.load(place), options.coordinator()
-    file = ModelFile(place, model, Path(journal_file(place, model)), quiet=options.quiet)
+    journal = Path(journal_file(place, model))
+    file = ModelFile(place, model, journal, is_new=options.new_run, quiet=options.quiet)
     sites = [site.name for site in identities.read_roster(Path(coordinator.roster)).sites]
     asked = prepare_evaluation(model, epsilon, None, noise, by, sites)
     report(*evaluate_over_nodes(coordinator, asked, model, file), place)

@@ -39,8 +39,8 @@ _SECONDS_BETWEEN_LOOKS = 0.3
 _FOLDER: dict[str, Any] = {"metavar": "FOLDER", "help": "the study's folder (this one, or the only one below it)"}
 
 
-def _add_run(add: Add) -> None:
-    add_shared(add, "--seed")
+def _add_run(add: Add, *more: str) -> None:
+    add_shared(add, "--seed", *more)
     add("--study", **_FOLDER)
     add_shared(add, "--log-format", "--json")
 
@@ -90,19 +90,19 @@ def _add_runs(actions: Any) -> None:
     add = add_command(actions, "run", run, "go on with the newest run, or begin another one")
     add("--plan", metavar="PLAN", help="a new plan, from this run on; every site has to take it up")
     add_shared(add, "--console")
-    _add_run(add)
+    _add_run(add, "--new-run")
     text = "evaluate a model over the rows that sites hold out"
     add = add_command(actions, "evaluate", evaluate, text)
     add("--epsilon", type=above_zero, required=True, metavar="E", help="what this evaluation may cost")
     add("--run", type=whole(1), metavar="N", help="the run whose model it is (the newest)")
     add("--noise", choices=("distributed", "server"), help="as for `hedgerow evaluate` (distributed)")
     add_shared(add, "--by")
-    _add_run(add)
+    _add_run(add, "--new-run")
     text = "ask the sites for statistics of the plan's columns, as far as their policies allow (surveys = true)"
     add = add_command(actions, "survey", survey, text)
     add("--epsilon", type=above_zero, required=True, metavar="E", help="what all these statistics may cost")
     add("--noise", choices=("distributed", "server"), help="as for `hedgerow survey` (distributed)")
-    _add_run(add)
+    _add_run(add, "--new-run")
     text = "let the newest run rest between two rounds; its sites wait until `study run` goes on with it"
     add_command(actions, "pause", pause, text)("--study", **_FOLDER)
     text = "end the newest run for good, and tell its sites, which then wait for another"
@@ -236,7 +236,8 @@ def survey(arguments: argparse.Namespace) -> None:
         max_rows_per_unit=privacy.max_rows_per_unit,
         quiet=arguments.json,
     )
-    show_survey(asked, survey_over_nodes(asked, party, folder), folder, "study run --plan {plan}")
+    made = survey_over_nodes(asked, party, folder, is_new=arguments.new_run)
+    show_survey(asked, made, folder, "study run --plan {plan}")
 
 
 def abort(arguments: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -326,23 +326,27 @@ def open_journal(
     """
     if is_new or not path.exists():
         before_new()
-    journal, aside = Journal(path), None
-    if journal.is_in_the_way(task, roster, is_new=is_new):
-        can_count = journal.adds_to(task) or not journal.runs(ledger)
-        journal.close()
-        if not can_count:
-            raise UsageError("journal-of-another-run", path=path)
-        before_new()
-        if Path(f"{path}-wal").exists():
-            # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
-            raise EnvironmentFault(
-                "disk-full", path=path, fault="it could not be closed, so that it cannot be set aside"
-            )
-        beside = (path.with_name(f"{path.name}.{number}") for number in count(1))
-        aside = next(place for place in beside if not place.exists())
-        path.rename(aside)
-        journal = Journal(path)
-    if not journal.has_begun:
-        # Read where they are, not handed over: whatever ends this process before the run begins, the next finds them.
-        journal.found = read_runs((place for place in find_journals(path) if place != path), ledger, task)
+    aside = None
+    with ExitStack() as opened:
+        journal = opened.enter_context(closing(Journal(path)))
+        if journal.is_in_the_way(task, roster, is_new=is_new):
+            can_count = journal.adds_to(task) or not journal.runs(ledger)
+            opened.close()
+            if not can_count:
+                raise UsageError("journal-of-another-run", path=path)
+            before_new()
+            if Path(f"{path}-wal").exists():
+                # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
+                raise EnvironmentFault(
+                    "disk-full", path=path, fault="it could not be closed, so that it cannot be set aside"
+                )
+            beside = (path.with_name(f"{path.name}.{number}") for number in count(1))
+            aside = next(place for place in beside if not place.exists())
+            path.rename(aside)
+            journal = opened.enter_context(closing(Journal(path)))
+        if not journal.has_begun:
+            # Read where they are, not handed over: whatever ends this process before the run begins, the next finds
+            # them.
+            journal.found = read_runs((place for place in find_journals(path) if place != path), ledger, task)
+        opened.pop_all()
     return journal, aside
