@@ -27,7 +27,7 @@ from hedgerow.carriers import CoordinatorFile, SiteFile
 from hedgerow.carriers.coordinator import coordinate, name_journal
 from hedgerow.carriers.handing import MAX_HANDED_BYTES, HandedBack, HandedOn, hand_on, require_version
 from hedgerow.carriers.pages import describe_reply, describe_request
-from hedgerow.carriers.site import LinkStore, answer_request, tell_of_held_rows
+from hedgerow.carriers.site import LinkStore, answer_request, check_site_file
 from hedgerow.codec import database_version
 from hedgerow.crypto import DerivedEntropy
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
@@ -150,12 +150,15 @@ def _take_all(paths: Iterable[Path], take: Callable[[Path], bool]) -> int:
 def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
     """Answer what the coordinator asks; the answer is kept for `carry_out_of_site`.
 
+    The tables are looked at before each new answer, as `check_site_file` does: until a sum was masked, it is made of the
+    rows that they have then.
+
     Args:
         place: of the site's file.
 
     Raises:
         RemoteProtocolError: `carried-file`; the other files of the folder were taken all the same.
-        HedgerowError: as `answer_request`.
+        HedgerowError: as `check_site_file` and `answer_request`.
     """
     name, roster = read_private(Path(file.identity)).public.name, read_roster(Path(file.roster))
     state = Path(file.state)
@@ -172,10 +175,12 @@ def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
         if envelope.kind is EnvelopeKind.REQUEST and not is_next:
             raise _refuse(path, "the file before it has not been carried in")
         is_new = link is None or envelope.digest != link.request
+        if is_new:
+            # Each of these processes is a start of the node, after which its owner may have taken rows out.
+            check_site_file(place)
         write_atomically(state / _KEPT, answer_request(place, request))
         if is_new:
             note(f"{path.name} is answered.")
-            tell_of_held_rows(state)
         return is_new
 
     if not _take_all(find_files(folder, name, _REQUEST), take):

@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import is_terminal, read_plan, read_policy
 from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book, note_leaving, open_node_files
@@ -40,8 +38,7 @@ from hedgerow.client.setup import LoadRows, NodeSetup
 from hedgerow.client.state import OPEN, RUN_ROWS, NodeStore
 from hedgerow.codec import database_version
 from hedgerow.crypto import KEY_BYTES
-from hedgerow.data.mapped import REPORT
-from hedgerow.errors import HedgerowError, mark_private
+from hedgerow.errors import HedgerowError
 from hedgerow.methods.tasks import read_invitation
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
@@ -273,21 +270,10 @@ def check_site_file(path: Path) -> None:
         check_own_plan(setup)
         if is_held:
             said = "This node has answered in the run that is open. That takes the rows as they were when it read them,"
-            return show(f"{said} whatever became of the tables; to give it up, start with --leave", level="WARNING")
+            return show(f"{said} whatever became of the tables; to give it up, start the node with --leave", "INFO")
         for table in filter(None, (options.data, options.held_out)):
             check_table(table, policy.data)
         read_rows_ahead(setup, options.tables(policy), show, ask_about_left_out_rows if is_terminal() else None)
-
-
-def tell_of_held_rows(folder: Path) -> None:
-    """Tell the owner alone, after an answer, which rows the run that is open holds, and how they may be taken back."""
-    with closing(NodeStore(folder)) as store:
-        is_open = any(not store.has_masked(run_id) for run_id in store.run_ids(OPEN))
-    for report in sorted((folder / RUN_ROWS).glob(f"*/{REPORT}")) if is_open else ():
-        n_rows = len(np.load(report.with_name("labels.npy"), mmap_mode="r")[0])
-        read = time.strftime("%Y-%m-%d %H:%M", time.localtime(report.stat().st_mtime))
-        said = f"The run holds {n_rows:,} rows, read {read}. If they are the wrong ones, delete {folder / RUN_ROWS}"
-        note(mark_private(f"{said} before the next `carry in`, which reads the table anew until a sum was masked."))
 
 
 def build_setup(
