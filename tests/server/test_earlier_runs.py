@@ -180,7 +180,8 @@ def test_a_run_that_broke_off_is_on_the_account_of_the_next(kind: str) -> None:
 
 
 def test_a_page_is_shown_while_a_model_is_evaluated(tmp_path: Path) -> None:
-    """Its run says that more is under way; what another run's account needs is not passed over."""
+    """Its run says that more is under way; what another run's account needs is not passed over, and can be asked for
+    again."""
     outcome = Account(tmp_path / "journal").run(TrainingTask(make_plan()), WHOLE, is_new=False)
     assert outcome is not None
     place, model = run_folder(tmp_path, 1) / "model.json", build_model(outcome)
@@ -190,9 +191,11 @@ def test_a_page_is_shown_while_a_model_is_evaluated(tmp_path: Path) -> None:
     with closing(open_journal(journal, asked.task, ROSTER)[0]):
         (told,) = past_runs(tmp_path, 2)
         assert (told.events, told.remark != "") == (tuple(model.ledger.events()), True)
+        other = journal.with_name("model.json.evaluation-99.journal"), asked.task, ROSTER
         with pytest.raises(EnvironmentFault) as caught:
-            open_journal(journal.with_name("model.json.evaluation-99.journal"), asked.task, ROSTER)
+            open_journal(*other)
     assert caught.value.code == "database-locked"
+    open_journal(*other)[0].close()
 
 
 @pytest.mark.parametrize("privacy", [{"unit": "patient"}, {"noise": "distributed"}])
