@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.app.coordinator import build_model
@@ -177,6 +177,38 @@ def test_a_run_that_broke_off_is_on_the_account_of_the_next(kind: str) -> None:
     broken: list[Step] = [(kind, 1, 1.0, True, True, False), (kind, 2, 2.0, True, False, False)]
     whole: list[Step] = [(kind, -1, 1.0, True, False, False), (kind, WHOLE, 1.0, False, False, False)]
     play([("training", WHOLE, 1.0, False, False, False), *broken, *whole], is_filtered=kind == "training")
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([1.0, 1.0, 2.0]), st.booleans()), min_size=2, max_size=5))
+@example([(0, 1.0, True), (0, 1.0, False), (1, 1.0, False)])
+@example([(0, 1.0, False), (0, 2.0, False), (1, 1.0, False)])
+def test_evaluations_from_any_file_are_told_apart(steps: list[tuple[int, float, bool]]) -> None:
+    """Which file each is of, at which epsilon, and whether its journal is lost: the account holds what its file had and
+    every other journal's releases, once, though two of one file at one epsilon differ in nothing but their figures."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "model.json"
+        trained = Account(place)
+        plan = make_plan(model={"n_trees": 2, "max_depth": 1}, privacy={"n_records": 400})
+        outcome = trained.run(TrainingTask(plan), WHOLE, is_new=False)
+        assert outcome is not None
+        files, journalled = [(build_model(outcome), frozenset[int]())], set[int]()
+        left: list[list[Event]] = []
+        for number, (file, epsilon, is_lost) in enumerate(steps):
+            model, held = files[file % len(files)]
+            asked, own = prepare_evaluation(model, epsilon, None, "server", (), []), Account(Path())
+            own.journal = Path(journal_file(place, model))
+            outcome = own.run(asked.task, WHOLE, is_new=True, model=asked)
+            assert outcome is not None
+            left.append(own.left)
+            counted = held | journalled | {number}
+            found = conclude_evaluation(outcome, model).model
+            check(found.report, [*trained.left, *(event for each in sorted(counted) for event in left[each])])
+            files.append((found, counted))
+            if is_lost:
+                own.journal.unlink()
+            else:
+                journalled |= counted - held
 
 
 def test_a_page_is_shown_while_a_model_is_evaluated(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from hedgerow.privacy.events import (
 from hedgerow.protocol.queries import NoiseCohort, Purpose
 
 LEDGER_VERSION = 2
-"""Version 1 did not know `Release.cohort`, `seeded` and `approximate`; a ledger without any is still written as 1."""
+"""Version 1 did not know what stands in `_SINCE_2`; a ledger without any is still written as 1."""
 _SITE_SUMS = "SiteSums"
 EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "GroupedSums", _SITE_SUMS)
 """Kinds of releases that an evaluation makes and a training does not, as ledgers name them."""
@@ -43,7 +43,7 @@ RECALIBRATION = "recalibration"
 """The subject of releases by which a finished model was given another level and slope."""
 AT_ONE_SITE = "evaluation at one site"
 """What the subject of an evaluation begins with that one site has made by itself."""
-_SINCE_2 = ("cohort", "seeded", "approximate")
+_SINCE_2 = ("cohort", "seeded", "approximate", "figures")
 
 # An event may claim no more noise than sigma / sensitivity; the tolerance covers the rounding of a square root.
 _MULTIPLIER_TOLERANCE = 1e-12
@@ -66,6 +66,7 @@ class Release:
         cohort: with noise of the sites, those that could be in the sum; None for other noise, and in old ledgers.
         seeded: whether the noise came from a seed.
         approximate: whether it was a rounded floating-point Gaussian.
+        figures: of an evaluation, a digest of what was released: its fresh noise tells it from any other of that model.
 
     Raises:
         PrivacyError: if a field is out of range or the event claims more noise than sigma / sensitivity, or other
@@ -82,6 +83,7 @@ class Release:
     cohort: NoiseCohort | None = None
     seeded: bool = False
     approximate: bool = False
+    figures: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.purpose, str) or not self.purpose or self.round < 0 or self.length < 1:
@@ -169,7 +171,7 @@ class Release:
         if self.cohort is not None:
             content["cohort"] = self.cohort.to_dict()
         # Left out where they say nothing, so that old ledgers keep their bytes.
-        return content | {name: True for name in ("seeded", "approximate") if getattr(self, name)}
+        return content | {name: own for name in ("seeded", "approximate", "figures") if (own := getattr(self, name))}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Release:
@@ -179,9 +181,10 @@ class Release:
             flags = {name: data.get(name, False) for name in ("seeded", "approximate")}
             if not all(isinstance(flag, bool) for flag in flags.values()):
                 raise TypeError("a flag is no boolean")
-            content = data.get("cohort")
+            content, figures = data.get("cohort"), str(data.get("figures", ""))
             cohort = None if content is None else NoiseCohort.from_dict(content)
-            return cls(**{**values, "event": event_from_dict(data["event"]), "cohort": cohort, **flags})
+            values |= {"event": event_from_dict(data["event"]), "cohort": cohort, "figures": figures}
+            return cls(**values, **flags)
         except (KeyError, TypeError, ValueError, AttributeError) as fault:
             raise _refuse_ledger(f"A release in the ledger cannot be read ({fault!r}).") from fault
 

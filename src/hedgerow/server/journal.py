@@ -167,9 +167,10 @@ class Journal:
     def runs(self, ledger: Ledger) -> Runs:
         """What was released, by run and as a ledger has it, whatever became of it: by `earlier` runs and this one.
 
-        Without what its plan was prepared by, and without a run that is over and on the account of `ledger`.
+        Without what its plan was prepared by, and without runs that are over and on the account of `ledger`.
         """
-        found = self.earlier
+        told_apart = {release for release in ledger if release.figures}
+        found = {run: releases for run, releases in self.earlier.items() if not set(releases) <= told_apart}
         own = [Release.from_dict(json.loads(text)) for (text,) in self._database.rows(_ENTRIES)]
         for run_id, digest in self._database.rows("select run_id, model_digest from run") if own else []:
             if digest is None or not set(own) <= set(ledger):

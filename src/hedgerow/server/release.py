@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.calibration import QueryNoise, noise_of
 from hedgerow.privacy.events import UnnoisedEvent
-from hedgerow.privacy.ledger import Ledger, Release, read_prepared_ledger
+from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release, read_prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
 from hedgerow.protocol.groups import combine, pack
@@ -160,7 +161,12 @@ class Releaser:
             PrivacyError: when this purpose was released before.
         """
         noise = self._enter(query, cohort)
-        return self._add_noise(query, total, noise, str(query.purpose))
+        released = self._add_noise(query, total, noise, str(query.purpose))
+        if query.purpose.kind in EVALUATION_KINDS:
+            *before, entry = self.ledger.releases
+            figures = sha256(released.astype("<i8").tobytes()).hexdigest()
+            self.ledger = Ledger((*before, replace(entry, figures=figures)))
+        return released
 
     def release_groups(
         self, query: Query, totals: Mapping[int, IntVector], cohort: NoiseCohort | None = None
