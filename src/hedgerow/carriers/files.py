@@ -150,8 +150,8 @@ def _take_all(paths: Iterable[Path], take: Callable[[Path], bool]) -> int:
 def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
     """Answer what the coordinator asks; the answer is kept for `carry_out_of_site`.
 
-    The tables are looked at before each new answer, as `check_site_file` does: until a sum was masked, it is made of the
-    rows that they have then.
+    Before each new answer the tables are looked at, as `check_site_file` does: until a sum was masked, it is made of
+    the rows that they have then.
 
     Args:
         place: of the site's file.

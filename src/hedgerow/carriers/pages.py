@@ -42,8 +42,9 @@ from the plan and the number of sites, not from the rows. Nothing in it is execu
 is changed by one bit is refused."""
 _BUT_FIGURES = ", but for this site's own figures, which this site's policy lets it show"
 _REQUEST_HOLDS = """\
-What the coordinator asks this site next, and what the site needs for its answer: the plan, lists of the sites' public \
-keys, parts of keys that are encrypted for this site, and results of earlier rounds, which all parties get. Noise was \
+What the coordinator asks this site next, and what the site needs for its answer: the plan, or the model that is \
+evaluated, or the questions of a survey; lists of sites, their public keys, random numbers and signatures; parts of \
+keys that are encrypted for this site; code words; and results of earlier rounds, the same for all parties. Noise was \
 added to them as the run's task says; with an infinite epsilon there may be none. The page of this site's own answer \
 says which ("who sees what")."""
 _REQUEST_CANNOT = """\
