@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,6 +24,8 @@ from hedgerow.app import recount
 from hedgerow.app.attack import EXPLANATION, build_attack_sheets, describe_attack
 from hedgerow.app.evidence import _bound_chance, gather_evidence, render_evidence
 from hedgerow.app.output import json_text, number
+from hedgerow.app.report import read_words
+from hedgerow.app.schema import describe_kinds
 from hedgerow.attacks.measures import Bound, Figure, Separation
 from hedgerow.cli.main import main
 from hedgerow.client.budget import FINISHED, BudgetBook
@@ -43,6 +45,7 @@ from hedgerow.privacy.events import (
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.report import PrivacyContext, build_report
 from hedgerow.protocol.stream import Salvage
+from tests.package.field_reference import kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "tests" / "vectors" / "opendp_deployments_schema.json").read_text(encoding="utf-8"))[
@@ -151,6 +154,18 @@ def test_every_number_of_the_page_is_found_again(pack: Path) -> None:
         known |= {each for form in forms(value) for each in NUMBER.findall(form)}
     shown = set(NUMBER.findall(read_text((pack / "out" / "evidence.html").read_text())))
     assert sorted(shown - known) == []
+
+
+def test_every_release_is_explained(pack: Path) -> None:
+    """A reviewer reads once, beside the list, what each kind of sum and each noise in it is; no kind lacks words."""
+    noises, words = {event.type_name for event in get_args(Event)}, read_words()["noise"]
+    assert set(words) == noises
+    assert all({**describe_kinds(), **words}[name] for name in noises | {kind.__name__ for kind in kinds()})
+    content = json.loads((pack / "out" / "evidence.json").read_text())
+    listed = {line[part] for line in content["ledger"] for part in ("kind", "noise")}
+    page = " ".join(read_text((pack / "out" / "evidence.html").read_text()).split())
+    assert content["ledger_words"].keys() == listed
+    assert all(said in page for said in content["ledger_words"].values())
 
 
 def test_every_part_is_what_a_command_prints(

@@ -18,7 +18,7 @@ from hedgerow import (
     DPLinearClassifier,
     DPLinearRegressor,
 )
-from hedgerow.app.schema import read_sentences
+from hedgerow.app.schema import describe_kinds, read_sentences
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.errors import PlanError
@@ -136,11 +136,11 @@ def kinds() -> Iterator[type[Query]]:
 def list_kinds() -> Iterator[str]:
     """A line for each: what it is by the first line of its docstring, without the shape of the vector."""
     found: dict[str, list[str]] = {"trainings": [], "evaluations": [], "surveys": []}
+    said = describe_kinds()
     for each in kinds():
         room = each.__module__.split(".")[1]
         task = {"evaluation": "evaluations", "survey": "surveys"}.get(room, "trainings")
-        said = re.split(r"[:,] int64", inspect.cleandoc(each.__doc__ or "").partition("\n\n")[0])[0]
-        found[task].append(_line([each.__name__], (), said.rstrip(".")))
+        found[task].append(_line([each.__name__], (), said[each.__name__]))
     for task, lines in found.items():
         yield from ("", f"In {task}:", "", *lines)
 

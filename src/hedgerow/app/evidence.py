@@ -44,6 +44,7 @@ from hedgerow.app.report import (
     render_performance,
     render_promise,
 )
+from hedgerow.app.schema import describe_kinds
 from hedgerow.client.budget import BudgetBook
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.privacy.events import UnnoisedEvent
@@ -103,6 +104,10 @@ def gather_evidence(
         "software": _describe_software(),
     }
     words = read_words()
+    about = describe_kinds() | words["noise"]
+    used = dict.fromkeys(line[part] for part in ("kind", "noise") for line in content["ledger"])
+    # A kind of another package that is not installed has nobody who could say what it is.
+    content["ledger_words"] = {name: about[name] for name in used if name in about}
     said, is_so = _name_values(model, content, words)
     content["model_card"] = [
         {"item": item, "asks": about, "answer": text or "For the authors."}
@@ -292,6 +297,7 @@ def render_evidence(model: Model, content: Content) -> str:
         "account": [
             render_facts(pick_facts(content["facts"], "releases", "recalibrated")),
             _render_table("Releases", content["ledger"]),
+            render_facts(content["ledger_words"].items()),
             render_text(notes["recount"]),
             render_table("Counted again, beside Hedgerow's figure", ("by", "epsilon"), counts),
         ],

@@ -15,12 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hedgerow.methods.registry import METHODS
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import ISO_DATE, allowed_by, text
 from hedgerow.plan.omop import Omop
 from hedgerow.plan.plan import PLAN_VERSION, Feature, FederationSection, Label, ModelSection, Prepared, Privacy
 from hedgerow.plan.registry import named_losses, sections
 from hedgerow.plan.toml import schema_file
+from hedgerow.protocol.queries import Query
 
 Schema = dict[str, Any]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -123,6 +125,18 @@ def describe_section(section: type) -> Schema:
         elif isinstance(field.default, str | int | float) and field.default != "":
             properties[field.name]["default"] = field.default
     return _ARE_NAMED | {"properties": properties, "required": required}
+
+
+def describe_kinds() -> dict[str, str]:
+    """What each kind of sum is, by its name: the first line of its docstring, without the shape of the vector."""
+    for method in METHODS.values():
+        # Loads the kinds of its own.
+        method.parts()
+    found: list[type[Query]] = [Query]
+    for each in found:
+        found += each.__subclasses__()
+    first = {each.__name__: inspect.cleandoc(each.__doc__ or "").partition("\n\n")[0] for each in found}
+    return {name: re.split(r"[:,] int64", " ".join(said.split()))[0].rstrip(".") for name, said in first.items()}
 
 
 def read_sentences(owner: type) -> dict[str, str]:

@@ -13,6 +13,8 @@ earlier releases changes nothing: given these, each release is such a sum.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
@@ -116,8 +118,6 @@ def reconstruct(products: Products, n_records: int) -> NDArray[np.int64]:
 
 def measure_found(guess: NDArray[np.int64], truth: NDArray[np.int64]) -> tuple[float, float]:
     """The share of all records that are guessed, and of those of a kind that is there once (nan for none)."""
-    unique = truth == 1
-    found = np.minimum(guess, truth)
-    return float(found.sum() / max(1, truth.sum())), float((guess[unique] >= 1).mean()) if unique.any() else float(
-        "nan"
-    )
+    unique, found = truth == 1, np.minimum(guess, truth)
+    of_unique = float((guess[unique] >= 1).mean()) if unique.any() else math.nan
+    return float(found.sum() / max(1, truth.sum())), of_unique

@@ -25,7 +25,7 @@ from hedgerow.attacks.inference import (
     measure_found,
     reconstruct,
 )
-from hedgerow.attacks.measures import Bound, Figure, Separation, separate
+from hedgerow.attacks.measures import Bools, Bound, Figure, Floats, Separation, separate
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import Recoded, SiteData, SiteRows
 from hedgerow.data.units import rows_within_bounds
@@ -44,8 +44,6 @@ from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.leaf_sums import LeafSums, SiteRecords
 from hedgerow.trees.leaves import leaf_weights
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Unit = NDArray[np.intp]
 """The rows that the plan protects together, by their numbers."""
 Progress = Callable[[str], object]
@@ -231,7 +229,7 @@ class Reconstruction:
         source: "releases" or "model file".
         n_runs: how many were attacked.
         n_records, n_candidates: means over runs; the candidates hold all records.
-        share, unique: of all records, and of those of a kind that is in the table once.
+        share, unique: of all records, and of those of a kind that is in the table once (nan if a run had none).
         share_error, unique_error: their standard errors.
         chance, unique_chance: who knows the candidates and nothing else.
     """
@@ -389,7 +387,7 @@ def _tell_members(
     n_shadows, n_targets, n_runs = n_models
     present = random.random((n_targets + n_shadows, n)) < 0.5
     signals, told, powers = [], [], []
-    found = defaultdict(list)
+    shares = defaultdict(list)
     for model, inside in enumerate(present):
         progress(f"Membership: model {model + 1} of {len(present)}")
         steps, outcome = target.run([unit for unit, is_in in zip(pool, inside, strict=True) if is_in])
@@ -402,7 +400,7 @@ def _tell_members(
         told.append(ratios)
         powers.append(power)
         for source, products in sources.items():
-            found[source].append(_rebuild(products, kinds, inside))
+            shares[source].append(_rebuild(products, kinds, inside))
     shown, members = np.array(signals), present[n_targets:, of_row]
     by_row = infer_from_scores(shown[n_targets:], members, shown[:n_targets])
     scores = np.add.reduceat(by_row, np.flatnonzero(np.diff(of_row, prepend=-1)), axis=1)
@@ -419,8 +417,8 @@ def _tell_members(
     )
     n_records = float(present[:n_runs].sum(axis=1).mean())
     rebuilt = []
-    for source, shares in found.items():
-        means, errors = np.nanmean(shares, axis=0), np.nanstd(shares, axis=0, ddof=1) / math.sqrt(n_runs)
+    for source, own in shares.items():
+        means, errors = np.mean(own, axis=0), np.std(own, axis=0, ddof=1) / math.sqrt(n_runs)
         of_all, of_unique = (means[0], errors[0]), (means[1], errors[1])
         rebuilt.append(Reconstruction(source, n_runs, n_records, n, *of_all, *of_unique, means[2], means[3]))
     return tuple(membership), tuple(rebuilt)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in MLflow: what a report says as a run's parameters and metrics, and the model's file as a flavour.
+"""Logs a model into a run of MLflow: its report as parameters and metrics, and its file, to be loaded from there.
 
     from hedgerow.models.mlflow import log_model
     with mlflow.start_run():
@@ -44,13 +44,9 @@ def log_report(model: Model) -> None:
 
 
 def log_model(model: Model, name: str = "model") -> Any:
-    """Log the report and the model itself, to be loaded by `load_model` or `mlflow.pyfunc.load_model`.
+    """Log the report, and under this name the model itself, for `load_model` and `mlflow.pyfunc.load_model`.
 
-    Args:
-        name: of the model in the run.
-
-    Returns:
-        What `mlflow.models.Model.log` returns, which says where the model is.
+    Returns where the model is, as `mlflow.models.Model.log` does.
     """
     from mlflow.models import Model as Logged
 

@@ -58,6 +58,8 @@ _VOIDING = {
 """Each of these facts of a context voids the guarantee, and why."""
 ROWS_OF_ONE_PERSON = (1, 2, 3, 5)
 """For whom a report of rows says what it amounts to."""
+_SINCE_FIRST = ("candidates_from_data", "sites_per_unit", "n_prepared", "sums_in_clear", "n_groups", "authors")
+"""Left out of a model's file where they say nothing: earlier versions did not have them."""
 _OWN_WORDS = {"pure": "pure differential privacy, no delta needed", "pld": "privacy loss distributions"}
 
 
@@ -267,8 +269,9 @@ class PrivacyReport(PrivacyContext):
     def trust(self) -> str:
         """Whom the guarantee asks one to trust, in sentences."""
         modes = [_release_mode(release) for release in self.ledger]
-        is_alone = set(modes) == {"alone"}
-        sentences = [] if is_alone else [self._trust(self.noise_mode)]
+        if set(modes) == {""}:
+            return "Nothing that was released has noise: nothing is promised, whomever one trusts."
+        sentences = [] if set(modes) == {"alone"} else [self._trust(self.noise_mode)]
         for mode in self.evaluation_modes:
             count = sum(release.kind in EVALUATION_KINDS and _release_mode(release) == mode for release in self.ledger)
             sentences.append(f"In {count} release(s) of an evaluation: {self._trust(mode)}")
@@ -351,17 +354,9 @@ class PrivacyReport(PrivacyContext):
             "evaluation_modes": list(self.evaluation_modes),
         }
         content |= {name: value for name, value in optional.items() if value}
-        if not self.candidates_from_data:
-            del content["candidates_from_data"]
-        if self.sites_per_unit == 1:
-            del content["sites_per_unit"]
-        if not self.n_prepared:
-            del content["n_prepared"]
-        if not self.sums_in_clear:
-            del content["sums_in_clear"]
-        if not self.n_groups:
-            del content["n_groups"]
-        del content["authors"]
+        for part in fields(PrivacyContext):
+            if part.name in _SINCE_FIRST and getattr(self, part.name) == part.default:
+                del content[part.name]
         content |= {"authors": list(self.authors)} if self.authors else {}
         content |= {name: _to_json(content[name]) for name in _FLOATS if name in content}
         judged = {"guarantee": self.guarantee, "voided_by": list(self.voided_by), "warnings": list(self.warnings)}
