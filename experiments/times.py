@@ -88,7 +88,7 @@ def main_speed(argv: list[str]) -> int:
     for name, seconds in least.items():
         ratio = "" if name in acts and name not in kinds else f"   {theirs / seconds:>5.1f} times faster"
         print(f"{name:<28} {seconds:>7.2f} s{ratio}")
-    for name in ("k = 1", "all features"):
+    for name in ("k = 1", "all features", "default"):
         one = min(clock for _, clock in took[name])
         two = min(least_seconds(partial(fits[name], n_jobs=2), 1)[1] for _ in range(options.rounds))
         print(f"{name + ', two threads':<28} {two:>7.2f} s   {one / two:>5.2f} times one thread, by the clock")

@@ -203,7 +203,8 @@ def is_worse_than_constant(plan: Plan, records: SiteRecords) -> bool:
     if compared is None:
         return False
     found, truth = compared
-    mean = found.mean(axis=0)
+    # Column by column, for numpy takes ten times as long along rows of two; this is done after every tree.
+    mean = np.ascontiguousarray(found.T).mean(axis=1)
     return float(((found - truth) ** 2).sum()) > (1 + _TOLERANCE) * float(((mean - truth) ** 2).sum())
 
 

@@ -125,7 +125,7 @@ class ClassLink(Link):
         return np.asarray(np.array(label.classes)[self.probabilities(scores).argmax(axis=1)])
 
     def compare(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats]:
-        is_class = kept[:, None] == np.arange(len(label.classes))
+        is_class = (np.arange(len(label.classes))[:, None] == kept).T
         return self.probabilities(scores / SCORE_UNIT), is_class.astype(np.float64)
 
 
