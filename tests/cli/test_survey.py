@@ -227,6 +227,7 @@ NONE_LEFT = [part for name in ("patient", "age", "ward", "ill") for part in ("--
         (["TABLE", "--epsilon", "1", "--train-epsilon", "1"], "survey-plan-epsilon"),
         (["TABLE", "--epsilon", "1", "--schema", "none.toml"], "plan-not-found"),
         (["TABLE", "--epsilon", "1", *NONE_LEFT], "survey-no-columns"),
+        (["TABLE", "--epsilon", "1", "--label", "ill", *NONE_LEFT[:-2]], "survey-no-columns"),
     ],
 )
 def test_refusals(

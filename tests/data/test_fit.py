@@ -353,6 +353,17 @@ def test_no_line_makes_one_class_of_two_codes(write_file: WriteFile, kind: str, 
     assert found.suggested_lines == ([f"recode.status = {line}"] if line else [])
 
 
+@pytest.mark.parametrize("n_headers", [0, 2])
+def test_a_value_that_is_its_columns_name_is_no_header(n_headers: int, write_file: WriteFile) -> None:
+    """Of a column `dead`, "dead" is a word; where each column's name stands among its values, a header was appended."""
+    plan = Plan.from_dict({**tomllib.loads(PLAN), "label": {"name": "dead", "type": "binary", "classes": ["0", "1"]}})
+    rows = [f"30,a,0,{at % 2},{('alive', 'dead')[at % 2]}" for at in range(20)]
+    header = "age,ward,same,visit,dead"
+    found = table_fit(str(write_file("a.csv", "\n".join([header, *rows, *[header] * n_headers]).encode())), plan)
+    told = [name for name, said in found.findings() if "the header stands among the rows" in said]
+    assert told == header.split(",") * (n_headers > 0)
+
+
 @pytest.mark.parametrize(
     ("odd", "listed"),
     [("A-", "A+"), ("1-5", "15"), ("1.5", "15"), ("<5", ">5"), ("-1", "1"), ("5+", "5"), ("50%", "50")],

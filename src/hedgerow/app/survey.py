@@ -310,6 +310,9 @@ def _open_table(options: SurveyOptions, columns: Sequence[AskedColumn], noise: M
         raise UsageError(
             "unknown-name", code="survey-column", kind="column", name=options.label, known=join_names(names)
         )
+    if options.label and len(names) == 1:
+        # No plan predicts from nothing, and that would be known only when all is paid for.
+        raise UsageError("survey-no-columns")
     return OpenTable.of(columns, options.label or "", _draft_privacy(options, noise))
 
 

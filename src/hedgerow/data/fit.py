@@ -173,7 +173,9 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     about, lines = _try_adapters(location, plan, counts)
     if doubt := plan.label.kind.doubt(counts_of_codes, plan.label):
         about = [(plan.label.name, doubt), *about]
-    columns = [count.finish() for count in counts]
+    # A word may be one of its column's values, as "dead" of `dead`; of several columns at once it is their header.
+    has_headers = sum(count.found.name in map(str.strip, count.odd) for count in counts) > 1
+    columns = [count.finish(has_headers) for count in counts]
     ignored = [name for name in table.names() if name and name not in names]
     _, n_of_unit = np.unique(np.concatenate(of_units), return_counts=True)
     n_beyond = int(np.maximum(n_of_unit - plan.privacy.max_rows_per_unit, 0).sum())
@@ -299,18 +301,18 @@ class _Counted:
             there = np.clip(there, low, high)
         self._compare(there.astype(np.float64))
 
-    def finish(self) -> ColumnFit:
-        """What was counted."""
+    def finish(self, has_headers: bool) -> ColumnFit:
+        """What was counted; `has_headers` says whether the table's header stands among its rows."""
         found = self.found
         all_differ = self._watched is not None and self._n_watched > 50 and found.kind != "identifier"
         found.looks_like_id = looks_like_identifier(found.name) or all_differ
-        found.coding = "; ".join(filter(None, [found.coding, *self._list_questions()]))
+        found.coding = "; ".join(filter(None, [found.coding, *self._list_questions(has_headers)]))
         return found
 
-    def _list_questions(self) -> Iterator[str]:
+    def _list_questions(self, has_headers: bool) -> Iterator[str]:
         """What its cells may mean, where nothing but a person can tell."""
         name, odd = self.found.name, self.odd
-        if name in map(str.strip, odd):
+        if has_headers and name in map(str.strip, odd):
             yield "the header stands among the rows again, which are left out"
         codes = [f"{value:g}" for value, count in sorted(self._sentinels.items()) if count > 1]
         if codes:
