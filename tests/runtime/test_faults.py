@@ -17,16 +17,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow import codec
+from hedgerow.client.node import Node
 from hedgerow.client.state import NodeStep, NodeStore
 from hedgerow.codec import with_hash, without_hash
 from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.local.training import train
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.tasks import ensemble_bytes
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.view import StoredView
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.server.journal import Journal
+from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.storage import Database
-from tests.builders import make_data, make_plan
+from tests.builders import make_data, make_plan, s_gbdt_plan, take
 from tests.tiers import every
 
 if TYPE_CHECKING:
@@ -222,9 +227,53 @@ def test_a_node_that_cannot_know_what_it_answered_ends_its_part(
         assert charged(victim) == ("finished", 4)
 
 
-def test_rows_that_changed_between_two_starts_are_refused(federate: Builder) -> None:
-    """The scores rest on the rows of the first start; other rows would be counted with somebody else's scores."""
-    federation = federate(5)
+class TwoTables:
+    """A site's node whose rows are others from a round on: each round is answered from the rows of its time alone."""
+
+    def __init__(self, before: Node, after: Node, since: int) -> None:
+        self.site, self._before, self._after, self._since = before.site, before, after, since
+
+    def answer(self, query: Query) -> IntVector:
+        if query.purpose.round >= self._since:
+            return self._after.answer(query)
+        self._after.finish(query)
+        return self._before.answer(query)
+
+
+@pytest.mark.parametrize("change", ["one comes", "one goes", "all are others"])
+def test_rows_that_changed_between_two_starts_take_a_node_out_of_no_run(federate: Builder, change: str) -> None:
+    """All see that a node leaves, and who can have it start again would learn whether one row has come."""
+    federation, told, since = federate(5), list[str](), 2
+    victim, plan, data = federation.parties["site-1"], federation.plan, federation.data
+    held = data["site-1"]
+    # The first of its rows once more.
+    more = take(held, [0, *range(held.n_records)])
+    others = {"one comes": more, "one goes": take(held, slice(1, None)), "all are others": make_data(plan, 10, 99)}
+
+    def swap(event: Any) -> None:
+        if event.kind == "released" and event.round == since:
+            victim.kill()
+            object.__setattr__(victim.setup, "load", lambda _: others[change])
+            object.__setattr__(victim.setup, "tell", told.append)
+            victim.start()
+
+    federation.on_event = swap
+    outcome = federation.run()
+    assert victim.is_done and not victim.failures
+    assert all("site-1" in survivors for survivors in federation.session.run.survivors)
+    assert len(told) == 1 and "rows-changed" in told[0] and "private" in told[0]
+    plan, settings = outcome.plan, resolve(outcome.plan)
+    nodes: list[Any] = [Node(site, own, plan, settings) for site, own in data.items() if site != "site-1"]
+    both = (Node("site-1", own, plan, settings) for own in (held, others[change]))
+    expected = run_program(
+        plan, program_for(plan, settings), PlainAggregation([*nodes, TwoTables(*both, since)]), SeededNoise(1)
+    )
+    assert ensemble_bytes(outcome.ensemble) == ensemble_bytes(expected.ensemble)
+
+
+def test_accounts_of_records_are_not_gone_on_with_over_other_rows(federate: Builder) -> None:
+    """What a record has spent follows from its row: one that was changed would have its whole budget again."""
+    federation = federate(5, s_gbdt_plan())
     victim = federation.parties["site-1"]
 
     def swap(event: Any) -> None:

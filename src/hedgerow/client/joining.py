@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from hedgerow.client.budget import CLOSED, FINISHED, LEFT, MAX_UNUSED_DRAWS, RESERVED, STOPPED, BudgetBook, Charge
 from hedgerow.client.setup import Answers, NodeSetup, build_answers, no_held_out_rows, no_training_rows
 from hedgerow.client.state import JOINING, OPEN, NodeStore, Question, StoredRun
-from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
+from hedgerow.errors import DataError, HedgerowError, PolicyRefusal, mark_private
+from hedgerow.methods.registry import find_method
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, find_visibility
 from hedgerow.plan.plan import Plan
@@ -30,6 +31,11 @@ from hedgerow.protocol.messages import NO_HASH
 from hedgerow.transport.identities import format_spoken
 
 _KINDS = {TrainingTask: "training", EvaluationTask: "evaluation", SurveyTask: "survey"}
+_OTHER_ROWS = (
+    "The rows are not those with which this node has answered in the run that is open: its next answers are of the "
+    "rows as they are now. If this is the wrong table, stop the node and give it the right one; --leave leaves the "
+    "run, which all others see"
+)
 
 
 @dataclass(frozen=True)
@@ -312,6 +318,10 @@ def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | P
 
     A run that has cost nothing is left at once, else when another run is joined: until then an owner who took the wrong
     file can go back.
+
+    Rows that are others now take the node out of no run: all would see it, and who can have the node start again, as a
+    coordinator that is silent for long, would learn of one row whether it has come. Each round's sum has its whole
+    noise, so a row may be in some rounds and not in others. Only accounts of records know rows that stay.
     """
     run_id = stored.run_id
     try:
@@ -328,7 +338,9 @@ def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | P
         return PolicyRefusal("run-set-aside", run=run_id.hex()[:12], name=name, why=why.what, remedy=became)
     if data_digest != stored.data_digest:
         if files.store.has_masked(run_id):
-            raise DataError("data-changed")
+            if isinstance(stored.task, TrainingTask) and find_method(stored.task.plan).keeps_accounts:
+                raise DataError("data-changed")
+            setup.tell(mark_private(_OTHER_ROWS, "rows-changed"))
         files.store.renew_rows(run_id, data_digest)
     return node
 

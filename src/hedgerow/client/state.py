@@ -288,7 +288,7 @@ class NodeStore:
         return cast(StoredRun, self.load())
 
     def renew_rows(self, run_id: bytes, data_digest: bytes) -> None:
-        """The owner gave other rows before anything of the run was answered."""
+        """The rows of the run are others from now on."""
         self.database.write(("update run set data_digest = ? where run_id = ?", (data_digest, run_id)))
 
     def find_status(self, run_id: bytes) -> str | None:
