@@ -105,6 +105,20 @@ def test_what_an_nvflare_client_is_handed_is_answered_or_refused_by_a_word(tmp_p
         assert (back.reply, back.refusal) == (b"", code)
 
 
+@pytest.mark.parametrize("kind", [MemoryError, OverflowError, KeyError, RuntimeError, ValueError, RecursionError])
+def test_what_an_unforeseen_fault_says_stays_at_the_site(
+    kind: type[Exception], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flower stores what an exception says on the SuperLink: the shape of rows that the memory had no room for."""
+
+    def fail() -> Path:
+        raise kind("Unable to allocate 3 GiB for an array with shape (7, 1234567)")
+
+    back = HandedBack.from_bytes(answer_handed_on(fail, HandedOn(__version__, b"").to_bytes()))
+    assert (back.reply, back.refusal) == (b"", "internal")
+    assert "1234567" in capsys.readouterr().err
+
+
 def test_a_fault_of_rows_leaves_a_site_as_one_word() -> None:
     """Which fault it is would say something of the rows, whichever way a refusal takes; a table's head may be told."""
 
@@ -125,7 +139,7 @@ def test_a_fault_of_rows_leaves_a_site_as_one_word() -> None:
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Refused", "HandedBack")
     ]
     sent = [part.attr for call in calls for part in call.args if isinstance(part, ast.Attribute)]
-    assert len(calls) > 4 and sent.count("public_code") == 3 and "code" not in sent
+    assert len(calls) > 4 and sent.count("public_code") == 4 and "code" not in sent
 
 
 def test_an_nvflare_job_of_xgboost_changes_in_twenty_lines_at_most() -> None:

@@ -25,7 +25,7 @@ from hedgerow.app.output import tell
 from hedgerow.codec import Bytes, Encoded, Shown, Word
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.plan.fields import escape_for_terminal
-from hedgerow.protocol.stream import WireCode
+from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.transport.carrier import Fetched
 from hedgerow.transport.envelope import PartKind
 
@@ -100,18 +100,23 @@ def answer_handed_on(find: Callable[[], Path], data: bytes) -> bytes:
         path = find()
         if path.is_socket():
             return ask(path, data)
-        asked = HandedOn.from_bytes(data)
+        try:
+            asked = HandedOn.from_bytes(data)
+        except ValueError:
+            raise WireRefusal(WireCode.MALFORMED) from None
         require_version(asked.release, "The coordinator")
         # Seconds of imports, which a resident node has behind it.
         from hedgerow.carriers.site import answer_request
 
         return HandedBack(answer_request(path, asked.request)).to_bytes()
-    except HedgerowError as fault:
-        tell(f"hedgerow: {escape_for_terminal(str(fault))} ({fault.code})", level="WARNING")
-        code = fault.public_code
-    except ValueError:
-        code = WireCode.MALFORMED.value
-    return HandedBack(b"", code).to_bytes()
+    except Exception as fault:
+        # A carrier sends on what an exception says, which may quote a cell, or the number of rows for which there was
+        # no memory.
+        known = fault
+        if not isinstance(known, HedgerowError):
+            known = HedgerowError("internal", type=type(fault).__name__, error=fault)
+        tell(f"hedgerow: {escape_for_terminal(str(known))} ({known.code})", level="WARNING")
+        return HandedBack(b"", known.public_code).to_bytes()
 
 
 class NodeSocket:
