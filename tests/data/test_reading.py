@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hedgerow.data.columns import Place, category_indices, identifiers, numbers
 from hedgerow.data.lines import MAX_BYTES
 from hedgerow.data.sources import column_names, read_records
-from hedgerow.data.units import Records, concatenate, records_from_columns
+from hedgerow.data.units import Records, RowsLeftOut, concatenate, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.fields import as_text
 from hedgerow.plan.plan import Plan
@@ -277,20 +277,21 @@ def test_damaged_files(name: str, content: bytes, code: str, sick_plan: SickPlan
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize("is_listed", [False, True])
 @pytest.mark.parametrize("n_more", [0, 3])
-def test_a_parquet_cell_has_a_limit(write_file: WriteFile, n_more: int, sick_plan: SickPlan) -> None:
-    """A few kilobytes unpack to a cell that fills a site's memory; a line of CSV has the same limit."""
+def test_a_parquet_cell_that_is_too_long_takes_its_own_row_away(
+    write_file: WriteFile, n_more: int, is_listed: bool, sick_plan: SickPlan
+) -> None:
+    """A few kilobytes unpack to a cell of any length; one row decides about no other, as one line of CSV does not."""
     path = write_file("a.parquet", b"")
-    for length, code in ((MAX_BYTES + 1, "data-cell-too-long"), (MAX_BYTES - 64, "")):
-        sexes = ["f" * length, *["f"] * n_more]
-        n_rows = len(sexes)
+    for length, n_left_out in ((MAX_BYTES + 1, 1), (MAX_BYTES - 64, 0)):
+        sexes = pa.array(["f" * length, *["f"] * n_more])
+        n_rows, sexes = len(sexes), sexes.dictionary_encode() if is_listed else sexes
         pq.write_table(pa.table({"age": [1] * n_rows, "sex": sexes, "sick": ["no"] * n_rows}), path, compression="zstd")
-        found = ""
-        try:
-            read(path, sick_plan())
-        except DataError as refused:
-            found = refused.code
-        assert found == code
+        left_out: RowsLeftOut = {}
+        found = list(read_records(path, sick_plan(), left_out=left_out))
+        assert sum(records.n_records for records in found) == n_rows - n_left_out
+        assert left_out == ({"data-encoding": 1} if n_left_out else {})
 
 
 def test_a_damaged_parquet_page_is_refused(sick_plan: SickPlan, write_file: WriteFile) -> None:

@@ -376,12 +376,23 @@ def _catch_parquet_errors(source: str) -> Iterator[None]:
         raise DataError("data-corrupt", source=source, fault="is not valid Parquet") from None
 
 
-def _is_long(column: pa.Array) -> bool:
-    """Whether a cell holds more than `MAX_BYTES`."""
-    cells = column.dictionary if pa.types.is_dictionary(column.type) else column
+_NO_TEXT = b"\xff"
+
+
+def _without_long(column: pa.Array) -> pa.Array:
+    """The column with bytes that are no text for cells of more than `MAX_BYTES`: such a row does not fit, by itself.
+
+    If the table was refused instead, one row would decide about all others.
+    """
+    is_dictionary = pa.types.is_dictionary(column.type)
+    cells = column.dictionary if is_dictionary else column
     if not is_text(cells.type) or cells.nbytes <= MAX_BYTES:
-        return False
-    return (compute.max(compute.binary_length(cells)).as_py() or 0) > MAX_BYTES
+        return column
+    is_long = compute.greater(compute.binary_length(cells), MAX_BYTES)
+    if not compute.any(is_long).as_py():
+        return column
+    short = compute.if_else(is_long, pa.scalar(_NO_TEXT, pa.large_binary()), cells.cast(pa.large_binary()))
+    return short.take(column.indices) if is_dictionary else short
 
 
 def _read_parquet_batches(
@@ -391,18 +402,10 @@ def _read_parquet_batches(
     with _open_parquet(file) as reader:
         stored = {name.strip(): name for name in reader.schema_arrow.names}
         wanted = [stored[name] for name in names]
-        # The file says before it is read where cells are longer on average.
-        for group in map(reader.metadata.row_group, range(reader.num_row_groups)):
-            for part in map(group.column, range(group.num_columns)):
-                name, n_bytes = part.path_in_schema, part.total_uncompressed_size
-                if name in wanted and n_bytes > MAX_BYTES * max(1, part.num_values):
-                    raise DataError("data-cell-too-long", source=source, column=name, most=MAX_BYTES >> 20)
         batches = reader.iter_batches(batch_size=chunk_rows, row_groups=groups, columns=wanted)
         while True:
             with _catch_parquet_errors(source):
                 batch = next(batches, None)
             if batch is None:
                 return
-            for name in filter(lambda name: _is_long(batch.column(name)), wanted):
-                raise DataError("data-cell-too-long", source=source, column=name, most=MAX_BYTES >> 20)
-            yield tuple(batch.column(name) for name in wanted)
+            yield tuple(_without_long(batch.column(name)) for name in wanted)
