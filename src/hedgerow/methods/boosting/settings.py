@@ -77,7 +77,6 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
         "calibration_share": choose_line_share,
     },
     "survival": {
-        "n_trees": Power(100, 1000, 1 / 2, 20, 300),
         "noise_ridge": 6.0,
         "shrinkage": 1.0,
         "calibration": "hazards",
@@ -141,12 +140,11 @@ def _decide(plan: Plan, signal: float) -> BoostingSettings:
     if label == "binary":
         return _with_little_signal(plan, signal, replace(rule, **own))
     if label == "survival":
-        # After a linear model few trees, where noise is most of what they would add.
+        # After a linear model short steps, where noise is most of what trees would add.
         release = {name: own[name] for name in ("calibration", "calibration_share")}
         own = own if rule.start == "linear hazards" else release
     if label == "count":
-        is_random = model.split_method == "totally_random" and model.weight_update == "newton"
-        if not is_random or "none" in (model.start, model.calibration):
+        if model.weight_update != "newton" or "none" in (model.start, model.calibration):
             # Residuals are doubled only where a last release corrects what that cuts off.
             return rule
     if label == "regression":
@@ -157,10 +155,10 @@ def _decide(plan: Plan, signal: float) -> BoostingSettings:
         if rule.start == "none":
             own |= UNCALIBRATED
     if "n_trees" in own:
-        # Two turns for each feature; but of times none after a linear model, and of numbers not where noise wins.
+        # Two turns for each feature, but of numbers not where noise wins.
         n_trees, m = int(own["n_trees"]), len(plan.features)
-        most = {"survival": n_trees, "regression": max(signal / SIGNAL_OF_TURN, TURNS_AND_FEATURES / m)}
-        own["n_trees"] = n_trees if 2 * m <= n_trees else int(min(2 * m, most.get(label, math.inf)))
+        most = max(signal / SIGNAL_OF_TURN, TURNS_AND_FEATURES / m) if label == "regression" else math.inf
+        own["n_trees"] = n_trees if 2 * m <= n_trees else int(min(2 * m, most))
     return replace(rule, **own)
 
 
@@ -304,8 +302,7 @@ def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> Boost
     the sites hold more of it than is known.
     """
     model, privacy, label = plan.model, plan.privacy, plan.label.type
-    is_random = settings.interaction == "adaptive" and model.split_method == "totally_random"
-    if not is_random or label not in SHAPE_RATES or math.isinf(signal):
+    if settings.interaction != "adaptive" or label not in SHAPE_RATES or math.isinf(signal):
         return settings
     settings = replace(settings, central_subsets=signal >= SIGNAL_OF_CENTRAL_SUBSETS)
     is_own = model.learning_rate == model.noise_ridge == model.shrinkage == "auto" and model.weight_update == "newton"
