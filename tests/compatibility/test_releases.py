@@ -21,12 +21,12 @@ from hedgerow.errors import EnvironmentFault
 from hedgerow.methods.tasks import digest_model
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import parse_plan
-from hedgerow.secagg.messages import HASHES, KEYS, SIGNED_HEADER_BYTES
+from hedgerow.secagg.messages import SIGNED_HEADER_BYTES
 from hedgerow.study import read_invitation
 from hedgerow.transport.identities import read_private, read_roster
 from tests.builders import LABELS, digest_of
 from tests.compatibility.files import HERE, book_facts, open_study, scores_of, store_facts
-from tests.wire_document import ROOMS, kinds_of
+from tests.wire_document import HASHES, KEYS, ROOMS, kinds_of
 
 
 def _numbers(release: str) -> tuple[int, ...]:

@@ -12,8 +12,9 @@ import pytest
 import hedgerow.secagg
 from hedgerow.codec import CodecFault
 from hedgerow.crypto import Identity
-from hedgerow.secagg.messages import HASHES, KEYS, NoiseMode, NoiseSpec, RoundSpec, VectorSpec
+from hedgerow.secagg.messages import NoiseMode, NoiseSpec, RoundSpec, VectorSpec
 from hedgerow.secagg.transitions import Code, Refusal
+from tests.wire_document import HASHES, KEYS
 
 
 def test_a_variance_has_one_form():

@@ -177,44 +177,6 @@ def read_state(kind: type[Stored], data: bytes) -> Stored:
         raise refuse(Code.CORRUPT_STATE) from error
 
 
-HASHES = {
-    "roster": "a Roster",
-    "parameters": "EpochParameters",
-    "slot-keys": "a node's slot keys, one after another",
-    "nonce-commitment": "hash of the parameters; node (u32); nonce",
-    "key-list": "the SignedList of KeyBundles",
-    "view": "hash of the parameters; the SignedList of KeyBundles; that of NonceReveals",
-    "graph-seed": "the nonces, in the order of their nodes",
-    "structure-seed": "the nonces, in the order of their nodes",
-    "graph-order": "the graph's seed",
-    "group": "the identity key of a site, and by what groups are drawn if they are: the site is dealt by the hash",
-    "epoch": "the view; each ready node (u16)",
-    "spec": "a RoundSpec without its signature",
-    "seed-commitment": "RoundContext; node (u32); the seed of its own mask",
-    "sealed": "sealed seed shares, in their order",
-    "sealed-seed-share": "RoundContext; sender and holder (u16 each); payload and seed commitment as in the Header",
-    "header": "a Header without its signature",
-    "manifest": "a Manifest without its signature",
-    "state": "run id; sequence (u64)",
-}
-"""Every domain of a hash, and the parts after it."""
-KEYS = {
-    "slot-secret": "the link of a slot; no salt; no parts",
-    "slot-next": "the link of a slot, for that of the next; no salt; no parts",
-    "slot-storage": "the link of a slot; no salt; no parts",
-    "channel": "X25519 of channel keys; hash of the parameters; of the lower node, then the higher: number (u32), key",
-    "slot-channel": "a channel's secret; no salt; no parts",
-    "setup-shares": "a channel's secret; no salt; sender, holder (u32 each)",
-    "seed-share": "a slot channel; no salt; sender, holder, slot (u32 each)",
-    "pair": "X25519 of two slot keys; the epoch; the epoch, slot (u32), and both sides as for `channel`",
-    "self-mask": "a node's seed; the epoch; RoundContext; node (u32)",
-    "vector": "a pair's or a self-mask's secret; none (HKDF-Expand alone); RoundContext; vector's name; width (u32)",
-    "state-next": "the key of a stored state, for the next; no salt; no parts",
-    "state-at-rest": "the key of a stored state; no salt; no parts",
-}
-"""Every domain of a derived key: from what, under what salt, and the parts after the domain."""
-
-
 MAX_SLOTS = 4096
 
 

@@ -226,13 +226,6 @@ TRANSITIONS: tuple[Move, ...] = (
          (Code.SECRET_UNRECOVERABLE,)),
 )  # fmt: skip
 
-# Codes that belong to no single row: a message for a closed collection, a state that is not loaded at all, and a sum
-# that is found to be too large, or no sum over records, when it has its noise.
-ANYWHERE: tuple[Code, ...] = (
-    Code.LATE_UPLOAD, Code.STOPPED, Code.CORRUPT_STATE, Code.ROLLED_BACK, Code.SUM_OUT_OF_RANGE,
-    Code.RELEASE_IMPLAUSIBLE,
-)  # fmt: skip
-
 _NEXT: dict[tuple[Party, State, Event], tuple[State, ...]] = {}
 for _move in TRANSITIONS:
     _key = (_move.party, _move.state, _move.event)
