@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hedgerow.client.node import ArrivalFolder, EvaluationNode, Held, Node, SamplingSource, make_node
 from hedgerow.client.policy import Policy
 from hedgerow.client.shards import ShardedNode, Shards
-from hedgerow.crypto import Identity
+from hedgerow.crypto import Entropy, Identity
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import hash_rows
 from hedgerow.errors import PolicyRefusal, mark_private
@@ -25,7 +25,6 @@ from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.secagg.messages import Roster
-from hedgerow.secagg.transitions import Entropy
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.requests import Asked
 

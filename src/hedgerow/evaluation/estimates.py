@@ -15,9 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from hedgerow.losses.kinds import Floats
 
 MEASURABLE = 4.0
 """A class whose noisy count is below so many standard deviations of its noise is too small to be measured."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import FeatureColumn, Records
+from hedgerow.losses.kinds import Floats
 from hedgerow.losses.labels import EFFECT
 from hedgerow.losses.registry import loss_kind
 from hedgerow.models.model import Model
@@ -68,7 +69,6 @@ def simulate(plan: Plan, n_sites: int, seed: int, train: Train) -> dict[float, d
 
 # Made-up rows ---------------------------------------------------------------------------------------------------------
 
-Floats = NDArray[np.float64]
 
 _SHAPES: tuple[Callable[[Floats], Floats], ...] = (
     lambda x: 2 * x - 1,

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from hedgerow.client.node import EvaluationNode, Node, SamplingSource
+from hedgerow.crypto import Entropy
 from hedgerow.data.site_data import SiteData, check_data
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import Evaluation
@@ -40,7 +41,6 @@ from hedgerow.secagg.guarantees import dealt, default_wishes
 from hedgerow.secagg.masks import MIN_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession
-from hedgerow.secagg.transitions import Entropy
 from hedgerow.server.coordinator import MAX_HELD_SLOTS, check_words, find_noise_cohort
 from hedgerow.server.release import (
     Aggregation,

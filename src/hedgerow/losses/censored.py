@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from hedgerow.losses.kinds import Floats
 
 
 def read_times(codes: NDArray[Any], ends: Floats) -> tuple[Floats, NDArray[np.bool_]]:

@@ -13,13 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import DataError, ModelError
+from hedgerow.losses.kinds import Floats, Ints
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label
 from hedgerow.plan.registry import LabelColumn, LabelKind
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 EFFECT = 2.0
 """Standard deviation of what moves made-up labels: of log-odds; of a number's mean in deviations of what is left."""

@@ -21,10 +21,11 @@ import numpy as np
 
 from hedgerow.errors import ModelError
 from hedgerow.evaluation.sums import centre_and_spread
+from hedgerow.losses.kinds import Floats
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods import score_bins
 from hedgerow.methods.hazards import FateCounts, LifeTable, count_expected, fit_hazards
-from hedgerow.methods.score_bins import BINS_LENGTH, BINS_SENSITIVITY_SQUARED, Floats, KnownBins, ScoreBins
+from hedgerow.methods.score_bins import BINS_LENGTH, BINS_SENSITIVITY_SQUARED, KnownBins, ScoreBins
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.ledger import RECALIBRATION

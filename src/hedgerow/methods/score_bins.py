@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hedgerow.losses.kinds import Floats
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, logistic
 from hedgerow.methods.line import shorten
@@ -26,7 +26,6 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.leaf_sums import ScoredSite
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
 
-Floats = NDArray[np.float64]
 BINS_BESIDE = 20
 """The bins on either side of the one about the centre."""
 N_BINS = 2 * BINS_BESIDE + 1

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import ModelError
+from hedgerow.losses.kinds import Floats
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.boosting.schedule import make_smoothing_rule
 from hedgerow.methods.boosting.settings import resolve_boosting
@@ -32,9 +33,6 @@ from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.importances import Shape, find_leaves, find_tree_features, shape_function
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import LeafRule
-
-FloatArray = NDArray[np.float64]
-
 
 LEFT_STANDING = 0.5
 """Of the variance of the leaves' own noise: chosen on Credit 1 and Credit 2, where .35 would be exact."""
@@ -52,10 +50,10 @@ class ShapeBands:
     """
 
     borders: NDArray[np.float32]
-    scores: FloatArray
-    deviations: FloatArray
+    scores: Floats
+    deviations: Floats
 
-    def band(self, n_deviations: float) -> tuple[FloatArray, FloatArray]:
+    def band(self, n_deviations: float) -> tuple[Floats, Floats]:
         """Both edges of the band of so many standard deviations: float64 [n_codes, n_outputs] each.
 
         Over other noise, the mean shape lies within 1 of them in about 68 % of the cells, within 2 in about 95 %.
@@ -121,7 +119,7 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
     return tuple(found)
 
 
-def _variances(run: Run, rule: LeafRule, ensemble: Ensemble, shape: Shape, tree: int, sigma: float) -> FloatArray:
+def _variances(run: Run, rule: LeafRule, ensemble: Ensemble, shape: Shape, tree: int, sigma: float) -> Floats:
     """What the noise in one tree on a feature adds to its shape's variance: float64 [n_codes, n_outputs]."""
     loss, fitted, weights = run.loss, ensemble.fitted, ensemble.leaf_weights
     if fitted is None or weights is None:

@@ -22,9 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.codec import IntVector as IntVector
 from hedgerow.errors import RemoteProtocolError
-
-IntVector = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Hash, Member
 from hedgerow.crypto import (
     OVERHEAD_BYTES,
     SHARE_BYTES,
+    Entropy,
     PrimitiveFault,
     SecretKey,
     parse_share,
@@ -62,7 +63,6 @@ from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import (
     Code,
     Complaints,
-    Entropy,
     Event,
     Party,
     Refusal,

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from hedgerow.crypto import (
     DTYPES,
     SEED_BYTES,
+    Entropy,
     Identity,
     PrimitiveFault,
     SecretKey,
@@ -66,7 +67,7 @@ from hedgerow.secagg.messages import (
     hash_sealed,
     header_hash,
 )
-from hedgerow.secagg.transitions import Code, Entropy, SumAbandoned, refuse
+from hedgerow.secagg.transitions import Code, SumAbandoned, refuse
 from hedgerow.secagg.view import EpochView, is_enough
 
 WIDTHS = (32, 64)

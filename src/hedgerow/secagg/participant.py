@@ -32,7 +32,7 @@ from hedgerow.codec import (
     digest,
 )
 from hedgerow.codec import Record as Fields
-from hedgerow.crypto import SHARE_BYTES, Identity, PrimitiveFault, keystream, parse_share, seal, unseal, verify
+from hedgerow.crypto import SHARE_BYTES, Entropy, Identity, PrimitiveFault, keystream, parse_share, seal, unseal, verify
 from hedgerow.secagg.keys import RoundContext, SlotChain, seed_share_key, state_key
 from hedgerow.secagg.masks import Integers, MaskingKeys, check_vectors, encode_vectors, mask_upload
 from hedgerow.secagg.messages import (
@@ -62,7 +62,6 @@ from hedgerow.secagg.messages import (
 from hedgerow.secagg.transitions import (
     Code,
     Complaints,
-    Entropy,
     Event,
     Party,
     Refusal,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hedgerow.codec import HASH_BYTES
-from hedgerow.crypto import Identity
+from hedgerow.crypto import Entropy, Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Wishes, default_wishes
@@ -27,7 +27,7 @@ from hedgerow.secagg.messages import (
     VectorSpec,
 )
 from hedgerow.secagg.participant import ExpectedRound, NodeContext, Participant
-from hedgerow.secagg.transitions import Entropy, Step
+from hedgerow.secagg.transitions import Step
 
 NO_MODEL = bytes(HASH_BYTES)
 

@@ -11,7 +11,6 @@ its name, never by its content.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -302,9 +301,6 @@ def advance(party: Party, state: State, event: Event, then: State | None = None)
         raise refuse(Code.OUT_OF_ORDER, f"The {party} is {state} and met: {event}.")
     return following[0] if then is None else then
 
-
-Entropy = Callable[[int], bytes]
-"""That many fresh bytes of the operating system's generator; injected, never global."""
 
 S = TypeVar("S")
 

@@ -33,7 +33,7 @@ from enum import Enum, StrEnum
 from typing import ClassVar
 
 from hedgerow.codec import HASH_BYTES
-from hedgerow.crypto import KEY_BYTES, Identity
+from hedgerow.crypto import KEY_BYTES, Entropy, Identity
 from hedgerow.errors import (
     AggregationError,
     EnvironmentFault,
@@ -91,7 +91,7 @@ from hedgerow.secagg.messages import (
     Roster,
     RoundSpec,
 )
-from hedgerow.secagg.transitions import Code, Entropy, State, SumAbandoned, refuse
+from hedgerow.secagg.transitions import Code, State, SumAbandoned, refuse
 from hedgerow.secagg.view import Cohort, EpochView, is_enough, split_members
 from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
 from hedgerow.server.release import (

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.kinds import Floats
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.trees.binning import CodeArray, FeatureGrid
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, prune_tree
@@ -191,9 +192,6 @@ def _split_variances(root: Node, n_features: int) -> NDArray[np.float64]:
 
     mean_of(root)
     return credits
-
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
