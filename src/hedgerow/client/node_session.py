@@ -823,7 +823,7 @@ class NodeRun:
         """Raise RemoteProtocolError (code "structure-seed") unless the trees are made from the seed that the
         coordinator names: the plan's, or the one that the sites have drawn as far as this node saw.
         """
-        if not self.replica.has_begun_with(seed):
+        if self.replica.plan.model.structure_seed != seed:
             raise RemoteProtocolError("structure-seed")
 
     def _take_releases(self, total: int, releases: tuple[IntVector, ...]) -> tuple[tuple[int, IntVector], ...]:

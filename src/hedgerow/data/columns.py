@@ -89,7 +89,7 @@ def file_error(path: str, error: OSError) -> DataError:
     if isinstance(error, FileNotFoundError):
         return DataError("data-file-missing", path=path)
     if isinstance(error, PermissionError):
-        return DataError("data-permission", path=path)
+        return DataError("data-unreadable", code="data-permission", path=path, fault="this user may not read it")
     return DataError("data-unreadable", path=path, fault=error.strerror or type(error).__name__)
 
 

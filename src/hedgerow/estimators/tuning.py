@@ -68,14 +68,6 @@ class TunedSetting:
     score: Estimate
 
 
-@dataclass(frozen=True)
-class _Budget:
-    """What one fit may cost, what came before it included, and what one measurement may."""
-
-    fit: float
-    evaluation: float
-
-
 def tune(
     estimator: Estimator,
     settings: Sequence[Mapping[str, Any]],
@@ -116,11 +108,12 @@ def tune(
     is_held = _draw_held_out(len(ready.y), units, held_out, start.structure_seed if start.noise.seeded else None)
     n_fitted = max(1, round(start.n_records * (1 - held_out)))
     fitted = replace(ready, start=replace(start, rows=only_rows(start.rows, ~is_held), n_records=n_fitted))
-    rows, budget = only_rows(start.rows, is_held), _divide_budget(lead, start.ledger, len(settings))
+    rows = only_rows(start.rows, is_held)
+    of_fit, of_evaluation = _divide_budget(lead, start.ledger, len(settings))
     tried: list[Estimator] = []
     scores: list[TunedSetting] = []
     for number, setting in enumerate(settings):
-        own: Estimator = clone(estimator).set_params(**{**setting, "epsilon": budget.fit})
+        own: Estimator = clone(estimator).set_params(**{**setting, "epsilon": of_fit})
         for name in _COPIED:
             if hasattr(lead, name):
                 setattr(own, name, getattr(lead, name))
@@ -128,7 +121,7 @@ def tune(
         noise: NoiseSource = SeededNoise(start.structure_seed + 1 + number) if start.noise.seeded else start.noise
         own._train(replace(fitted, start=replace(fitted.start, noise=noise)))
         held = own._make_site_data(own.model_.plan, ready.table, ready.y, rows)
-        found = evaluate_federated(own.model_, held, epsilon=budget.evaluation, noise=noise)
+        found = evaluate_federated(own.model_, held, epsilon=of_evaluation, noise=noise)
         own.model_ = found.model
         tried.append(own)
         measure = next(name for name in ("auc", "concordance", "rmse", "mae") if name in found.evaluation.scores)
@@ -172,15 +165,15 @@ def _draw_held_out(n_rows: int, units: Any, share: float, seed: int | None) -> N
     return np.asarray((draws.random(len(distinct)) < share)[number])
 
 
-def _divide_budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> _Budget:
-    """What each part may cost; `before` is what all plans begin with.
+def _divide_budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> tuple[float, float]:
+    """What one fit may cost, `before` included, which all plans begin with; and what one measurement may.
 
     Raises:
         PrivacyError: epsilon or delta out of range.
     """
     epsilon, delta = float(estimator.epsilon), estimator._delta
     if math.isinf(epsilon):
-        return _Budget(math.inf, math.inf)
+        return math.inf, math.inf
     judge, spent = get_accountant(estimator.accountant), list(before.events())
     kept_back = next(share for largest, share in _GRID_SHARES if epsilon <= largest)
     whole: float = calibrate_noise_multiplier(epsilon, delta * (1 - kept_back), 1.0, estimator.accountant) ** -2
@@ -189,7 +182,7 @@ def _divide_budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> 
     def costs(share: float, earlier: Sequence[Event] = ()) -> float:
         return judge.epsilon([*earlier, GaussianEvent(1 / math.sqrt(left * share / n_settings))], delta)
 
-    return _Budget(costs(1 - EVALUATION_SHARE, spent), costs(EVALUATION_SHARE))
+    return costs(1 - EVALUATION_SHARE, spent), costs(EVALUATION_SHARE)
 
 
 def _merge_accounts(

@@ -49,6 +49,9 @@ Unit = NDArray[np.intp]
 Progress = Callable[[str], object]
 
 N_SHADOWS, N_TARGETS, N_RUNS = 64, 16, 8
+MAX_UNITS, MAX_SIGNALS, MAX_ALTERED = 1_000, 5_000, 12
+"""Units that are told members from others, of every two of which a product is needed; units whose signal is measured;
+and columns of which a cell is altered. Of more so many are drawn."""
 OUTLIERS = 0.05
 EXACT = 1e-3
 """What a sum without noise is known to, per unit of its sensitivity."""
@@ -335,8 +338,6 @@ def run_attacks(
     progress: Progress = lambda text: None,
     outliers: Sequence[int] | None = None,
     n_models: tuple[int, int, int] = (N_SHADOWS, N_TARGETS, N_RUNS),
-    n_units: int = 1_000,
-    n_signals: int = 5_000,
     n_corners: int = 40,
     n_altered: int = 60,
 ) -> AttackReport:
@@ -347,13 +348,11 @@ def run_attacks(
         progress: is told what is being done.
         outliers: which units are, by their numbers; None takes the twentieth that releases tell best.
         n_models: shadow models, >= 3; targets, >= 2; and of how many of these the releases are looked at, >= 2.
-        n_units: of the table that are told members from others, drawn by chance: a product of every two is needed.
-        n_signals: of the table whose signal is measured.
         n_corners: planted units.
         n_altered: cells of a column.
     """
-    signal, attributes, bound = _measure_signal(target, random, progress, n_signals, n_corners, n_altered)
-    membership, reconstruction = _tell_members(target, bound, random, progress, outliers, n_models, n_units)
+    signal, attributes, bound = _measure_signal(target, random, progress, n_corners, n_altered)
+    membership, reconstruction = _tell_members(target, bound, random, progress, outliers, n_models)
     return AttackReport(
         target.digest, len(target.units), target.plan.privacy.rows_per_unit, bound, membership, reconstruction, signal,
         attributes, tuple(_find_contradictions(membership, signal, attributes)),
@@ -367,13 +366,12 @@ def _tell_members(
     progress: Progress,
     given: Sequence[int] | None,
     n_models: tuple[int, int, int],
-    n_units: int,
 ) -> tuple[tuple[MembershipFigures, ...], tuple[Reconstruction, ...]]:
     """Train on halves of the table, drawn by a coin for each unit, and tell who was in which.
 
     By coins: were exactly half drawn, who is out would say who is in, and the test would be of two units at once.
     """
-    drawn = np.sort(random.permutation(len(target.units))[:n_units])
+    drawn = np.sort(random.permutation(len(target.units))[:MAX_UNITS])
     if given is not None:
         drawn = np.union1d(given, drawn)
     pool = [target.units[each] for each in drawn]
@@ -460,10 +458,10 @@ def _rebuild(products: Products, kinds: NDArray[np.intp], inside: Bools) -> tupl
 
 
 def _measure_signal(
-    target: Target, random: np.random.Generator, progress: Progress, n_signals: int, n_corners: int, n_altered: int
+    target: Target, random: np.random.Generator, progress: Progress, n_corners: int, n_altered: int
 ) -> tuple[Signal, tuple[Attribute, ...], Bound]:
     """One run over the whole table: what its units add, its noise, and which of two values a cell has."""
-    units = [target.units[each] for each in np.sort(random.permutation(len(target.units))[:n_signals])]
+    units = [target.units[each] for each in np.sort(random.permutation(len(target.units))[:MAX_SIGNALS])]
     progress(f"Training on {len(units):,} units")
     steps, outcome = target.run(units)
     own = target.select_rows(units)
@@ -526,11 +524,11 @@ def _build_corners(plan: Plan, random: np.random.Generator, n_corners: int) -> l
 
 
 def _alter(
-    plan: Plan, own: Sequence[SiteData], random: np.random.Generator, n_altered: int, n_columns: int = 12
+    plan: Plan, own: Sequence[SiteData], random: np.random.Generator, n_altered: int
 ) -> list[tuple[str, int, SiteData]]:
     """Units with another unit's value in one cell: the column, which unit, and its rows with that value."""
     divisible, names, found = build_grid(plan).divisible, [*plan.feature_names, plan.label.name], []
-    columns = [*random.permutation(len(plan.features))[:n_columns].tolist(), len(plan.features)]
+    columns = [*random.permutation(len(plan.features))[:MAX_ALTERED].tolist(), len(plan.features)]
     for column in sorted(columns):
         for unit in random.permutation(len(own))[:n_altered].tolist():
             given, other = own[unit], own[int(random.integers(len(own)))]

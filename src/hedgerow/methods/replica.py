@@ -77,10 +77,6 @@ class Replica:
         self.plan, self._origin = task.plan, origin
         self._start(task)
 
-    def has_begun_with(self, structure_seed: int) -> bool:
-        """Whether the trees are made from this seed."""
-        return self.plan.model.structure_seed == structure_seed
-
     @property
     def structure_seed(self) -> int:
         """The seed of the trees' structure; ValueError before `begin` where the sites draw it."""

@@ -472,12 +472,12 @@ class _OnnxColumns:
         self.leaf_output.append(output)
         leaves[place] = len(self.leaf_value) - 1
 
-    def append_constant(self, output: int) -> None:
-        """A tree that adds 0 to each record: an ensemble must have one, for the number of records."""
+    def append_constant(self) -> None:
+        """A tree that adds 0 to the first output: an ensemble must have one, for the number of records."""
         self.roots.append(len(self.feature))
         self._append_node(0, 0.0, _LESS, 0)
         self.leaf_value.append(0.0)
-        self.leaf_output.append(output)
+        self.leaf_output.append(0)
         for children, are_leaves in ((self.true_child, self.true_is_leaf), (self.false_child, self.false_is_leaf)):
             children[-1], are_leaves[-1] = len(self.leaf_value) - 1, 1
 
@@ -576,7 +576,7 @@ class _Graph:
             else:
                 columns.append_tree(ensemble, root, output)
         if not columns.roots:
-            columns.append_constant(0)
+            columns.append_constant()
         attributes: dict[str, Any] = {
             "n_targets": ensemble.n_outputs,
             "aggregate_function": 1,  # their sum

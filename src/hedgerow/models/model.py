@@ -783,7 +783,7 @@ def read_content(path: Path) -> dict[str, Any]:
     """
     content = _parse(_read(path), path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ModelError("model-wrong-kind", path=path)
+        raise ModelError("model-wrong-kind", path=path, detail="it is other JSON")
     try:
         require_plain(content)
     except ValueError as fault:
@@ -857,9 +857,9 @@ def _parse(data: bytes, path: Path) -> Any:
     except json.JSONDecodeError as fault:
         if text.startswith("{") and (fault.pos >= len(text) or fault.msg.startswith("Unterminated")):
             raise ModelError("model-truncated", path=path, n_bytes=len(data)) from fault
-        raise ModelError("model-not-json", path=path, detail=str(fault)) from fault
+        raise ModelError("model-wrong-kind", code="model-not-json", path=path, detail=str(fault)) from fault
     except (ValueError, RecursionError) as fault:
-        raise ModelError("model-not-json", path=path, detail=str(fault)) from fault
+        raise ModelError("model-wrong-kind", code="model-not-json", path=path, detail=str(fault)) from fault
 
 
 def _no_constant(name: str) -> Any:

@@ -26,7 +26,6 @@ from hedgerow.privacy.accountants import (
 )
 from hedgerow.privacy.events import (
     DiscreteGaussianSumEvent,
-    Event,
     LocalGaussianEvent,
     SelectionEvent,
     UnnoisedEvent,
@@ -205,10 +204,8 @@ class PrivacyReport(PrivacyContext):
     @property
     def epsilon_of_two_runs(self) -> float:
         """What this run and another one like it amount to together, rounded up; accounted as `epsilon_of_rows`."""
-        return self._compute_epsilon([event for run in "12" for event in scope_events(self.ledger.events(), run)])
-
-    def _compute_epsilon(self, events: list[Event]) -> float:
-        """Never below the epsilon of this run: another accountant may find less."""
+        events = [event for run in "12" for event in scope_events(self.ledger.events(), run)]
+        # Never below the epsilon of this run: another accountant may find less.
         found = compute_account("gdp" if self.accountant == "pld" else self.accountant, events, self.delta).epsilon
         return max(self.epsilon, found)
 
