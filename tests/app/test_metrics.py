@@ -9,12 +9,10 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hedgerow.app import metrics
 from hedgerow.app.page import Console, SitePage
-from hedgerow.cli.main import main
 from hedgerow.protocol.stream import EventReport, RunReport, SiteReport, SiteState
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,10 +108,3 @@ def test_the_rules_ask_for_numbers_that_there_are() -> None:
     asked = set(re.findall(r"\bhedgerow_\w+", (ROOT / "deploy" / "prometheus-rules.yml").read_text(encoding="utf-8")))
     totals = {f"{name}_total" for name in (*metrics.COUNTERS, metrics.REFUSALS)}
     assert asked <= {f"hedgerow_{name}" for name in (*metrics.GAUGES, *totals)}
-
-
-def test_who_asks_for_the_old_port_is_told_the_new_place(capsys: pytest.CaptureFixture[str]) -> None:
-    """The option is in scripts that were written down."""
-    words = "coordinator plan.toml --roster roster.toml --identity hub --out model.json --metrics 9464"
-    assert main(words.split()) == 2
-    assert "--console" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrap_t
 from hedgerow.app.progress import status
 from hedgerow.data.differences import Difference
 from hedgerow.data.drafts import usable_columns
-from hedgerow.data.fit import ColumnFit, TableFit, format_counts, header_advice, table_fit
+from hedgerow.data.fit import ColumnFit, TableFit, format_counts, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, open_table
 from hedgerow.data.units import MANY, MAX_LEFT_OUT, list_needed_columns
 from hedgerow.errors import HedgerowError, PolicyRefusal, UsageError, mark_private
@@ -52,10 +51,6 @@ def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
         place: where the table is, and how its site writes it.
         table: as its owner calls it.
     """
-    if not set(list_needed_columns(plan)) <= set(column_names(place, plan)) and (lines := header_advice(place, plan)):
-        # The error that follows names the columns that are not there.
-        note("Columns that are missing may be there otherwise. If so, this mends it in the site's own file:")
-        print("\n".join(["  [data]", *(f"  {line}" for line in lines)]), file=sys.stderr)
     with status("Reading"):
         found = table_fit(place, plan)
     name = "The query's result" if is_url(table) else table

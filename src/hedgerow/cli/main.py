@@ -125,9 +125,7 @@ def _run(arguments: list[str]) -> None:
     namespace, unknown = build_parser().parse_known_args(arguments)
     if unknown:
         # `parse_args` would speak of the whole program, whose help does not list a command's options.
-        moved = "; numbers for Prometheus stand at /metrics of the page that --console serves"
-        is_old = any(word.partition("=")[0] == "--metrics" for word in unknown)
-        namespace.parser.error(f"unrecognized arguments: {' '.join(unknown)}{moved if is_old else ''}")
+        namespace.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if namespace.function is None:
         namespace.parser.print_help()
         if namespace.parser.prog != "hedgerow":

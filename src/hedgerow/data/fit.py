@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -27,12 +27,11 @@ from hedgerow.data import columns as encoders
 from hedgerow.data import units
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
-from hedgerow.data.lines import SEPARATORS
 from hedgerow.data.omop import compile_counts, compile_known, describe_lacks, find_dialect
-from hedgerow.data.sources import AdaptedLocation, Location, adapt, column_names, find_place, open_table
+from hedgerow.data.sources import AdaptedLocation, Location, adapt, find_place, open_table
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_CODES
-from hedgerow.plan.names import looks_like_identifier, split_words
+from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.plan.toml import toml_key, toml_value
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
@@ -484,14 +483,13 @@ def _recode(own: Adapter, name: str, pairs: Mapping[str, str | None]) -> Adapter
 def list_data_lines(own: Adapter, before: Adapter = PLAIN) -> list[str]:
     """The lines of a `[data]` table that an adapter has and the other has not; each stands for the other's of its name.
 
-    Columns' dates and scales are left out: nothing here suggests them.
+    Separators, other names, dates and scales are left out: nothing here suggests them.
     """
     lines = [
         f"{part} = {toml_value(word)}"
-        for part in ("separator", "encoding", "decimal")
+        for part in ("encoding", "decimal")
         if (word := getattr(own, part)) != getattr(before, part)
     ]
-    lines += [f"rename = {toml_value(dict(own.rename))}"] if own.rename != before.rename else []
     new = [(name, pairs) for name, pairs in own.recode if pairs != dict(before.recode).get(name)]
     lines += [f"recode.{toml_key(name)} = {toml_value(dict(pairs))}" for name, pairs in new]
     for name, codes in own.missing:
@@ -521,36 +519,6 @@ def _count_gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
     return gain
 
 
-def header_advice(location: Location, plan: Plan) -> list[str]:
-    """The lines by which columns that a table lacks are found and rows are used; none where there are no such lines."""
-    own, place = location.adapter if isinstance(location, AdaptedLocation) else PLAIN, os.fspath(location)
-    present, names = column_names(location, plan), units.list_needed_columns(plan)
-    extra = [each for each in present if each not in names]
-    found = _find_renames([name for name in names if name not in present], extra)
-    trials = [replace(own, rename=(*own.rename, *found.items()))] if found else []
-    trials += [] if own.separator else [replace(own, separator=word) for word in SEPARATORS]
-    for trial in trials:
-        try:
-            if table_fit(adapt(place, trial), plan).rows.n_used:
-                return list_data_lines(trial, own)
-        except DataError:
-            continue
-    return []
-
-
-def _find_renames(missing: Iterable[str], present: Sequence[str]) -> dict[str, str]:
-    """The table's name and the plan's of columns that a table may have under another name."""
-    found: dict[str, str] = {}
-    for name in missing:
-        alike = [other for other in present if other not in found and _write_plainly(other) == _write_plainly(name)]
-        words = set(split_words(name))
-        alike = alike or [
-            other for other in present if other not in found and words and words <= set(split_words(other))
-        ]
-        found |= {alike[0]: name} if len(alike) == 1 else {}
-    return found
-
-
 def _find_decimal_mark(columns: Sequence[_Counted]) -> str:
     """The word for the decimal mark, where each column with numbers that are not read shows that its mark is one."""
     with_commas = [column for column in columns if any(map(_DECIMAL_COMMA.fullmatch, column.odd))]
@@ -559,10 +527,6 @@ def _find_decimal_mark(columns: Sequence[_Counted]) -> str:
         return "comma" if all(any(map(_DECIMAL_COMMA.fullmatch, texts)) for texts in decimals) else ""
     with_points = [each for each in columns if any("." in text and _THOUSANDS.fullmatch(text) for text in each.odd)]
     return "point" if with_points and all(column.shows_points for column in with_points) else ""
-
-
-def _write_plainly(text: str) -> str:
-    return re.sub(r"[\W_]+", "", text.casefold())
 
 
 def guess_meaning(text: str, listed: Sequence[str], meanings: Sequence[str] = _MEANINGS) -> str | None:
