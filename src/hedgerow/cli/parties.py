@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from hedgerow.transport.identities import PinnedRoster, PublicIdentity, Role
 
 
-_PLACES = {
-    "site": "List the sites' files first, without an option.",
-    "coordinator": "Give the coordinator's file once, with --coordinator, and not among the sites.",
-    "monitor": "Give a monitor's file with --monitor.",
-}
-_KEYS = {
-    "site": "hedgerow identity new NAME",
-    "coordinator": "hedgerow identity new NAME --coordinator",
-    "monitor": "hedgerow identity new NAME --monitor",
-}
-
-
 def add_commands(commands: Any) -> None:
     """Add `identity` and `roster`."""
     actions = add_group(commands, "identity", "make or show the keys of a site, coordinator or monitor")
@@ -140,19 +128,14 @@ def build(arguments: argparse.Namespace) -> None:
 
 def read_party(file: str, role: Role) -> PublicIdentity:
     """The party of a public file; raises UsageError for a file that was given in another party's place."""
-    from hedgerow.transport.identities import read_public
+    from hedgerow.transport.identities import Role, read_public
 
     party = read_public(Path(file))
     if party.role is not role:
-        raise UsageError(
-            "identity-role",
-            file=file,
-            given=party.role.value,
-            role=role.value,
-            place=_PLACES[party.role],
-            name=party.name,
-            command=_KEYS[role],
-        )
+        where = {Role.SITE: "among the sites", Role.COORDINATOR: "--coordinator", Role.MONITOR: "--monitor"}
+        own = f"this one is of the {party.role.value} {party.name}, and its place is {where[party.role]}"
+        expected = f"the public file of a {role.value}: {own}. `hedgerow identity new` makes keys for each role"
+        raise UsageError("argument", code="roster-file", name=f"A {role.value}'s file", value=file, expected=expected)
     return party
 
 

@@ -217,10 +217,6 @@ class Policy:
             raise PolicyRefusal("policy", code="policy-query-kind", asked=f"queries of the kind {kind}")
 
 
-_GONE = {"rows_that_do_not_fit", "max_unlisted", "max_clamped", "refuse_loss"}
-"""Lines of policies of 0.1.0, by which rows decided whether their site took part."""
-
-
 def parse_policy(toml_text: str) -> Policy:
     """Read a policy from the text of its file.
 
@@ -234,9 +230,6 @@ def parse_policy(toml_text: str) -> Policy:
         return read_section(Policy, table, "policy")
     except PlanError as error:
         what, cause, remedy = error.what, error.cause, error.remedy
-        if gone := ", ".join(sorted(_GONE & table.keys())):
-            what, remedy = f"policy: a policy has {gone} no more.", f"Delete {gone}."
-            cause = "Whether this site takes part, which all others see, would follow from its rows."
         raise UsageError("policy-file", code="policy-file", what=what, cause=cause, remedy=remedy) from None
     except ValueError as error:
         raise UsageError("not-toml", code="policy-file", name="The policy", fault=error) from None
