@@ -49,7 +49,7 @@ COMMANDS = [
     ["plan", "init", "a.csv", "--label", "y", "--out", "draft.toml"],
     ["privacy", "plan.toml"],
     ["check", "plan.toml", "a.csv"],
-    ["train", "plan.toml", "--site", "a.csv", "--no-secagg", "--out", "model.json"],
+    ["train", "plan.toml", "--site", "a.csv", "--out", "model.json"],
     ["predict", "model.json", "a.csv", "--out", "predicted.csv"],
     ["evaluate", "model.json", "a.csv"],
     ["report", "model.json"],

@@ -59,7 +59,6 @@ def add_commands(commands: Any) -> None:
     add_shared(add, "--seed")
     text = "keep the codes of the rows in mapped files there, for tables that outgrow the memory (docs/data.md)"
     add("--external-memory", metavar="FOLDER", help=text)
-    add("--no-secagg", action="store_true", help="add the sites' sums in the clear: faster with many sites, same trees")
     add_shared(add, "--strict", "--allow-loss", "--threads", "--json")
 
 
@@ -68,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     from hedgerow.app.cost import describe_trees
     from hedgerow.app.environments import train_with_progress
     from hedgerow.app.evaluation import read_sites
-    from hedgerow.local.training import check_sites, without_secure_aggregation
+    from hedgerow.local.training import check_sites
     from hedgerow.methods.registry import resolve
     from hedgerow.models.model import require_room, save_unless_kept
     from hedgerow.privacy.noise import SeededNoise, SystemNoise
@@ -85,9 +84,6 @@ def run(arguments: argparse.Namespace) -> None:
         files, plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed,
         external_memory=arguments.external_memory,
     )  # fmt: skip
-    if arguments.no_secagg:
-        # After reading: which rows of a person are used follows from the plan's digest, and is to stay the same.
-        plan = without_secure_aggregation(plan)
     if not arguments.json and (doubt := doubt_of(plan)):
         warn(f"{doubt}.")
     quiet, seed = arguments.json, arguments.seed

@@ -40,7 +40,6 @@ from hedgerow.protocol.queries import IntVector, PureQuery, Query, SampledQuery
 from hedgerow.server.release import Outcome, Releaser, check_report
 from hedgerow.training.steps import play
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.leaf_sums import LeafSums, SiteRecords
 from hedgerow.trees.leaves import leaf_weights
 
@@ -194,10 +193,6 @@ class Target:
     def select_rows(self, units: Sequence[Unit]) -> list[SiteData]:
         """The rows of each unit."""
         return [self.data.only(unit) for unit in units]
-
-    def compute_signals(self, ensemble: Ensemble) -> Floats:
-        """What a model says of every row of the table: float64 [n, n_outputs]."""
-        return ensemble.scores(self.data.codes_in(self.grid, ensemble.grid.new_edges)).T
 
 
 def group_units(rows: SiteRows, plan: Plan) -> list[Unit]:
@@ -389,7 +384,8 @@ def _tell_members(
     for model, inside in enumerate(present):
         progress(f"Membership: model {model + 1} of {len(present)}")
         steps, outcome = target.run([unit for unit, is_in in zip(pool, inside, strict=True) if is_in])
-        signals.append(target.compute_signals(outcome.ensemble)[rows])
+        codes = target.data.codes_in(target.grid, outcome.ensemble.grid.new_edges)
+        signals.append(outcome.ensemble.scores(codes).T[rows])
         if model >= n_runs:
             continue
         has_weights = outcome.ensemble.leaf_weights is not None
