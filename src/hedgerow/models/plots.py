@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from hedgerow.errors import missing_extra
 from hedgerow.evaluation.estimates import CalibrationCurve
-from hedgerow.losses.kinds import Floats
 from hedgerow.models.bands import shape_bands, why_unknown
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, format_day
@@ -159,7 +158,10 @@ def style() -> dict[str, Any]:
     }
 
 
-def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scores: Floats, deviations: Floats) -> None:
+Reals = NDArray[np.float64]
+
+
+def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scores: Reals, deviations: Reals) -> None:
     if feature.min is None or feature.max is None:  # a validated plan has both
         raise ValueError(f"feature {feature.name} has no bounds")
     borders = np.concatenate([[feature.min], np.clip(shape.borders, feature.min, feature.max), [feature.max]])
@@ -221,7 +223,7 @@ def _density_strip(axis: Any, transform: Any, borders: NDArray[Any], density: ND
     axis.stairs(heights - reach, edges, baseline=-reach, fill=True, color=FILL, linewidth=0, zorder=1.5)
 
 
-def _categories_panel(axis: Any, feature: Feature, shape: Shape, scores: Floats, deviations: Floats) -> None:
+def _categories_panel(axis: Any, feature: Feature, shape: Shape, scores: Reals, deviations: Reals) -> None:
     names = [*feature.categories, "not listed", "missing"]
     # The categories with the most records, then from the lowest score to the highest.
     kept = np.argsort(-shape.density, kind="stable")[:MAX_BARS]
