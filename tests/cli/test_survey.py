@@ -270,14 +270,14 @@ def test_what_is_not_shown_does_not_look_like_none() -> None:
         "x", hidden, "number", Range(0, 10), present=Noisy(300.0, 3.0),
         groups=tuple(Group(f"{low} to {high}", low, high, count) for low, high, count in groups),
     )  # fmt: skip
-    assert build_histogram(number, 5) == "█|█░░░█"
+    assert build_histogram(number, 5) == "█│█░░░█"
     names = (Group("a", count=clear), Group("b", count=hidden))
     text = ColumnStatistics("w", hidden, "text", present=Noisy(100.0, 1.0), groups=names)
     assert categories_text(text) == "a 90 %; 1 not shown"
     page = build_sheets(TableStatistics(clear, (number, text)), is_page=True)
-    # 28 bars, of which those from 0 to 2 and from 8 to 10 are shown, and an end; and one category of two.
+    # 24 bars, of which those from 0 to 2 and from 8 to 10 are shown, and an end; and one category of two.
     looks = [(sum(sign in "▁▂▃▄▅▆▇█" for sign in sheet.rows[0][-1]), sheet.rows[0][-1].count("░")) for sheet in page]
-    assert looks == [(13, 16), (1, 1)]
+    assert looks == [(11, 14), (1, 1)]
 
 
 def test_numbers_in_another_writing_are_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ def draw_bars(heights: Iterable[float | None], below: float = 0.0, above: float 
     """
     bars = "".join(_HIDDEN if height is None else _BLOCKS[math.ceil(8 * height)] for height in heights)
     ends = [_BLOCKS[math.ceil(8 * height)] if height else "" for height in (below, above)]
-    return f"{ends[0]}{'|' * bool(ends[0])}{bars}{'|' * bool(ends[1])}{ends[1]}"
+    return f"{ends[0]}{'│' * bool(ends[0])}{bars}{'│' * bool(ends[1])}{ends[1]}"
 
 
 # What is said ---------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def explain_sheets(found: TableStatistics | SurvivalCurves) -> str:
         return f"Brackets: 95 %, by the noise and the sample. {NOT_SHOWN}: {least}."
     return (
         f"± and brackets are 95 % intervals for the noise. {NOT_SHOWN} and {_HIDDEN}: {least}; that is "
-        "not zero. Beyond | are values outside the bounds. Means and quantiles come from the bins."
+        "not zero. Beyond │ are values outside the bounds. Means and quantiles come from the bins."
     )
 
 
@@ -111,7 +111,7 @@ def _make_number_sheet(
     shares = list(_QUANTILES) if is_page else [0.05, 0.5, 0.95]
     heads = ["column", "missing", *(["text"] if has_odd else []), *(["bounds"] if is_page else [])]
     heads += [*(["mean"] if has_mean else []), *(_QUANTILES[share] for share in shares), "histogram"]
-    n_bars = 28 if is_page else 14 if has_mean and not has_odd else 8
+    n_bars = 24 if is_page else 14 if has_mean and not has_odd else 8
     rows = []
     for column in columns:
         row = [column.name, percent(column.missing)]
