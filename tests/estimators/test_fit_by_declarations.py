@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.exceptions import DataConversionWarning
 
-from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier
 from hedgerow.data.arrow import to_arrow
 from hedgerow.data.columns import AsMissing, Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.units import read_feature
-from hedgerow.errors import HedgerowError
+from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.estimators import base, boosted
 from hedgerow.estimators.base import BeyondPlanWarning
 from hedgerow.local.survey import Surveyed
@@ -355,9 +355,17 @@ def test_masked_labels_are_missing() -> None:
     assert caught.value.code == "data-label-missing"
     hidden = np.ma.masked_array(np.where(y < 3, 7, y > 20), mask=y < 3)
     assert DPGBDTClassifier(epsilon=20.0, n_trees=1).fit(X, hidden).classes_.tolist() == [0, 1]
+    words = np.ma.masked_array(np.where(y > 20, "high", "low").astype(object), mask=y < 4)
+    assert DPGBDTClassifier(epsilon=20.0, n_trees=1).fit(X, words).classes_.tolist() == ["high", "low"]
+    times = np.ma.masked_array(np.c_[y > 20, y], mask=np.c_[y < 0, y < 3])
+    pairs = np.ma.zeros(600, dtype=[("seen", bool), ("time", float)])
+    pairs["seen"], pairs["time"] = y > 20, times[:, 1]
+    for fates in (times, pairs):
+        with pytest.raises(UsageError, match="a time is missing"):
+            DPGBDTSurvival(epsilon=5.0, intervals=[10, 40]).fit(X, fates)
 
 
-@pytest.mark.parametrize("masked", ["int64", "float32", "float64", "object"])
+@pytest.mark.parametrize("masked", ["int64", "float32", "float64", "object", "<U8"])
 def test_masked_cells_are_missing(masked: str) -> None:
     """What a masked matrix hides is no value: neither trained on nor predicted from."""
     rng = np.random.default_rng(0)

@@ -189,21 +189,32 @@ def read_table(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Col
     return columns
 
 
+def unmask(values: Any) -> Any:
+    """A masked array as a plain one, with None or NaN for what is masked; what is no masked array as it is.
+
+    Whoever makes a plain array of it otherwise has the values beneath.
+    """
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    is_single, is_number = values.dtype == np.float32, values.dtype.kind in "iuf"
+    plain = np.asarray(values).astype(np.float32 if is_single else np.float64 if is_number else object)
+    plain[np.ma.getmaskarray(values)] = np.nan if is_number else None
+    return plain
+
+
 def as_matrix(X: Any) -> Any:
     """A matrix of numbers: of a list, or of an array of objects or texts, each cell by itself, and NaN for no number.
 
     What has another shape is returned as it is, for scikit-learn to refuse.
     """
     try:
-        cells = np.array(X, dtype=object) if isinstance(X, list | tuple) else X
+        cells = np.array(X, dtype=object) if isinstance(X, list | tuple) else unmask(X)
     except ValueError:
         return X
-    if isinstance(cells, np.ma.MaskedArray) and cells.dtype.kind in "biuf":
-        # What is masked is missing: whoever makes a plain array of it has the numbers beneath.
-        plain: Any = cells.astype(np.float32 if cells.dtype == np.float32 else np.float64)
-        return plain.filled(np.nan)
-    if not isinstance(cells, np.ndarray) or cells.ndim != 2 or cells.dtype.kind in "biufc":
+    if not isinstance(cells, np.ndarray) or cells.ndim != 2:
         return X
+    if cells.dtype.kind in "biufc":
+        return cells
     unfit = AsMissing()
     found = numbers(cells.ravel(), Place("X", "", 0), unfit).reshape(cells.shape)
     if unfit.n_cells > MANY * cells.size:

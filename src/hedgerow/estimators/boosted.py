@@ -481,9 +481,9 @@ def _read_events_and_times(y: Any, codes: Sequence[float]) -> tuple[NDArray[np.b
     lost, seen = codes
     names = getattr(getattr(y, "dtype", None), "names", None)
     if names is not None and len(names) == 2:
-        columns = [np.asarray(y[name]) for name in names]
+        columns = [np.asarray(base.unmask(y[name])) for name in names]
     else:
-        matrix = np.asarray(y)
+        matrix = np.asarray(base.unmask(y))
         if matrix.ndim != 2 or matrix.shape[1] != 2:
             raise UsageError("survival-label", found=f"it has the shape {matrix.shape}")
         columns = [matrix[:, 0], matrix[:, 1]]
@@ -503,11 +503,7 @@ def _take_one_column(y: Any, X: Any) -> Any:
 
     Warns also where `X` has a column of the name that `y` has, or whose name is an identifier's.
     """
-    y = collect(y)
-    if isinstance(y, np.ma.MaskedArray):
-        # What is masked is missing: whoever makes a plain array of it has the numbers beneath.
-        plain: Any = y.astype(np.float64 if y.dtype.kind in "iuf" else object)
-        y = plain.filled(None if plain.dtype.kind == "O" else np.nan)
+    y = base.unmask(collect(y))
     shape: tuple[int, ...] = getattr(y, "shape", ())
     if len(shape) == 2 and shape[1] == 1:
         warn_caller(_ONE_COLUMN, DataConversionWarning)
