@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.dp_xgboost.program import dp_xgboost
-from hedgerow.methods.dp_xgboost.settings import resolve_dp_xgboost, undo_amplification
+from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings, resolve_dp_xgboost, undo_amplification
 from hedgerow.methods.dp_xgboost.trees import (
     GRADIENT_UNIT,
     SCORE_UNIT_OF_GAIN,
@@ -33,7 +34,7 @@ from hedgerow.methods.dp_xgboost.trees import (
 )
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Feature, Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.cost import amplify_epsilon
 from hedgerow.privacy.events import DiscreteLaplaceVectorEvent, SelectionEvent
@@ -299,6 +300,23 @@ def test_with_a_delta_each_kind_has_its_share_of_rho(splits: str) -> None:
     assert epsilons.min() == pytest.approx(1.0, rel=2e-3)
     pure = resolve_dp_xgboost(dp_xgboost_plan(own={"splits": splits}, **{**privacy, "accountant": "pure"}))
     assert pure.split_scale > 1.5 * decided.split_scale
+
+
+def test_a_delta_saves_as_much_noise_as_the_document_says() -> None:
+    """Choices, node histograms and the sketch beside those of the pure promise, as docs/privacy.md has them."""
+    features = tuple(Feature(name=f"x{number}", type="numeric", min=0.0, max=1.0) for number in range(14))
+
+    def scales(splits: str, **privacy: Any) -> DpXgboostSettings:
+        plan = dp_xgboost_plan(own={"splits": splits}, model={"n_trees": 20, "max_depth": 4}, epsilon=1.0, **privacy)
+        return resolve_dp_xgboost(dataclasses.replace(plan, features=features))
+
+    shares = []
+    for splits, names in (("exponential", ["split_scale", "sketch_scale"]), ("histogram", ["split_scale"])):
+        pure, other = scales(splits), scales(splits, accountant="gdp", delta=1e-5)
+        shares += [round(getattr(other, name) / getattr(pure, name), 2) for name in names]
+    page = " ".join((Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8").split())
+    choices, sketch, histograms = (f"{share:.2f}".lstrip("0") for share in shares)
+    assert f"choices have {choices} of the noise, node histograms {histograms}, the sketch {sketch} (" in page
 
 
 # The program -----------------------------------------------------------------------------------------------------
