@@ -95,6 +95,16 @@ def test_a_unit_of_several_rows_has_their_noise() -> None:
     assert three == 9 * one
 
 
+@pytest.mark.parametrize("breaks", [0, 1, 4])
+def test_a_report_says_what_one_line_amounts_to_where_cells_may_hold_line_breaks(
+    site_of: MakeSite, breaks: int
+) -> None:
+    """As a training's does: the coordinator of a survey chooses it, and sites bound their tables by it."""
+    report = made(site_of, 3, asked(line_breaks=breaks)).report
+    of_one_line = report.to_dict().get("epsilon_of_one_line")
+    assert of_one_line == (report.epsilon_of_rows(2 * breaks + 2) if breaks else None)
+
+
 def test_without_noise_it_is_kaplan_meier(site_of: MakeSite) -> None:
     """Where no interval has both events and losses the curve is Kaplan and Meier's, and its band Greenwood's."""
     reference = pytest.importorskip("sksurv.nonparametric")

@@ -315,7 +315,7 @@ def table_survey(
         n_records=max(1, round(found.n_records.value)),
         sums_in_clear=is_clear,
         outlook=(),
-        public=PublicInputs((*public, *list_units(asked.carrier))),
+        public=PublicInputs((*public, *list_units(asked.carrier)), line_breaks=asked.carrier.privacy.line_breaks),
     )
     return TableSurvey(found, ledger, build_report(ledger, context))
 
