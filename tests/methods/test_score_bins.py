@@ -77,6 +77,20 @@ def question(plan: Plan) -> ScoreBins:
     return asked
 
 
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_no_record_is_lost_or_counted_twice_between_threads(n_threads: int) -> None:
+    """Many rows, of which each thread has a stretch and goes through it block by block."""
+    plan, draws, n = make_plan("binary", {"calibration": "auto"}), np.random.default_rng(n_threads), 140_001
+    labels, scores = draws.integers(0, 2, n), draws.integers(-(2**20), 2**20, n)
+    rows = SiteData(np.zeros((len(plan.features), n), np.uint8), labels.astype(np.int32))
+    node = Node("site", rows, plan, resolve(plan), n_threads)
+    node.held.records.scores[0] = scores
+    counts, above = node.sum_rows(question(plan)).reshape(2, -1)
+    bins = bins_of(scores / 2**16)
+    assert counts.tolist() == (np.bincount(bins, minlength=N_BINS) * RECORD_NORM).tolist()
+    assert above.tolist() == (np.bincount(bins, labels - 0.5, minlength=N_BINS) * RECORD_NORM).tolist()
+
+
 @settings(max_examples=100, deadline=None)
 @given(records=st.lists(st.tuples(st.booleans(), st.integers(-(2**24), 2**24)), min_size=1, max_size=6))
 def test_a_record_counts_once_in_the_bin_of_its_own_score(records: list[tuple[bool, int]]) -> None:

@@ -23,7 +23,7 @@ from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, lo
 from hedgerow.methods.line import shorten
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.trees.leaf_sums import ScoredSite
+from hedgerow.trees.leaf_sums import ScoredSite, sum_in_threads
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
 
 BINS_BESIDE = 20
@@ -69,22 +69,26 @@ class ScoreBins(Query):
         site.take_in(self.update)
         label, records = site.plan.label, site.records
         record = RECORD_NORM // 2 if label.kind.is_number else RECORD_NORM
-        sums = np.zeros((2, N_BINS), dtype=np.int64)
-        # Block by block: a large table has no room for its rows as wide integers.
-        for first in range(0, records.n_records, _BLOCK):
-            scores = records.scores[0, first : first + _BLOCK].astype(np.int64)
-            labels = records.labels[first : first + _BLOCK]
-            distances = scores - self.centre
-            places = np.minimum((np.abs(distances) + self.step // 2) // self.step, BINS_BESIDE)
-            bins = np.where(distances < 0, -places, places) + BINS_BESIDE
-            if label.kind.is_number:
-                beyond = labels.astype(np.int64) - loss_kind(site.plan).link.units(scores, label)
-                above = shorten(beyond, self.doublings)
-            else:
-                above = np.where(labels % 2 == 1, RECORD_NORM // 2, -RECORD_NORM // 2)
-            np.add.at(sums[0], bins, record)
-            np.add.at(sums[1], bins, above)
-        return sums.reshape(-1)
+
+        def sums_of(begin: int, end: int) -> IntVector:
+            sums = np.zeros((2, N_BINS), dtype=np.int64)
+            # Block by block: a large table has no room for its rows as wide integers.
+            for first in range(begin, end, _BLOCK):
+                rows = slice(first, min(first + _BLOCK, end))
+                scores, labels = records.scores[0, rows].astype(np.int64), records.labels[rows]
+                distances = scores - self.centre
+                places = np.minimum((np.abs(distances) + self.step // 2) // self.step, BINS_BESIDE)
+                bins = np.where(distances < 0, -places, places) + BINS_BESIDE
+                if label.kind.is_number:
+                    beyond = labels.astype(np.int64) - loss_kind(site.plan).link.units(scores, label)
+                    above = shorten(beyond, self.doublings)
+                else:
+                    above = np.where(labels % 2 == 1, RECORD_NORM // 2, -RECORD_NORM // 2)
+                np.add.at(sums[0], bins, record)
+                np.add.at(sums[1], bins, above)
+            return sums.reshape(-1)
+
+        return sum_in_threads(records.n_records, site.n_threads, sums_of)
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         reach = facts.reach(1)
