@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
@@ -40,7 +40,7 @@ from hedgerow.rounds import VECTOR_ID, clip, noise_mode, round_in
 from hedgerow.secagg.guarantees import dealt, default_wishes
 from hedgerow.secagg.masks import MIN_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
-from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession
+from hedgerow.secagg.session import NO_MODEL, EpochSession
 from hedgerow.server.coordinator import MAX_HELD_SLOTS, check_words, find_noise_cohort
 from hedgerow.server.release import (
     Aggregation,
@@ -72,7 +72,6 @@ class MaskedAggregation:
         n_slots: aggregations that are expected (>= 1); an epoch's keys are made for that many at once.
         entropy: the source of keys and masks: ``os.urandom`` but in tests.
         noise: where the nodes' shares of noise come from, when the plan wants them to add it.
-        drops: which sites fall silent at a query; for tests.
     """
 
     def __init__(
@@ -82,14 +81,12 @@ class MaskedAggregation:
         n_slots: int,
         entropy: Entropy,
         noise: NoiseSource,
-        drops: Callable[[Query], Drops] | None = None,
     ) -> None:
         self._nodes = {node.site: node for node in nodes}
         self._plan = plan
         self._n_slots = max(1, min(n_slots, MAX_HELD_SLOTS))
         self._entropy = entropy
         self._noise = noise
-        self._drops = drops
         self._mode = noise_mode(plan)
         self.n_nodes = len(self._nodes)
         self.sites: tuple[str, ...] | None = None
@@ -116,8 +113,7 @@ class MaskedAggregation:
         if noise.variance:
             vectors = {site: {VECTOR_ID: clip(sent[VECTOR_ID], expected)} for site, sent in vectors.items()}
         shares = self._shares(spec, noise) if self._mode is NoiseMode.DISTRIBUTED else None
-        drops = self._drops(query) if self._drops is not None else None
-        opened = epoch.aggregate(spec, vectors, noise=shares, drops=drops)
+        opened = epoch.aggregate(spec, vectors, noise=shares)
         names = list(self._nodes)
         self.sites = tuple(names[node] for node in opened.survivors)
         return opened.sums[VECTOR_ID]
