@@ -14,7 +14,8 @@ from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLi
 from hedgerow.data.arrow import as_columns
 from hedgerow.data.columns import Place, kinds
 from hedgerow.data.sources import read_records
-from hedgerow.errors import UsageError
+from hedgerow.data.units import records_from_columns
+from hedgerow.errors import DataError, UsageError
 from hedgerow.survey.kinds import NUMBER, TEXT, TRUTH
 
 LIBRARIES = ["arrow", "record batch", "pandas", "polars", "polars lazy", "duckdb"]
@@ -113,6 +114,33 @@ def test_what_a_cell_is_does_not_follow_from_the_library(library: str) -> None:
     found = as_columns(table_of(library, own))
     most = [np.bincount(kinds(column, Place("a table", name))).argmax() for name, column in found.items()]
     assert most == [NUMBER, NUMBER, TEXT, TRUTH]
+
+
+@pytest.mark.parametrize("no_column", [7.5, "aa", {0: 1, 1: 2}, {"a", "b"}])
+def test_what_is_no_column_is_refused(no_column: Any) -> None:
+    """Letters and keys are not taken for cells: units by them would protect rows that are nobody's."""
+    model = DPGBDTClassifier(bounds=(0, 1), classes=[0, 1], n_records=2)
+    table = {"age": no_column, "dose": [1, 2], "ward": ["a", "b"]}
+    own, y = columns(300)
+    plan = fitted(table_of("arrow", own), y).model_.plan
+    asks = [lambda: records_from_columns(table, plan, with_label=False)]
+    asks += [lambda name=name: model.fit([[1], [2]], [0, 1], **{name: no_column}) for name in ("sites", "units")]
+    for ask in asks:
+        with pytest.raises(DataError) as caught:
+            ask()
+        assert caught.value.code == "data-wrong-type"
+
+
+@pytest.mark.parametrize("rows", [np.zeros((3, 3)), [[1, 2, 3]], "t.csv", [{"age": 1, "dose": 1, "ward": "a"}]])
+def test_a_model_asks_for_columns_by_name(rows: Any) -> None:
+    """Who saved an estimator and loads its model is told how a matrix is given to it."""
+    own, y = columns(300)
+    model = fitted(table_of("arrow", own), y).model_
+    with pytest.raises(UsageError) as caught:
+        model.predict(rows)
+    assert caught.value.code == "table-type"
+    matrix = np.array([[1.0, 1.0, "a"]], dtype=object)
+    assert model.predict(dict(zip(model.plan.feature_names, matrix.T, strict=True))).shape == (1,)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

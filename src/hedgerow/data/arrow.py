@@ -15,7 +15,7 @@ column of numbers with one "<18"), so what a column *is* never follows from it, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hedgerow.errors import DataError
+from hedgerow.errors import DataError, UsageError
 
 _PLAINEST: dict[type, Any] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _MAX_FAULT = 120
@@ -52,15 +52,29 @@ def collect(table: Any) -> Any:
 
 
 def as_columns(table: Any) -> Mapping[str, Any]:
-    """A table's columns by their names; a mapping is returned as it is. Raises DataError as `collected`."""
+    """A table's columns by their names; a mapping is returned as it is.
+
+    Raises:
+        DataError: as `collect`.
+        UsageError: code "table-type"; it has no columns, as a matrix has none by name.
+    """
     table = collect(table)
     if isinstance(table, Mapping):
         return table
+    if not hasattr(table, "columns"):
+        raise UsageError("no-names", type=type(table).__name__)
     if isinstance(table, pa.Table):
         require_distinct_names(table.column_names)
         return {name: table.column(index) for index, name in enumerate(table.column_names)}
     require_distinct_names(list(table.columns))
     return {str(name): table[name] for name in table.columns}
+
+
+def count_cells(column: Any, source: str, name: str) -> int:
+    """How many cells a column has; DataError for what is none: one value, or a dictionary, whose keys are no cells."""
+    if isinstance(column, str | bytes | Mapping | Set) or not hasattr(column, "__len__"):
+        raise DataError("data-column-type", source=source, column=name, found=type(column).__name__)
+    return len(column)
 
 
 def require_distinct_names(names: Sequence[Any]) -> None:

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
-from hedgerow.data.arrow import as_columns
+from hedgerow.data.arrow import as_columns, count_cells
 from hedgerow.data.columns import Place, missing_columns, quote_cell
 from hedgerow.data.lines import LineCounts
 from hedgerow.errors import DataError, LostRowsError, warn_caller
@@ -208,7 +208,7 @@ def records_from_columns(
     missing = [name for name in names if name not in columns]
     if missing:
         raise missing_columns(table.source, missing, [str(name) for name in columns])
-    lengths = {len(columns[name]) for name in names}
+    lengths = {count_cells(columns[name], table.source, name) for name in names}
     if len(lengths) != 1:
         raise DataError("data-lengths", source=f"{table.source}: a column", found=min(lengths), n_rows=max(lengths))
 

@@ -31,7 +31,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from hedgerow.client.node import count_threads, has_compiled, use_threads
-from hedgerow.data.arrow import as_columns, collect, list_categories, require_distinct_names, to_arrow
+from hedgerow.data.arrow import as_columns, collect, count_cells, list_categories, require_distinct_names, to_arrow
 from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, read_texts
 from hedgerow.data.drafts import ask_about_texts
 from hedgerow.data.raw_cells import RawColumn
@@ -704,9 +704,7 @@ class PrivateTrees(BaseEstimator, ABC):
         It is decided before anything is found, so that survey and training see the same rows, and by nothing but the
         unit's own rows and the plan as far as it is known by then.
         """
-        shape = getattr(units, "shape", (len(units),))
-        if shape != (n_rows,):
-            raise DataError("data-lengths", source="units", found=shape, n_rows=n_rows)
+        require_a_cell_per_row(units, n_rows, "units")
         names = identifiers(units, Place("units", "units", 0))
         rows, _ = rows_within_bound(names, trial.privacy.rows_per_unit, bytes.fromhex(trial.digest))
         kept = np.zeros(n_rows, dtype=np.bool_)
@@ -881,6 +879,13 @@ Rows = Mapping[str, NDArray[np.intp] | None]
 """By a site's name, which rows it has: intp [n]; None for all of them."""
 
 
+def require_a_cell_per_row(column: Any, n_rows: int, name: str) -> None:
+    """Raise DataError unless it is one column of so many cells: the keys of a dictionary would name no one."""
+    shape = column.shape if hasattr(column, "shape") else (count_cells(column, "the call", name),)
+    if shape != (n_rows,):
+        raise DataError("data-lengths", source=name, found=shape, n_rows=n_rows)
+
+
 def rows_by_site(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]:
     """Each site's rows, by the site's name.
 
@@ -892,9 +897,7 @@ def rows_by_site(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]:
     """
     if sites is None:
         return {"site": None}
-    shape = getattr(sites, "shape", (len(sites),))
-    if shape != (n_rows,):
-        raise DataError("data-lengths", source="sites", found=shape, n_rows=n_rows)
+    require_a_cell_per_row(sites, n_rows, "sites")
     # Each name by itself: beside one text, numpy would make two sites of 1 and 1.0.
     names = read_texts(sites, Place("sites", "sites", 0))
     if None in names:
