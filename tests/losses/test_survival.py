@@ -375,7 +375,7 @@ def test_who_holds_which_row_does_not_matter_to_an_estimator() -> None:
 @pytest.mark.parametrize(
     ("changes", "y", "error"),
     [
-        ({"intervals": None}, [[1, 0.5]] * 20, "needs public intervals"),
+        ({"intervals": None}, [[1, 0.5]] * 20, "intervals is None"),
         ({"intervals": [2.0, 1.0]}, [[1, 0.5]] * 20, "above the one before"),
         ({"intervals": [1.0]}, [[1, 0.5]] * 20, "2 to 64 intervals"),
         ({}, [0.5] * 20, "has the shape"),
