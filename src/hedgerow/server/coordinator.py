@@ -101,6 +101,7 @@ from hedgerow.server.release import (
     RunChecks,
     Summed,
     check_report,
+    name_figures,
     weigh_groups,
 )
 from hedgerow.server.sites import (
@@ -1038,7 +1039,7 @@ def _release_one(run: CoordinatorRun, slot: Aggregator, query: Query, opened: Op
     if not query.is_choice:
         released = wrap(released, slot.spec.vectors[0].width)
     (entry,) = releaser.ledger.releases
-    summed = _sum_slot(run, slot, opened.survivors)
+    entry, summed = name_figures(entry, released), _sum_slot(run, slot, opened.survivors)
     return JournalledRelease(released, entry, summed.sites or ()), {0: released}, {0: summed}
 
 

@@ -170,7 +170,7 @@ class Journal:
         Without what its plan was prepared by, and without runs that are over and on the account of `ledger`.
         """
         told_apart = {release for release in ledger if release.figures}
-        found = {run: releases for run, releases in self.earlier.items() if not set(releases) <= told_apart}
+        found = {run: releases for run, releases in self.earlier.items() if told_apart.isdisjoint(releases)}
         own = [Release.from_dict(json.loads(text)) for (text,) in self._database.rows(_ENTRIES)]
         for run_id, digest in self._database.rows("select run_id, model_digest from run") if own else []:
             if digest is None or not set(own) <= set(ledger):

@@ -164,8 +164,7 @@ class Releaser:
         released = self._add_noise(query, total, noise, str(query.purpose))
         if query.purpose.kind in EVALUATION_KINDS:
             *before, entry = self.ledger.releases
-            figures = sha256(released.astype("<i8").tobytes()).hexdigest()
-            self.ledger = Ledger((*before, replace(entry, figures=figures)))
+            self.ledger = Ledger((*before, name_figures(entry, released)))
         return released
 
     def release_groups(
@@ -222,6 +221,17 @@ class Releaser:
             chosen = np.array([int(values.argmax()) if len(values) else -1 for values in scores], dtype=np.int64)
         picked = [held[index] if index >= 0 else -1 for held, index in zip(places, chosen.tolist(), strict=True)]
         return np.array(picked, dtype=np.int64)
+
+
+def name_figures(entry: Release, released: IntVector) -> Release:
+    """The entry of an evaluation's release, told apart by what all parties see of it; any other as it is.
+
+    Figures by site are left as they are: with sites that show none they are others than in one process, and the
+    evaluation's first releases tell it apart.
+    """
+    if entry.kind not in EVALUATION_KINDS or entry.is_by_site:
+        return entry
+    return replace(entry, figures=sha256(released.astype("<i8").tobytes()).hexdigest())
 
 
 @dataclass(frozen=True)
