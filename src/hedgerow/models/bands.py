@@ -8,7 +8,8 @@ take turns in an order that the noise cannot change; docs/uncertainty.md has the
     a shape     the sum of its trees, less its mean over the records.
 
 A later tree sees scores that earlier noise has moved, and takes a part of it back: how much, no release tells. Half of
-the variance is left standing, rather too much than too little (docs/uncertainty.md, "How").
+the variance is left standing: too much on most tables, too little where few trees ask features that have nothing to do
+with one another (docs/uncertainty.md, "How often they hold").
 """
 
 from __future__ import annotations
