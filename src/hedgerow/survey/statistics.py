@@ -412,7 +412,8 @@ def _mean(bins: NumberBins, counts: Counts, deviation: float, found: Range) -> N
     low, high = found.bounds
     middles = np.concatenate([[low], (edges[1:] + edges[:-1]) / 2, [high]])
     total = float(counts.sum())
-    mean = float(middles @ counts) / total
+    # No product of vectors: BLAS rounds it as the machine's processor has it.
+    mean = float((middles * counts).sum()) / total
     spread = deviation * float(np.sqrt(((middles - mean) ** 2).sum())) / total
     return Noisy(min(max(mean, low), high), spread)
 
