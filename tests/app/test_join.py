@@ -422,7 +422,8 @@ def test_a_study_asks_its_sites_for_statistics_by_one_command(
     command goes on with one that was cut off.
     """
     taken = list[tuple[SurveyOptions, Path]]()
-    monkeypatch.setattr("hedgerow.app.survey.survey_over_nodes", lambda options, _, out: taken.append((options, out)))
+    asked = "hedgerow.app.survey.survey_over_nodes"
+    monkeypatch.setattr(asked, lambda options, _, out, is_new: taken.append((options, out)))
     monkeypatch.setattr("hedgerow.cli.survey.show", lambda *_: None)
     times = 'name = "time"\ntype = "survival"\nevent = "seen"\nintervals = [1, 2, 3]\n'
     is_survival = label == "survival"
