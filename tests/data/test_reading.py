@@ -277,16 +277,16 @@ def test_damaged_files(name: str, content: bytes, code: str, sick_plan: SickPlan
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize("is_listed", [False, True])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_binary(), pa.string_view(), pa.binary_view(), "dictionary"])
 @pytest.mark.parametrize("n_more", [0, 3])
 def test_a_parquet_cell_that_is_too_long_takes_its_own_row_away(
-    write_file: WriteFile, n_more: int, is_listed: bool, sick_plan: SickPlan
+    write_file: WriteFile, n_more: int, kind: Any, sick_plan: SickPlan
 ) -> None:
     """A few kilobytes unpack to a cell of any length; one row decides about no other, as one line of CSV does not."""
     path = write_file("a.parquet", b"")
     for length, n_left_out in ((MAX_BYTES + 1, 1), (MAX_BYTES - 64, 0)):
         sexes = pa.array(["f" * length, *["f"] * n_more])
-        n_rows, sexes = len(sexes), sexes.dictionary_encode() if is_listed else sexes
+        n_rows, sexes = len(sexes), sexes.dictionary_encode() if kind == "dictionary" else sexes.cast(kind)
         pq.write_table(pa.table({"age": [1] * n_rows, "sex": sexes, "sick": ["no"] * n_rows}), path, compression="zstd")
         left_out: RowsLeftOut = {}
         found = list(read_records(path, sick_plan(), left_out=left_out))

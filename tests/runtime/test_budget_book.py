@@ -192,3 +192,30 @@ def test_what_a_node_writes_is_its_owners_alone(federate: Builder) -> None:
         assert party.folder.stat().st_mode & 0o777 == 0o700
         files = list(party.folder.iterdir())
         assert len(files) >= 3 and all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["started again", "database lost"])
+def test_a_run_is_answered_and_charged_for_one_data_set(federate: Builder, is_lost: bool) -> None:
+    """A policy of another data set that is put in place in the midst of a run: what is asked of its rows would be on no
+    account of theirs, and a line that was begun anew would be on none of those before."""
+    federation = federate(5)
+    victim = federation.parties["site-1"]
+
+    def rename(event: Any) -> None:
+        if event.kind == "released" and event.round == 1:
+            victim.kill()
+            if is_lost:
+                for file in victim.folder.glob("node.db*"):
+                    file.unlink()
+            other = dataclasses.replace(victim.setup.policy, data_set="another")
+            object.__setattr__(victim.setup, "policy", other)
+            victim.start()
+
+    federation.on_event = rename
+    federation.run()
+    assert ["site-1" in survivors for survivors in federation.session.run.survivors] == [True, False, False, False]
+    assert victim.failures and not victim.is_done
+    book = BudgetBook(victim.folder / "budget.db")
+    (line,) = book.lines()
+    assert line.data_set == "test" and line.events
+    book.close()

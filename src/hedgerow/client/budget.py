@@ -243,6 +243,16 @@ class BudgetBook:
         if status is not None and status != RESERVED:
             raise PolicyRefusal("run-closed", status=status)
 
+    def require_data_set(self, run_id: bytes, data_set: str) -> None:
+        """Raise PolicyRefusal (code "policy-data-set") where this node's line for a run is of another data set.
+
+        What is answered is charged to that line, and would be on no account of the data set whose rows are asked.
+        """
+        for line in self.lines():
+            if line.run_id == run_id.hex() and line.site in ("", self._site) and line.data_set != data_set:
+                asked = f"a run that is counted for the data set {line.data_set!r}, where this one is {data_set!r}"
+                raise PolicyRefusal("policy", code="policy-data-set", asked=asked)
+
     def spent(self, data_set: str, delta: float, more: Sequence[Event] = ()) -> float:
         """The epsilon of all runs of a data set together, reserved ones included, and of `more`, another run's."""
         before = (event for line in self.lines(data_set) for event in line.events)
@@ -273,9 +283,9 @@ class BudgetBook:
             The epsilon of the data set with this run.
 
         Raises:
-            PolicyRefusal: policy-over-budget; run-closed for a run that has ended, or is reserved for another plan or
-                at another cost; policy-unit when earlier runs of the data set protected another unit, for then their
-                costs cannot be added.
+            PolicyRefusal: policy-over-budget; policy-data-set, as `require_data_set`; run-closed for a run that has
+                ended, or is reserved for another plan or at another cost; policy-unit when earlier runs of the data
+                set protected another unit, for then their costs cannot be added.
         """
         # Another process may share the book: what is read here must still be so when the run is written down.
         with self._database.transaction(is_kept=is_kept) as execute:
@@ -294,6 +304,7 @@ class BudgetBook:
         self, run_id: bytes, data_set: str, plan: Plan, events: Sequence[Event], limit: tuple[float, float]
     ) -> bool:
         """False for a run that is reserved already, for the same; raises as `reserve`."""
+        self.require_data_set(run_id, data_set)
         lines = self.lines(data_set)
         for line in lines:
             if line.run_id == run_id.hex() and (line.site == self._site or not line.site):

@@ -326,6 +326,7 @@ def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | P
     run_id = stored.run_id
     try:
         require_allowed(stored.task, setup)
+        files.book.require_data_set(run_id, setup.policy.data_set)
         node, data_digest = build_answers(stored.task, setup)
     except PolicyRefusal as why:
         if files.store.has_masked(run_id):

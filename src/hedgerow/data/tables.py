@@ -388,10 +388,12 @@ def _without_long(column: pa.Array) -> pa.Array:
     cells = column.dictionary if is_dictionary else column
     if not is_text(cells.type) or cells.nbytes <= MAX_BYTES:
         return column
-    is_long = compute.greater(compute.binary_length(cells), MAX_BYTES)
+    # Arrow measures no views.
+    plain = cells.cast(pa.large_binary())
+    is_long = compute.greater(compute.binary_length(plain), MAX_BYTES)
     if not compute.any(is_long).as_py():
         return column
-    short = compute.if_else(is_long, pa.scalar(_NO_TEXT, pa.large_binary()), cells.cast(pa.large_binary()))
+    short = compute.if_else(is_long, pa.scalar(_NO_TEXT, pa.large_binary()), plain)
     return short.take(column.indices) if is_dictionary else short
 
 
