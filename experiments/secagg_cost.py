@@ -126,7 +126,7 @@ def one_round(n_nodes: int, length: int, width: int) -> RoundCost:
         said = []
         for site in present:
             step = watch.run(name, step_of(site))
-            watch.run("persist", step.state.to_bytes)
+            watch.run("persist", step.state.step_bytes)
             session.nodes[site] = step.state
             said.append(step.message)
         return said

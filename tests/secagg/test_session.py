@@ -30,7 +30,8 @@ def test_a_whole_run_stays_below_its_upload_budget():
 def test_the_cost_table_says_what_to_install(monkeypatch, capsys):
     """Without Flower the experiment still runs, and names the command that fills its column."""
     monkeypatch.setattr(secagg_cost, "flower", lambda: None)
-    monkeypatch.setattr(secagg_cost, "one_round", lambda *arguments: secagg_cost.RoundCost(1, 1, 1, 0.1))
+    one_round = secagg_cost.one_round
+    monkeypatch.setattr(secagg_cost, "one_round", lambda *arguments: one_round(5, 10, 32))
     monkeypatch.setattr(secagg_cost, "primitives", lambda theirs: {"masks": (1.0, None)})
     assert secagg_cost.main([]) == 0
     assert "pip install flwr" in capsys.readouterr().out
