@@ -365,14 +365,17 @@ def test_masked_labels_are_missing() -> None:
             DPGBDTSurvival(epsilon=5.0, intervals=[10, 40]).fit(X, fates)
 
 
+@pytest.mark.parametrize("categories", [None, {0: list(range(90))}])
+@pytest.mark.parametrize("make", [lambda matrix: matrix, list, lambda matrix: [list(row) for row in matrix]])
 @pytest.mark.parametrize("masked", ["int64", "float32", "float64", "object", "<U8"])
-def test_masked_cells_are_missing(masked: str) -> None:
+def test_masked_cells_are_missing(masked: str, make: Callable[[Any], Any], categories: Any) -> None:
     """What a masked matrix hides is no value: neither trained on nor predicted from."""
     rng = np.random.default_rng(0)
     X, hidden = rng.integers(0, 90, (600, 2)).astype(np.float64), rng.random((600, 2)) < 0.2
     told = {"classes": [0, 1], "bounds": (0, 90), "n_records": 600, "n_trees": 3, "random_state": 0}
+    told["categories"] = categories
     y, bare = (X[:, 0] > 50).astype(int), np.where(hidden, np.nan, X)
-    own = np.ma.masked_array(np.where(hidden, 89, X).astype(masked), mask=hidden)
+    own = make(np.ma.masked_array(np.where(hidden, 89, X).astype(masked), mask=hidden))
     expected, model = (DPGBDTClassifier(epsilon=20.0, **told).fit(table, y) for table in (bare, own))
     assert model.model_.to_bytes() == expected.model_.to_bytes()
     np.testing.assert_array_equal(model.predict_proba(own), expected.predict_proba(bare))

@@ -604,7 +604,7 @@ class PrivateTrees(BaseEstimator, ABC):
             is_dictionary = isinstance(given, Mapping) and not hasattr(given, "toarray")
             if is_dictionary or isinstance(given, str | bytes | os.PathLike):
                 raise UsageError("no-table", parameter=parameter, type=type(given).__name__)
-        X = collect(X)
+        X = [unmask(row) for row in X] if isinstance(X, list | tuple) else collect(X)
         labels = {"y": None} if y is None else {}
         if not self._reads_columns(X, is_fit):
             matrix: NDArray[Any] = validate_data(self, as_matrix(X), reset=is_fit, **labels, **_AS_MATRIX)
