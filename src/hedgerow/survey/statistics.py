@@ -97,21 +97,22 @@ class Group:
 
     Attributes:
         name: for a person: a category, a number, or a range.
-        low, high: of numbers; -inf and inf at the ends.
+        low, high: of numbers, -inf and inf at the ends; of a text both.
         count: records in it.
         rates: by class of the label, in order; empty without a label.
     """
 
     name: str
-    low: float = math.nan
-    high: float = math.nan
+    # No NaN: from Python 3.13 on a dataclass that holds one is not equal to itself.
+    low: float = -math.inf
+    high: float = math.inf
     count: Noisy = Noisy(0.0, 0.0, is_shown=False)
     rates: tuple[Noisy, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; counts and rates that are not shown are None."""
         found: dict[str, Any] = {"name": self.name}
-        if not math.isnan(self.low):
+        if (self.low, self.high) != (-math.inf, math.inf):
             found |= {"low": self.low, "high": self.high}
         found["count"] = self.count.to_dict()
         if self.rates:
