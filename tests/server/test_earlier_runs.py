@@ -24,12 +24,12 @@ from hedgerow.methods.tasks import SurveyTask, Task, TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, FilteredGaussianEvent, scope_events
-from hedgerow.privacy.ledger import write_prepared_tables
+from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.secagg.messages import Roster, Site
 from hedgerow.server.coordinator import RunSession, RunSetup, conclude
-from hedgerow.server.journal import JournalledRelease, open_journal
+from hedgerow.server.journal import Journal, JournalledRelease, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome, Releaser
 from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
@@ -209,6 +209,26 @@ def test_evaluations_from_any_file_are_told_apart(steps: list[tuple[int, float, 
                 own.journal.unlink()
             else:
                 journalled |= counted - held
+
+
+def test_a_run_is_on_an_account_only_with_all_of_its_releases(tmp_path: Path) -> None:
+    """A model's file may have been changed: what a journal has is passed over where the file holds every line of it."""
+    place = tmp_path / "model.json"
+    plan = make_plan(model={"n_trees": 2, "max_depth": 1}, privacy={"n_records": 400})
+    outcome = Account(place).run(TrainingTask(plan), WHOLE, is_new=False)
+    assert outcome is not None
+    model = build_model(outcome)
+    asked, evaluated = prepare_evaluation(model, 1.0, None, "server", (), []), Account(Path(journal_file(place, model)))
+    first, _ = (evaluated.run(asked.task, WHOLE, is_new=True, model=asked) for _ in "12")
+    assert first is not None
+    lines = first.ledger.releases
+    own = lines[len(model.ledger) :]
+    assert len(own) > 1
+    with closing(Journal(evaluated.journal)) as journal:
+        (run,) = journal.earlier
+        assert run not in journal.runs(Ledger(lines))
+        for gone in own:
+            assert run in journal.runs(Ledger(tuple(line for line in lines if line != gone)))
 
 
 def test_a_page_is_shown_while_a_model_is_evaluated(tmp_path: Path) -> None:
