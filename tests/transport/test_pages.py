@@ -85,7 +85,8 @@ def test_a_crowd_takes_few_files_and_no_turn(port: HttpPort, part: str) -> None:
             if number % 30 == 0:
                 assert asked(port) == b"there"
             most = max(most, len(os.listdir("/dev/fd")) - before - number)
-    assert most <= pages.MAX_CONNECTIONS + 16
+    # Those that were accepted and not looked at yet are beside them, four a turn of the loop, or five on Python 3.14.
+    assert most <= pages.MAX_CONNECTIONS + 24
 
 
 @pytest.mark.parametrize("part", PARTS)
