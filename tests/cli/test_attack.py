@@ -13,6 +13,7 @@ import pytest
 from hedgerow.app import attack
 from hedgerow.app.output import PRIVATE
 from hedgerow.cli.main import main
+from hedgerow.local import attacks
 
 Run = Callable[..., Any]
 
@@ -20,8 +21,10 @@ Run = Callable[..., Any]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path) -> Run:
     """Attack the model with few models and few rows; gives the JSON. How far it is stands on stderr all the while."""
-    sizes: dict[str, Any] = {"n_models": (4, 2, 2), "n_units": 40, "n_signals": 40, "n_corners": 3, "n_altered": 3}
-    monkeypatch.setattr(attack, "run_attacks", partial(attack.run_attacks, **sizes))
+    monkeypatch.setattr(attacks, "MAX_UNITS", 40)
+    monkeypatch.setattr(attacks, "MAX_SIGNALS", 40)
+    smaller = partial(attack.run_attacks, n_models=(4, 2, 2), n_corners=3, n_altered=3)
+    monkeypatch.setattr(attack, "run_attacks", smaller)
 
     def call(*arguments: str | Path) -> Any:
         capsys.readouterr()
