@@ -100,7 +100,7 @@ class InvitationLine:
 
     Attributes:
         site: that was asked.
-        kind: "training", "evaluation", or "other" for those that the list has no room for.
+        kind: "training", "evaluation", "survey", or "other" for those that the list has no room for.
         plan_digest, plan_name: of the plan; the digest of the message where it could not be read.
         epsilon: what the run may cost; infinity where that is not bounded, or could not be read.
         answer: "accepted", or the code word of the refusal.

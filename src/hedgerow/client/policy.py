@@ -66,7 +66,8 @@ class Policy:
         plans: digests of plans to take part in, as `hedgerow privacy` prints them; without it the one of --plan.
         noise: who may add the noise: "server", "distributed", "local"; without it the sites only. "server" trusts the
             coordinator with exact sums.
-        evaluation_noise: the same for evaluations of models; without it the sites only.
+        evaluation_noise: the same for evaluations of models; without it the sites only. "local" is allowed wherever
+            `noise` has it.
         site_figures: whether evaluations may show how well a model predicts at this site by itself, with noise of this
             site alone.
         surveys: whether coordinators may ask for bounds, classes and statistics of the columns above, with the noise

@@ -73,7 +73,8 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         class_weight: dictionary from a class to how much a record of it counts (1 where it is not named), public: from
             a published rate, never counted from `y`. Only their ratios matter. All noise is for the largest, so what
             the others say is learned with less, and predicted chances are of classes that are weighed so.
-        n_records: the public or declared number of records; None counts them, with noise.
+        n_records: the public or declared number of records, best of those that are used: `max_rows_per_unit` of a unit
+            at most. None counts them, with noise.
         monotonic_cst: what is known of how the chance of classes_[1] (or the number) goes with features: 1 where it
             never falls with a feature, -1 where it never rises, 0 where nothing is said. One per feature in order, or
             a dictionary by name or position. Only for numbers and dates, and not for three classes or more.

@@ -33,7 +33,7 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
     Parameters:
         epsilon, delta, accountant, bounds, categories, classes, n_records: as in `DPGBDTClassifier`.
         monotonic_cst, random_state, n_jobs, max_rows_per_unit, secure_sums, verbose: as in `DPGBDTClassifier`.
-        loss: "logistic" (the default), "squared" or "hinge". Probabilities are calibrated for the first only.
+        loss: "auto" (which is "logistic"), "squared" or "hinge". Probabilities are calibrated for the first only.
         rounds, scale, row_norm, gram_share, ridge, learning_rate: as in a plan's [adassp].
 
     Its attributes are those of `DPGBDTClassifier`.

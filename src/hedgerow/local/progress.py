@@ -126,5 +126,5 @@ class TrainingProgress:
         total = self._plan.privacy.epsilon
         if math.isinf(total):
             return "no privacy" if plain else "[red]no privacy[/]"
-        text = f"epsilon {min(self._spent, total):.2f} of {total:g}"
+        text = f"epsilon {self._spent:.2f} of {total:g}"
         return text if plain else f"[cyan]{text}[/]"

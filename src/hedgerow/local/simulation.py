@@ -127,6 +127,7 @@ def _column(feature: Feature, places: Floats) -> FeatureColumn:
     if feature.is_categorical:
         return np.asarray(places * len(feature.categories), dtype=np.int32)
     low, high = feature.min, feature.max
-    assert low is not None and high is not None
+    if low is None or high is None:  # a validated plan has both
+        raise ValueError(f"feature {feature.name} has no bounds")
     values = low + places * (high - low)
     return np.asarray(np.rint(values) if feature.integer else values, dtype=np.float32)

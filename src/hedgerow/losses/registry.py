@@ -70,7 +70,7 @@ def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float
     Args:
         plan: a plan; its [loss], or its label and weight update, decide.
         joint_clip: largest L2 norm of (g, c h) of one record, in real units; None leaves the loss's own bound.
-        hessian_scale: c; None takes the largest that leaves the sensitivity of g alone (and 1/2 for counts).
+        hessian_scale: c; None takes the loss's own: of most, the largest that leaves the sensitivity of g alone.
 
     Raises:
         PlanError: when (joint_clip, hessian_scale) leave a statistic no integers, or more than the kernels hold.

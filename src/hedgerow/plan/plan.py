@@ -294,7 +294,9 @@ class Privacy:
         accountant: who counts: exactly for Gaussian noise, by Renyi, by sums of epsilons, or by loss distributions.
         noise: who adds the noise. "server": the coordinator, which sees exact totals; "distributed": the sites;
             "local": every record for itself.
-        n_records: a public or declared number, never counted from the data.
+        n_records: a public or declared number, never counted from the data; best of the records that runs use,
+            `max_rows_per_unit` of a unit at most. The default's rule follows from it, and the room in sums; the promise
+            does not.
         unit: whom the promise is for: "record", or the column that says whose a row is.
         max_rows_per_unit: rows of a unit that each site uses; a site sees to it by itself.
         sites_per_unit: sites at which a unit may have rows. No site sees that, so it is declared; who reads all tables

@@ -97,14 +97,14 @@ class PublicInputs:
             n_prepared: releases before the run, which found what was found.
         """
         features = [column for column in self.columns if column.role == "feature"]
-        facts = [("columns", f"the names of {_join_names(features)}, and their types: {_by_origin(features)}")]
+        facts = [("columns", f"the names of {_count_features(features)}, and their types: {_by_origin(features)}")]
         lists = [column for column in features if column.kind == "categorical"]
         if lists:
             values = sum(len(dict(column.about)["categories"]) for column in lists)
-            facts.append(("categories", f"{values:,} of {_join_names(lists)}: {_by_origin(lists, names=False)}"))
+            facts.append(("categories", f"{values:,} of {_count_features(lists)}: {_by_origin(lists, names=False)}"))
         bounded = [column for column in features if "min" in dict(column.about)]
         if bounded:
-            facts.append(("bounds", f"of {_join_names(bounded)}: {_by_origin(bounded, names=False)}"))
+            facts.append(("bounds", f"of {_count_features(bounded)}: {_by_origin(bounded, names=False)}"))
         facts += [(column.role, _describe_column(column)) for column in self.columns if column.role != "feature"]
         if self.n_records:
             facts.append(("records", f"about {self.n_records:,}, {_ORIGINS[self.n_records_origin]}"))
@@ -142,7 +142,7 @@ def _about(column: Feature | Label) -> dict[str, Any]:
     return found | ({"categories": list(column.categories)} if column.categories else {})
 
 
-def _join_names(columns: Sequence[PublicColumn]) -> str:
+def _count_features(columns: Sequence[PublicColumn]) -> str:
     return f"{len(columns):,} feature{'' if len(columns) == 1 else 's'}"
 
 

@@ -28,6 +28,7 @@ HIGHEST_NUMBER = 0xF0000000
 MAX_MESSAGES = 4096
 """In one envelope."""
 _DOMAIN = b"flower"
+"""Of all carriers, Flower, NVFlare and files, for Flower was the first; another word would be another wire."""
 
 
 class EnvelopeKind(IntEnum):
