@@ -121,13 +121,13 @@ class Process:
     @property
     def error(self) -> str:
         """The code word of the error with which it ended."""
-        if not self.err:
-            return ""
-        for line in self.err:
-            # Lines of the log may stand before it.
+        # Lines of the log may stand before it, and Python's own words after it.
+        for line in reversed(self.err):
             if line.startswith('{"error"'):
                 return str(json.loads(line)["error"]["code"])
-        return self.err[-1].rpartition("(")[2].partition(",")[0]
+            if ", exit code " in line:
+                return line.rpartition("(")[2].partition(",")[0]
+        return ""
 
 
 def wait_until(is_so: Callable[[], bool], *processes: Process) -> None:
