@@ -169,7 +169,7 @@ def test_errors_of_plans_name_parameters(numbers: tuple[np.ndarray, np.ndarray])
         name = beginning.split()[0]
         own = DPGBDTRegressor(bounds=[(0, 1)] * 4, n_records=400, n_trees=20, label_bounds=(0, 1))
         text = said(own.set_params(**{name: value}), X[:, 0])
-        assert text.startswith(f"{beginning}: ") and f"Set {beginning} to " in text
+        assert text.startswith(f"{beginning}: ") and f"Change {beginning} " in text
         assert "model." not in text and "privacy." not in text and "label." not in text
     linear = DPLinearClassifier(bounds=[(0, 1)] * 4, n_records=400, classes=[0, 1], rounds=0)
     assert said(linear, y).startswith("rounds: 0")

@@ -65,7 +65,7 @@ def _allowed(field: dataclasses.Field[Any]) -> str:
     try:
         field.metadata["check"](object(), "field")
     except PlanError as error:
-        said = str(error.remedy).removeprefix("Set field to ").rstrip(".")
+        said = error.what.partition("; expected ")[2].rstrip(".")
         said = re.sub(r"^(an?|one of) ", "", said).replace("number strictly between", "number between")
         return said.replace("non-empty line of text", "text").replace("list of distinct values", "list")
     return "table"

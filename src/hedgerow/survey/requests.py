@@ -351,7 +351,7 @@ class OpenTable(_Request):
         """A plan that says how the sums are made, and which columns are read. It is never trained by."""
         privacy = self.table.get("privacy")
         if not isinstance(privacy, Mapping):
-            raise refuse("privacy", privacy, "what is promised")
+            raise refuse("privacy", privacy, "a [privacy] table, which says what is promised")
         items = [_trial(item) for item in self.table["columns"] if item["name"] != self.label]
         return Plan.from_dict(
             {
