@@ -15,8 +15,8 @@ draw random numbers of 32 bytes: the party `nonce` and a second one with the has
      | <--------------- Standing: all second numbers ---- |  when all have the roster
      |        all: four words = hash(the roster, all second numbers)
 
-Where somebody is withdrawn while the roster is being sent, the others are given its next epoch. Their numbers are known
-by then, so that one has no words at them: people compare its fingerprint.
+Where somebody is withdrawn while the roster is being sent, the others are given its next edition. Their numbers are
+known by then, so that one has no words at them: people compare its fingerprint.
 
 All of it goes over TLS to the certificate that the invitation pins. Why this keeps out whom is argued in
 docs/secure-aggregation.md. In short: four words have 40 bits, few enough to try all values of, so one who could choose
@@ -635,7 +635,7 @@ class StudyBook(Notebook):
         return None if text is None else text.decode()
 
     def withdraw(self, name: str, pin: Callable[[PinnedRoster], None]) -> PinnedRoster | None:
-        """Expect a party no more; from one that the roster has, its trust is taken by the roster's next epoch.
+        """Expect a party no more; from one that the roster has, its trust is taken by the roster's next edition.
 
         Others who have not taken the roster with it yet, which they may be waiting for in vain, are given the new one.
 
@@ -720,7 +720,7 @@ class StudyBook(Notebook):
 
     def close_roster(self, coordinator: PublicIdentity) -> bool:
         """Make the roster of all guests, once they are confirmed; it stays as it is. Where somebody has come since, and
-        all others have the roster as it was, make its next epoch.
+        all others have the roster as it was, make its next edition.
 
         Returns whether there is one with all guests in it.
         """

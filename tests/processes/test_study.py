@@ -405,7 +405,7 @@ def who_comes_later(scene: Scene) -> None:
     assert hub.wait() == 0, "".join(hub.err)
     third = scene.start("run", "study", "run", "--seed", SEED)
     roster = read_roster(scene.folder / "wards" / "roster.toml")
-    assert roster.epoch == 3 and roster.fingerprint() in " ".join(" ".join(hub.err).split())
+    assert roster.edition == 3 and roster.fingerprint() in " ".join(" ".join(hub.err).split())
     for site in SITES[:3]:
         asked = question_of(scene, site)
         shown = " ".join("".join(command(scene, "approve", f"wards-{site}").out).split())
@@ -426,7 +426,7 @@ def who_comes_later(scene: Scene) -> None:
     kept = [scene.folder / f"wards-{site}" for site in staying]
     scene.wait_until(lambda: all(model.read_bytes() in map(Path.read_bytes, one.glob("model-*.json")) for one in kept))
     assert third.code is None, "".join(third.err)
-    assert read_roster(scene.folder / "wards-site-2" / "roster.toml").epoch == 2
+    assert read_roster(scene.folder / "wards-site-2" / "roster.toml").edition == 2
     assert read_roster(scene.folder / "wards-site-0" / "roster.toml") == roster
 
 

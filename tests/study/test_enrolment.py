@@ -309,7 +309,7 @@ def test_a_roster_is_not_exchanged_after_a_number_was_shown(study: Study) -> Non
     offered(north, replace(true, roster=later))
     nonces = tuple(party.notes.read("second") or b"" for party in (north, *others))
     offered(north, replace(true, roster=later, nonces=nonces))
-    assert north.end.roster is not None and north.end.roster.epoch == 2 and north.end.roster_words == ""
+    assert north.end.roster is not None and north.end.roster.edition == 2 and north.end.roster_words == ""
     with pytest.raises(RemoteProtocolError):
         offered(north, true)
 
@@ -395,7 +395,7 @@ def test_who_refuses_or_never_comes_back_holds_nobody_up(
     for party in staying:
         roster = party.end.roster
         assert roster is not None and (roster == last or party.invitation.party in early)
-        assert bool(party.end.roster_words) is (roster.epoch == 1 or party.notes.read("is_shown") is None)
+        assert bool(party.end.roster_words) is (roster.edition == 1 or party.notes.read("is_shown") is None)
 
 
 def withdraw(study: Study, name: str) -> list[PinnedRoster]:
@@ -420,7 +420,7 @@ def test_who_comes_later_makes_the_next_epoch(study: Study) -> None:
     """
     parties = study.gather()
     first = study.book.roster
-    assert first is not None and first.epoch == 1
+    assert first is not None and first.edition == 1
     study.invitations["late"] = study.invite("late")
     study.invitations["watch"] = study.invite("watch", Role.MONITOR)
     late, watch = study.party("late"), study.party("watch")
@@ -430,7 +430,7 @@ def test_who_comes_later_makes_the_next_epoch(study: Study) -> None:
     settle(study, parties)
     assert study.book.close_roster(study.identity.public)
     second = study.book.roster
-    assert second is not None and second.epoch == 2 and set(first.sites) < set(second.sites)
+    assert second is not None and second.edition == 2 and set(first.sites) < set(second.sites)
     assert [site.name for site in second.sites] == ["late", "north", "south", "west"] and len(second.monitors) == 1
     settle(study, [late, watch])
     assert late.end.roster == watch.end.roster == second
@@ -475,7 +475,7 @@ def test_the_keys_of_a_withdrawn_party_are_trusted_no_longer(study: Study) -> No
     assert study.book.close_roster(study.identity.public)
     settle(study, [again, east])
     last = study.book.roster
-    assert last is not None and last.epoch == 3 and again.end.roster == east.end.roster == last
+    assert last is not None and last.edition == 3 and again.end.roster == east.end.roster == last
     assert describe_change(last, first) == "site east comes, site north has new keys"
     assert {party.identity.public for party in others} < set(last.sites)
 

@@ -184,7 +184,7 @@ def test_every_change_changes_the_fingerprint() -> None:
         build_roster(new_identity("hub", Role.COORDINATOR, bytes([8]) * 32).public, [NORTH.public, SOUTH.public]),
     ]
     assert len({roster.fingerprint() for roster in rosters}) == len(rosters)
-    assert [roster.epoch for roster in rosters[:3]] == [1, 2, 1]
+    assert [roster.edition for roster in rosters[:3]] == [1, 2, 1]
     assert build_roster(HUB.public, [NORTH.public, SOUTH.public]) == ROSTER
 
 

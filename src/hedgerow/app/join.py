@@ -499,7 +499,7 @@ def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: 
         note(f"{party.role.value} {party.name}{you}: {party.fingerprint()}{rows}")
     if words:
         note(f"The roster's words, the same at every party: {words}")
-    if roster.epoch > 1:
+    if roster.edition > 1:
         note(f"Compare its fingerprint with those who were there before: {roster.fingerprint()}")
     found = {site.name for site in roster.sites} - {invitation.party}
     if options.expect is not None:

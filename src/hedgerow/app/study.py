@@ -298,7 +298,7 @@ def withdraw(folder: Path, name: str) -> None:
 
 def _new_roster(roster: identities.PinnedRoster) -> str:
     return (
-        f"The roster is a new one, of epoch {roster.epoch}: {roster.fingerprint()}. Read that to the sites, whose "
+        f"The roster is a new one, edition {roster.edition}: {roster.fingerprint()}. Read that to the sites, whose "
         "nodes ask their owners at the next run."
     )
 
@@ -471,7 +471,7 @@ class _Lines:
         self._say("All parties are confirmed. Each is sent the roster.")
         if words := self._book.roster_words:
             roster = self._book.roster
-            is_first = roster is None or roster.epoch == 1
+            is_first = roster is None or roster.edition == 1
             if roster is not None and not is_first:
                 self._say(_new_roster(roster))
             self._say(f"The roster's words, the same at every party{'' if is_first else ' that came last'}: {words}")

@@ -104,10 +104,10 @@ SHARED: dict[str, dict[str, Any]] = {
         "metavar": "FILE",
         "help": "how this site writes its table: a policy, or another file with [data] (docs/data.md)",
     },
-    "--allow-loss": {
+    "--allow-left-out": {
         "type": share,
         "metavar": "SHARE",
-        "help": "go on though so many of the table's rows are left out (0.1)",
+        "help": "go on though so large a share of the table's rows is left out (0.1)",
     },
     "--evaluation": {"metavar": "FILE", "help": "what `hedgerow evaluate --federated --json` printed of this model"},
     "--by": {

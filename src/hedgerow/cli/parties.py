@@ -38,7 +38,7 @@ def add_commands(commands: Any) -> None:
     add("--monitor", action="append", default=[], dest="monitors", metavar="FILE", help=text)
     text = "the most rows that a site has: its node keeps its sums within what they can add up to; repeat"
     add("--max-rows", action="append", default=[], metavar="NAME=N", help=text)
-    add("--previous", metavar="ROSTER", help="the roster that this one follows: a new epoch")
+    add("--previous", metavar="ROSTER", help="the roster that this one follows: a new edition")
     text = "file to write; an existing one is kept (%(default)s)"
     add("--out", default="roster.toml", metavar="ROSTER", help=text)
     add_shared(add, "--json")
@@ -112,7 +112,7 @@ def build(arguments: argparse.Namespace) -> None:
     print_facts(
         [
             ("file", str(out)),
-            ("epoch", str(roster.epoch)),
+            ("edition", str(roster.edition)),
             ("sites", f"{len(roster.sites)}: {join_names(site.name for site in roster.sites)}"),
             *([("monitors", join_names(one.name for one in roster.monitors))] if roster.monitors else []),
             *([("largest numbers of rows", rows_text(roster))] if roster.max_rows else []),
@@ -158,7 +158,7 @@ def show_roster(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(describe_roster(roster))
         return
-    print_facts([("epoch", str(roster.epoch)), ("fingerprint", roster.fingerprint())])
+    print_facts([("edition", str(roster.edition)), ("fingerprint", roster.fingerprint())])
     if roster.max_rows:
         print_facts([("largest numbers of rows", rows_text(roster))])
     print()
@@ -174,7 +174,7 @@ def rows_text(roster: PinnedRoster) -> str:
 def describe_roster(roster: PinnedRoster) -> dict[str, Any]:
     """A roster for machines."""
     return {
-        "epoch": roster.epoch,
+        "epoch": roster.edition,
         "fingerprint": roster.fingerprint(),
         "digest": roster.digest().hex(),
         "coordinator": describe_party(roster.coordinator),

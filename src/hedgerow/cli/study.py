@@ -272,7 +272,7 @@ def show(arguments: argparse.Namespace) -> None:
         words, roster = book.roster_words, book.roster
         fingerprint = "" if roster is None else roster.fingerprint()
         # Of a later roster only those who came with it have words: all others compare the fingerprint.
-        shown = words if roster is None or roster.epoch == 1 else "only at those who came last"
+        shown = words if roster is None or roster.edition == 1 else "only at those who came last"
         name, address = book.fact("name"), book.fact("address")
     if arguments.json:
         to_compare = {"roster_words": words, "roster_fingerprint": fingerprint}

@@ -417,7 +417,7 @@ class GrpcHub:
         who, said = _name_in(self._names, context, "a stranger"), refusal.what
         if count := self._repeats.note(who, refusal.code):
             level = logging.WARNING
-            if refusal.code == WireCode.ROSTER_MISMATCH and self._roster.epoch > 1 and count == 1:
+            if refusal.code == WireCode.ROSTER_MISMATCH and self._roster.edition > 1 and count == 1:
                 # So every node that stays begins after a change of the roster, which it then asks for.
                 level = logging.INFO
                 said += " A node that stays asks its owner for a later roster, and ends if that is denied."

@@ -413,10 +413,10 @@ _HEADING = """\
 
 @dataclass(frozen=True, slots=True)
 class PinnedRoster:
-    """Everybody whose keys are trusted, in one epoch.
+    """Everybody whose keys are trusted, in one edition.
 
     Attributes:
-        epoch: 1 for a federation's first roster, one more at every change.
+        edition: 1 for a federation's first roster, one more at every change; `epoch` in the file.
         coordinator: whose word a run begins by.
         sites: sorted by name.
         monitors: who may watch runs and do nothing else, sorted by name. Every site pins them too, so that it knows.
@@ -426,7 +426,7 @@ class PinnedRoster:
         UsageError: when a name, key or certificate occurs twice, or somebody has the wrong role.
     """
 
-    epoch: int
+    edition: int
     coordinator: PublicIdentity
     sites: tuple[PublicIdentity, ...]
     monitors: tuple[PublicIdentity, ...] = ()
@@ -437,8 +437,8 @@ class PinnedRoster:
         roles = [Role.COORDINATOR, *[Role.SITE] * len(self.sites), *[Role.MONITOR] * len(self.monitors)]
         if [party.role for party in everybody] != roles:
             raise UsageError("roster-file", name=_ROSTER, fault="somebody is listed in a role that is not theirs")
-        if not 1 <= self.epoch < 1 << 63 or not 1 <= len(self.sites) <= MAX_SITES:
-            raise UsageError("roster-file", name=_ROSTER, fault="another epoch or number of sites than one may have")
+        if not 1 <= self.edition < 1 << 63 or not 1 <= len(self.sites) <= MAX_SITES:
+            raise UsageError("roster-file", name=_ROSTER, fault="an epoch or number of sites that none may have")
         if len(self.monitors) > MAX_LISTED_MONITORS:
             raise UsageError("roster-file", name=_ROSTER, fault=f"more than {MAX_LISTED_MONITORS} monitors")
         numbers = all(type(most) is int and 0 <= most <= MAX_ROWS for most in self.max_rows)
@@ -470,11 +470,11 @@ class PinnedRoster:
         return next((monitor for monitor in self.monitors if monitor.name == name), None)
 
     def digest(self) -> bytes:
-        """SHA-256 over the epoch and everybody's digests, 32 bytes; the file's spaces and comments do not count."""
+        """SHA-256 over the edition and everybody's digests, 32 bytes; the file's spaces and comments do not count."""
         parties = b"".join(party.digest() for party in self.everybody)
         rows = b"".join(most.to_bytes(8, "big") for most in self.max_rows)
         domain = b"hedgerow/roster/%d/" % self.version
-        return sha256(domain + self.epoch.to_bytes(8, "big") + rows + parties).digest()
+        return sha256(domain + self.edition.to_bytes(8, "big") + rows + parties).digest()
 
     @property
     def version(self) -> int:
@@ -494,7 +494,7 @@ class PinnedRoster:
         lines = [
             _HEADING.format(fingerprint=self.fingerprint()),
             f"version = {self.version}",
-            f"epoch = {self.epoch}",
+            f"epoch = {self.edition}",
         ]
         lines += ["", "[coordinator]", *to_toml_lines(self.coordinator)]
         for section, parties in (("sites", self.sites), ("monitors", self.monitors)):
@@ -512,7 +512,7 @@ def build_roster(
     monitors: Sequence[PublicIdentity] = (),
     max_rows: Mapping[str, int] | None = None,
 ) -> PinnedRoster:
-    """The roster of these parties; its epoch follows the previous one's. Raises UsageError.
+    """The roster of these parties; its edition follows the previous one's. Raises UsageError.
 
     Args:
         max_rows: the most rows of the sites of these names; None for no site's.
@@ -522,15 +522,15 @@ def build_roster(
         raise UsageError(
             "roster-file", name=_ROSTER, fault=f"rows are declared for {unknown[0]!r}, which is no site of it"
         )
-    epoch = 1 if previous is None else previous.epoch + 1
+    edition = 1 if previous is None else previous.edition + 1
     sites, monitors = (tuple(sorted(parties, key=lambda party: party.name)) for parties in (sites, monitors))
     rows = tuple((max_rows or {}).get(site.name, 0) for site in sites)
-    return PinnedRoster(epoch, coordinator, sites, monitors, rows if any(rows) else ())
+    return PinnedRoster(edition, coordinator, sites, monitors, rows if any(rows) else ())
 
 
 def follows(new: PinnedRoster, old: PinnedRoster) -> bool:
-    """Whether a roster can come after another one: a later epoch, with the same coordinator's keys."""
-    return new.epoch > old.epoch and new.coordinator == old.coordinator
+    """Whether a roster can come after another one: a later edition, with the same coordinator's keys."""
+    return new.edition > old.edition and new.coordinator == old.coordinator
 
 
 def adds_monitors_only(new: PinnedRoster, old: PinnedRoster) -> bool:
