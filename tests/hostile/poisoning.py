@@ -31,7 +31,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.groups import LineUp, count_drawing_rounds, derive_drawing
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.secagg.guarantees import Wishes, dealt, default_colluders, derive
+from hedgerow.secagg.guarantees import Wishes, assign_groups, default_colluders, derive
 from hedgerow.secagg.transitions import SumAbandoned
 from hedgerow.server.release import PlainAggregation, Releaser, RunChecks, Summed
 from hedgerow.trees.binning import build_grid
@@ -262,7 +262,7 @@ def carried_out(
     )
     named, misnamed, objecting, stopped = 0, 0, set[str](), ""
     while (query := run.query) is not None:
-        of = dealt(keys, n_groups, derive_drawing(seed, run.n_releases // n_rounds if n_rounds else 0))
+        of = assign_groups(keys, n_groups, derive_drawing(seed, run.n_releases // n_rounds if n_rounds else 0))
         parts = [[site for site in range(n_sites) if of[site] == group] for group in range(max(1, n_groups))]
         there = [[nodes[site] for site in part if site not in lineup.left_out] for part in parts]
         totals = {group: PlainAggregation(own).sum_answers(query) for group, own in enumerate(there)}

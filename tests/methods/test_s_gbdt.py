@@ -29,7 +29,7 @@ from hedgerow.privacy.events import FilteredGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.training.presets import apply_preset, find_preset
-from hedgerow.trees.importances import importances
+from hedgerow.trees.importances import find_importances
 from hedgerow.trees.leaf_sums import LeafSums
 from tests.builders import make_data, make_plan, s_gbdt_plan, take
 from tests.models.probes import export_checked
@@ -364,7 +364,7 @@ def test_the_model_is_like_any_other(tmp_path: Path, label: str, splits: str) ->
     model = train(plan, {"one": data}, noise=SeededNoise(1))
     model.save(tmp_path / "model.json")
     assert Model.load(tmp_path / "model.json").to_bytes() == model.to_bytes()
-    assert np.isfinite(np.array(importances(model.ensemble).values)).all()
+    assert np.isfinite(np.array(find_importances(model.ensemble).values)).all()
     export_checked(model, tmp_path / "booster.json")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow.plan.plan import Plan
-from hedgerow.secagg.guarantees import dealt
+from hedgerow.secagg.guarantees import assign_groups
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.server.release import Outcome
 from hedgerow.trees.ensemble import ensemble_to_dict
@@ -60,7 +60,7 @@ def test_a_salvaged_model_and_its_ledger_stay_the_same(federate: Builder, noise:
 def test_a_run_in_which_a_group_sits_out_stays_the_same(federate: Builder) -> None:
     """Which groups are summed, and what is made of their sums, is public and the same for every party."""
     federation: Federation = federate(12, seeded_plan("server", 3))
-    of = dealt([site.key for site in federation.roster.sites], 3)
+    of = assign_groups([site.key for site in federation.roster.sites], 3)
     second = [site.name for site, group in zip(federation.roster.sites, of, strict=True) if group == 1]
     lose(federation, second[:2], 2)
     assert digest_of(content_of(federation.run())) == "092c6f64c2b6e3b8f35941b3"

@@ -30,7 +30,7 @@ from hedgerow.protocol.groups import LineUp, combine, derive_drawing, median_noi
 from hedgerow.protocol.messages import MessageKind, Payload, RunState, decode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg import masks, participant
-from hedgerow.secagg.guarantees import Wishes, dealt, derive
+from hedgerow.secagg.guarantees import Wishes, assign_groups, derive
 from hedgerow.secagg.messages import Manifest, UnmaskRequest
 from hedgerow.secagg.transitions import Code, Refusal
 from hedgerow.server import coordinator
@@ -68,7 +68,7 @@ def grouped_plan(n_groups: int = N_GROUPS, noise: str = "server", **model: Any) 
 
 def parts_of(federation: Federation) -> list[set[str]]:
     """The names in each group, as every party computes them."""
-    of = dealt([site.key for site in federation.roster.sites], N_GROUPS)
+    of = assign_groups([site.key for site in federation.roster.sites], N_GROUPS)
     return [
         {site.name for site, group in zip(federation.roster.sites, of, strict=True) if group == number}
         for number in range(N_GROUPS)
@@ -275,7 +275,7 @@ def groups_masked(federation: Federation) -> dict[tuple[str, int], list[tuple[st
 
 def drawn(federation: Federation, seed: int, number: int) -> list[set[str]]:
     """The groups of a drawing, as every party computes them."""
-    of = dealt([site.key for site in federation.roster.sites], N_GROUPS, derive_drawing(seed, number))
+    of = assign_groups([site.key for site in federation.roster.sites], N_GROUPS, derive_drawing(seed, number))
     sites = federation.roster.sites
     return [{site.name for site, group in zip(sites, of, strict=True) if group == g} for g in range(N_GROUPS)]
 

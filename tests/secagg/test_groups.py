@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.secagg.guarantees import Wishes, dealt, default_wishes, derive
+from hedgerow.secagg.guarantees import Wishes, assign_groups, default_wishes, derive
 from hedgerow.secagg.masks import name_in
 from hedgerow.secagg.messages import NodePolicy
 from hedgerow.secagg.transitions import Code, Refusal, SumAbandoned
@@ -82,9 +82,9 @@ def test_what_is_promised_is_a_groups() -> None:
 @given(st.lists(st.binary(min_size=32, max_size=32), min_size=3, max_size=40, unique=True), st.sampled_from([3, 5]))
 def test_groups_follow_from_keys_alone(keys: list[bytes], n_groups: int) -> None:
     """Not from the order of the roster; and their sizes differ by one at most."""
-    of = dict(zip(keys, dealt(keys, n_groups), strict=True))
+    of = dict(zip(keys, assign_groups(keys, n_groups), strict=True))
     turned = keys[::-1]
-    assert of == dict(zip(turned, dealt(turned, n_groups), strict=True))
+    assert of == dict(zip(turned, assign_groups(turned, n_groups), strict=True))
     sizes = [list(of.values()).count(group) for group in range(n_groups)]
     assert max(sizes) - min(sizes) <= 1
 

@@ -12,7 +12,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, find_link, prune_tree
-from hedgerow.trees.importances import find_tree_features, importances, shape_function
+from hedgerow.trees.importances import find_importances, find_tree_features, shape_function
 from tests.builders import make_data, make_plan, train
 
 
@@ -58,7 +58,7 @@ def test_the_feature_that_decides_comes_first() -> None:
         plan = make_plan("binary", fields, {"epsilon": 50.0, "n_records": 2000})
         rows = make_data(plan, 2000, 3)
         labels = (rows.codes[2] == 1).astype(np.int32)
-        found = importances(train(plan, [SiteData(rows.codes, labels)]).ensemble)
+        found = find_importances(train(plan, [SiteData(rows.codes, labels)]).ensemble)
         assert int(found.values.argmax()) == 2 and found.is_weighted
         assert np.allclose(found.values**2, found.own**2 + found.shared**2)
         assert found.interaction_share > 0.9 if size == "all" else found.interaction_share == 0
@@ -67,9 +67,9 @@ def test_the_feature_that_decides_comes_first() -> None:
 def test_a_model_without_trees_or_weights() -> None:
     """No trees: nothing is important. No weights kept: importances still exist, and say that they are unweighted."""
     plan = make_plan(privacy={"n_records": 200})
-    assert importances(Ensemble(build_grid(plan), None, 1, find_link(plan))).values.tolist() == [0.0] * 4
+    assert find_importances(Ensemble(build_grid(plan), None, 1, find_link(plan))).values.tolist() == [0.0] * 4
     trained = train(plan, [make_data(plan, 200, 0)]).ensemble
-    bare = importances(Ensemble(trained.grid, trained.fitted, 1, trained.link))
+    bare = find_importances(Ensemble(trained.grid, trained.fitted, 1, trained.link))
     assert not bare.is_weighted and bare.values.max() > 0
 
 
@@ -84,7 +84,7 @@ def test_credits_add_up_to_the_variance_of_the_trees() -> None:
             values, weights = np.array(list(leaves_below(prune_tree(ensemble, tree, 0)))).T
             expected += float(np.cov(values / SCORE_UNIT, aweights=weights, ddof=0))
     assert expected > 0
-    assert np.isclose((importances(ensemble).shared ** 2).sum(), expected)
+    assert np.isclose((find_importances(ensemble).shared ** 2).sum(), expected)
 
 
 def leaves_below(node: Node) -> Iterator[tuple[float, float]]:

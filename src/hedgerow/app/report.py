@@ -33,7 +33,7 @@ from hedgerow.models.model import Model
 from hedgerow.models.plots import draw_calibration, plot_shapes
 from hedgerow.plan.fields import read_json
 from hedgerow.survey.statistics import BAND
-from hedgerow.trees.importances import importances
+from hedgerow.trees.importances import find_importances
 
 Content = dict[str, Any]
 _ENDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "concordance": (0.0, 1.0), "r2": (-math.inf, 1.0)}
@@ -103,7 +103,7 @@ def render_report(model: Model, date: str, evaluation: Content | None) -> str:
     drawn = io.BytesIO()
     plot_shapes(model, drawn)
     bands = "What each feature adds to the score; pale bands: what the noise alone could have drawn"
-    values = importances(model.ensemble).values
+    values = find_importances(model.ensemble).values
     # The largest first, as in the picture.
     order, total = np.argsort(-values, kind="stable"), float(values.sum()) or 1.0
     shares = [(model.plan.feature_names[place], f"{values[place] / total:.1%}") for place in order]

@@ -55,7 +55,7 @@ from hedgerow.survey.kinds import DATE, N_KINDS, NUMBER, TRUTH, number_like
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import Questions
 from hedgerow.trees.binning import CodeArray, Grid, build_grid
-from hedgerow.trees.importances import importances
+from hedgerow.trees.importances import find_importances
 
 _log = logging.getLogger(__name__)
 
@@ -834,7 +834,7 @@ class PrivateTrees(BaseEstimator, ABC):
 
         They add up to 1, or are all 0 where no feature moves a prediction; see `hedgerow.trees.importances`.
         """
-        values = importances(self._require_model().ensemble).values
+        values = find_importances(self._require_model().ensemble).values
         total = values.sum()
         return np.asarray(values / total if total > 0 else values)
 

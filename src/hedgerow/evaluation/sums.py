@@ -38,7 +38,7 @@ from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.protocol.queries import IntVector, Query, SiteQuery
 from hedgerow.trees.binning import FeatureGrid
 from hedgerow.trees.ensemble import Ensemble, find_link
-from hedgerow.trees.importances import importances
+from hedgerow.trees.importances import find_importances
 from hedgerow.trees.leaf_sums import ScoredSite, SiteRecords
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
@@ -498,7 +498,7 @@ def centre_and_spread(ensemble: Ensemble) -> tuple[float, float]:
     weights = np.ones(values.shape) if ensemble.leaf_weights is None else ensemble.leaf_weights.astype(np.float64)
     totals = weights.sum(axis=1)
     means = (weights * values).sum(axis=1) / np.where(totals > 0, totals, 1)
-    return math.fsum(means.tolist()), float(np.sqrt((importances(ensemble).values ** 2).sum()))
+    return math.fsum(means.tolist()), float(np.sqrt((find_importances(ensemble).values ** 2).sum()))
 
 
 def visible(counts: Counts, noise: float) -> Counts:

@@ -37,7 +37,7 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, build_lazy_report, build_report
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.rounds import VECTOR_ID, clip, noise_mode, round_in
-from hedgerow.secagg.guarantees import dealt, default_wishes
+from hedgerow.secagg.guarantees import assign_groups, default_wishes
 from hedgerow.secagg.masks import MIN_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
 from hedgerow.secagg.session import NO_MODEL, EpochSession
@@ -232,7 +232,7 @@ def _group_nodes(plan: Plan, nodes: Sequence[Answering], n_rounds: int, noise: N
     n_groups = plan.federation.groups
     if len(nodes) < n_groups:
         raise UsageError("too-few-sites", n_sites=len(nodes), wanted=n_groups)
-    of = dealt([node.site.encode() for node in nodes], n_groups)
+    of = assign_groups([node.site.encode() for node in nodes], n_groups)
     alone = plan.with_one_sum()
     parts = [[node for node, group in zip(nodes, of, strict=True) if group == number] for number in range(n_groups)]
     return GroupedAggregation([build_aggregation(alone, part, n_rounds, noise) for part in parts])

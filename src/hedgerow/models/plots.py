@@ -24,7 +24,7 @@ from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, format_day
 from hedgerow.plan.plan import Feature
 from hedgerow.survey.statistics import BAND
-from hedgerow.trees.importances import Importances, Shape, importances, shape_function
+from hedgerow.trees.importances import Importances, Shape, find_importances, shape_function
 
 if TYPE_CHECKING:
     from hedgerow.models.model import Model
@@ -57,7 +57,7 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
         EnvironmentFault: matplotlib is missing, or the file cannot be written.
     """
     pyplot = pyplot_module()
-    found = importances(model.ensemble)
+    found = find_importances(model.ensemble)
     order = np.argsort(-found.values, kind="stable")[:MAX_PANELS]
     shapes = [shape_function(model.ensemble, int(feature)) for feature in order]
     scale = model.ensemble.link.axis_scale(model.plan.label)

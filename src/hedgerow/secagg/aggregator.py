@@ -17,7 +17,7 @@ import numpy as np
 from hedgerow.codec import BlobByNode, Blobs, Bytes, Member
 from hedgerow.crypto import DTYPES, Identity, Words
 from hedgerow.secagg.keys import RoundContext
-from hedgerow.secagg.masks import OpenedSums, add_parts, check_vectors, shares_in, sums_names, unmask
+from hedgerow.secagg.masks import OpenedSums, add_parts, check_vectors, list_sum_names, shares_in, unmask
 from hedgerow.secagg.messages import (
     SEED_SHARE,
     SLOT_KEY_SHARE,
@@ -209,7 +209,7 @@ class Aggregator:
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         kept = {node: upload for node, upload in self.uploads.items() if node in left}
         headers = {node: header for node, header in self.headers.items() if node in kept}
-        totals = {name: self.totals[name] for name in sums_names(self.view, self.spec, kept)}
+        totals = {name: self.totals[name] for name in list_sum_names(self.view, self.spec, kept)}
         following = replace(self, state=state, uploads=kept, headers=headers, totals=totals)
         return following, following.certificate()
 
@@ -250,7 +250,7 @@ class Aggregator:
             uploads = [MaskedVector.from_bytes(message) for message in stored.uploads]
             parsed = [Header.from_signed(upload.header) for upload in uploads]
             spec = RoundSpec.from_signed(stored.signed_spec)
-            names = list(sums_names(view, spec, [header.node for header in parsed]))
+            names = list(list_sum_names(view, spec, [header.node for header in parsed]))
             sums = _sums_from(spec, names, stored.totals) if stored.totals or manifest else {}
             is_collecting = stored.state is State.COLLECTING_VECTORS
             if bool(manifest) == is_collecting and stored.state is not State.ABANDONED:

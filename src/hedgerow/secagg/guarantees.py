@@ -253,7 +253,7 @@ def _most_drops(n_nodes: int, n_colluders: int, n_groups: int) -> int:
     return most
 
 
-def weakest(each: Collection[Guarantees]) -> Guarantees:
+def combine_guarantees(each: Collection[Guarantees]) -> Guarantees:
     """What is promised of every group: the least honest group, among as many nodes as the largest has."""
     return replace(min(each, key=lambda of: of.honest_group), n_nodes=max(of.n_nodes for of in each))
 
@@ -263,7 +263,7 @@ def least_groups(n_groups: int) -> int:
     return n_groups // 2 + 1
 
 
-def dealt(keys: Sequence[bytes], n_groups: int, drawing: bytes = b"") -> tuple[int, ...]:
+def assign_groups(keys: Sequence[bytes], n_groups: int, drawing: bytes = b"") -> tuple[int, ...]:
     """The group of each site, by the order of the hashes of their keys: a public function of these alone.
 
     Sizes differ by one at most. Who chooses a key may choose its group; what is promised holds for any grouping.

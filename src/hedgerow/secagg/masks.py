@@ -383,7 +383,7 @@ def name_in(view: EpochView, vector_id: str, part: int) -> str:
     return f"{vector_id}/{part}" if len(view.parts) > 1 else vector_id
 
 
-def sums_names(view: EpochView, spec: RoundSpec, uploads: Collection[int]) -> Iterator[str]:
+def list_sum_names(view: EpochView, spec: RoundSpec, uploads: Collection[int]) -> Iterator[str]:
     """Yield the names in `add_parts` of these nodes' uploads, in its order."""
     for part, members in enumerate(view.parts):
         if not set(members).isdisjoint(uploads):

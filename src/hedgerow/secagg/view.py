@@ -19,14 +19,14 @@ from hedgerow.crypto import KEY_BYTES, is_low_order
 from hedgerow.secagg.guarantees import (
     Graph,
     Guarantees,
+    assign_groups,
+    combine_guarantees,
     complete,
-    dealt,
     derive,
     harary,
     join,
     least_groups,
     sparse_colluders,
-    weakest,
 )
 from hedgerow.secagg.keys import nonce_commitment
 from hedgerow.secagg.messages import (
@@ -190,7 +190,7 @@ def split_members(
     """The members of each group, in increasing order; all of them in one part without groups."""
     if not n_groups:
         return (tuple(members),)
-    of = dealt([site.key for site in roster.sites], n_groups, drawing)
+    of = assign_groups([site.key for site in roster.sites], n_groups, drawing)
     return tuple(tuple(node for node in sorted(members) if of[node] == group) for group in range(n_groups))
 
 
@@ -242,7 +242,7 @@ def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_li
         raise refuse(Code.COHORT_TOO_SMALL, f"Members of {len(there)} groups only.")
     promised = [derive(len(part), parameters.wishes) for part in there]
     by_node = {node: of for part, of in zip(there, promised, strict=True) for node in part}
-    guarantees = weakest(promised)
+    guarantees = combine_guarantees(promised)
     seed = nonce_seed("graph-seed", nonces)
     graph = join(
         harary(part, of.degree, seed) if of.is_sparse else complete(part)

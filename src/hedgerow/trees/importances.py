@@ -113,7 +113,7 @@ def shape_function(ensemble: Ensemble, feature: int) -> Shape:
     return Shape(grid.edges, scores, density, len(mine), is_weighted)
 
 
-def importances(ensemble: Ensemble) -> Importances:
+def find_importances(ensemble: Ensemble) -> Importances:
     """The importances of all features; see the module's text for what they mean."""
     n_features = ensemble.grid.n_features
     own = np.array([shape_function(ensemble, feature).deviation() for feature in range(n_features)])
