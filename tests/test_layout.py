@@ -268,9 +268,9 @@ def test_every_dependency_has_its_reason() -> None:
         return found - {"hedgerow"}
 
     assert set(re.findall(r"^- `([\w-]+)`: ", always, re.MULTILINE)) == names(project["dependencies"])
-    documented = set(re.findall(r"^- `([\w-]+)`, `([\w-]+)`: ", extras, re.MULTILINE))
-    declared = {(extra, name) for extra, listed in project["optional-dependencies"].items() for name in names(listed)}
-    assert documented == {(extra, name) for extra, name in declared if extra not in ("test", "docs", "dev")}
+    documented = set(re.findall(r"^- `([\w-]+)` \(`([\w-]+)`\): ", extras, re.MULTILINE))
+    declared = {(name, extra) for extra, listed in project["optional-dependencies"].items() for name in names(listed)}
+    assert documented == {(name, extra) for name, extra in declared if extra not in ("test", "docs", "dev")}
 
 
 def test_every_source_file_says_its_licence() -> None:

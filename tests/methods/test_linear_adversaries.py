@@ -80,7 +80,7 @@ def questions(plan: Plan) -> Questions:
         for score_bound in (0, SCORE_LIMIT):
             purpose = Purpose(2, "CrossProducts", "test")
             carried = Carried(score_bound=score_bound)
-            found.append(ask_cross(purpose, one, build_start(plan).loss, (1.0, 1), carried))
+            found.append(ask_cross(purpose, one, build_start(plan).loss, 1.0, 1, carried))
     return found
 
 

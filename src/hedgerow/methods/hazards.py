@@ -370,7 +370,7 @@ class HazardStart:
         return [
             AlikeRounds(self._moments_question(0, noises[0])),
             AlikeRounds(ask_gram(1, "any", centred, noises[1], rows)),
-            list_cross_rounds(HazardProducts, centred, self.loss, (noises[2], rows), HAZARD_ROUNDS),
+            list_cross_rounds(HazardProducts, centred, self.loss, noises[2], rows, HAZARD_ROUNDS),
         ]
 
     def ask(self, run: Run, whole: float, largest: int, first: int, carried: Carried, baseline: Baseline) -> AskedModel:
@@ -405,7 +405,7 @@ class HazardStart:
         weights, sums = np.zeros(p), np.zeros(p)
         for number in range(HAZARD_ROUNDS):
             purpose = HazardProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
-            asked = ask_cross(purpose, basis, self.loss, (noises[2], rows), carried)
+            asked = ask_cross(purpose, basis, self.loss, noises[2], rows, carried)
             ask = HazardProducts(**{each.name: getattr(asked, each.name) for each in fields(asked)}, baseline=baseline)
             sums += read_cross((yield ask), basis) + _times(curvature, weights)
             noise = run.sigma(ask) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)

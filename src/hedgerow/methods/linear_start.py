@@ -212,7 +212,7 @@ class LinearStart:
         return [
             AlikeRounds(linear.ask_gram(0, "any", basis, noises[0], rows)),
             AlikeRounds(linear.ask_gram(1, "any", white_rows, noises[1], rows)),
-            linear.list_cross_rounds(linear.CrossProducts, white_rows, self.loss, (noises[2], rows), START_ROUNDS),
+            linear.list_cross_rounds(linear.CrossProducts, white_rows, self.loss, noises[2], rows, START_ROUNDS),
         ]
 
     def ask(
@@ -255,7 +255,7 @@ class LinearStart:
         reached = np.zeros(p)
         for number in range(START_ROUNDS):
             purpose = linear.CrossProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
-            release = yield linear.ask_cross(purpose, basis, loss, (noises[2], rows), carried, doublings)
+            release = yield linear.ask_cross(purpose, basis, loss, noises[2], rows, carried, doublings)
             cross = read_cross(release, basis)
             move = step * 2.0**-doublings * linear.solve(factor, cross)
             values = basis.values(move, largest)

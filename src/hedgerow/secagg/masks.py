@@ -443,7 +443,7 @@ def unmask(
             continue
         reconstructor = Reconstructor(view.by_node[members[0]].threshold)
         try:
-            found = _unmask_part(view, spec, context, (part, there), totals, (about, reconstructor))
+            found = _unmask_part(view, spec, context, part, there, totals, about, reconstructor)
         except SumAbandoned as fault:
             faults.append(fault)
             continue
@@ -460,18 +460,13 @@ def _unmask_part(
     view: EpochView,
     spec: RoundSpec,
     context: RoundContext,
-    of: tuple[int, Mapping[int, Header]],
+    part: int,
+    headers: Mapping[int, Header],
     totals: Mapping[str, Words],
-    secrets: tuple[Mapping[int, Mapping[int, int | None]], Reconstructor],
+    about: Mapping[int, Mapping[int, int | None]],
+    reconstructor: Reconstructor,
 ) -> dict[str, Integers]:
-    """The exact sums of one part.
-
-    Args:
-        of: its number, and its headers.
-        secrets: their shares by node, and what puts them together.
-    """
-    part, headers = of
-    about, reconstructor = secrets
+    """The exact sums of one part, of whose uploads these are the headers; `about` has the shares of each secret."""
     plus: list[bytes] = []
     minus: list[bytes] = []
     for node, header in headers.items():

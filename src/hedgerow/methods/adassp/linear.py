@@ -542,7 +542,8 @@ def ask_cross(
     purpose: Purpose,
     basis: LinearBasis,
     loss: Loss,
-    noise: tuple[float, int],
+    noise_multiplier: float,
+    rows: int,
     carried: Carried,
     doublings: int = 0,
 ) -> CrossProducts:
@@ -552,7 +553,7 @@ def ask_cross(
         purpose: of the release.
         basis: the rows X.
         loss: whose negative gradients are g.
-        noise: the noise multiplier, and the largest number of rows of one unit.
+        rows: the largest number of rows of one unit.
         carried: what scores know; the question brings the rest.
         doublings: of the gradients, see `hedgerow.losses.tables.double_residuals`.
     """
@@ -562,8 +563,8 @@ def ask_cross(
         length=basis.rows.n_columns,
         bound=max(1, math.isqrt(gradient_squared) * basis.largest_entry >> CROSS_SHIFT),
         # Rounded up, see `CrossProducts`; products are shortened by the bits of a norm.
-        sensitivity_squared=-(-basis.norm_squared * gradient_squared * noise[1] ** 2 // RECORD_NORM**2),
-        noise_multiplier=noise[0],
+        sensitivity_squared=-(-basis.norm_squared * gradient_squared * rows**2 // RECORD_NORM**2),
+        noise_multiplier=noise_multiplier,
         **carried.send(),
         rows=basis.rows,
         shift=CROSS_SHIFT,
@@ -573,11 +574,14 @@ def ask_cross(
 
 
 def list_cross_rounds(
-    kind: type[Query], basis: LinearBasis, loss: Loss, noise: tuple[float, int], count: int
+    kind: type[Query], basis: LinearBasis, loss: Loss, noise_multiplier: float, rows: int, count: int
 ) -> AlikeRounds:
     """All rounds that ask for X^T g by queries of this kind; as `ask_cross` for the rest."""
     purpose = kind.purpose_of(0, "any")
-    most, least = (ask_cross(purpose, basis, loss, noise, Carried(score_bound=bound)) for bound in (SCORE_LIMIT, 0))
+    most, least = (
+        ask_cross(purpose, basis, loss, noise_multiplier, rows, Carried(score_bound=bound))
+        for bound in (SCORE_LIMIT, 0)
+    )
     return AlikeRounds(most, count, least.sensitivity_squared)
 
 

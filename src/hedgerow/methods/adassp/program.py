@@ -165,8 +165,8 @@ def gram_query(run: Run, basis: linear.LinearBasis, settings: AdasspSettings) ->
 def cross_query(run: Run, basis: linear.LinearBasis, number: int, carried: Carried) -> linear.CrossProducts:
     """The question for X^T g in a round; `number` counts rounds from 0."""
     purpose = linear.CrossProducts.purpose_of(1 + number, f"X^T g, round {number}")
-    noise = run.settings.noise_multiplier, run.plan.privacy.rows_per_unit
-    return linear.ask_cross(purpose, basis, run.loss, noise, carried)
+    rows = run.plan.privacy.rows_per_unit
+    return linear.ask_cross(purpose, basis, run.loss, run.settings.noise_multiplier, rows, carried)
 
 
 def correct_gram(release: IntVector, basis: linear.LinearBasis) -> linear.Matrix:

@@ -122,9 +122,10 @@ def _alike_rounds(plan: Plan, settings: AdasspSettings) -> list[AlikeRounds]:
     """X^T X once, X^T g in every round, and the last release."""
     basis = LinearBasis.of(plan, build_grid(plan), settings.row_norm, Adassp.of(plan).scale)
     rows = plan.privacy.rows_per_unit
-    noise = settings.noise_multiplier, rows
     return [
         AlikeRounds(ask_gram(0, "any", basis, settings.gram_multiplier, rows)),
-        list_cross_rounds(CrossProducts, basis, settings.loss(plan), noise, settings.rounds),
+        list_cross_rounds(
+            CrossProducts, basis, settings.loss(plan), settings.noise_multiplier, rows, settings.rounds
+        ),
         *(list_line_rounds(plan, settings.line_multipliers) if settings.has_line else []),
     ]
