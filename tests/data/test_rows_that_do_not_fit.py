@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,10 +20,12 @@ from hedgerow.app.rows import make_loader, make_raw_loader, open_arrivals
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
 from hedgerow.client.setup import NodeSetup, limit_rows
+from hedgerow.data.raw_cells import read_raw
 from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError
+from hedgerow.local.survey import list_asked_columns
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan, parse_plan
@@ -204,6 +207,32 @@ def test_parquet_rows_that_do_not_fit_are_left_out(parsed_plan: PlanOf, tmp_path
     rows, report = read_site_data(tmp_path / "t.parquet", parsed_plan())
     assert rows.labels.tolist() == [0, 1]
     assert report.unfit == {"data-unit-missing": 2, "data-encoding": 1}
+
+
+ODD_CELLS: dict[str, Any] = {
+    "list": [1, 2], "no elements": [], "record": {"a": 1}, "duration": timedelta(1), "time": time(1, 2),
+    "date": date(2001, 1, 1), "moment": datetime(2001, 1, 1), "number": 5, "bytes": b"\xff", "text": "a", "truth": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", ODD_CELLS.values(), ids=ODD_CELLS)
+@pytest.mark.parametrize("column", ["person", "age", "ward", "ill"])
+def test_the_only_cell_of_a_parquet_column_decides_about_its_own_row(
+    parsed_plan: PlanOf, tmp_path: Path, column: str, cell: Any
+) -> None:
+    """Its type is the column's, which has none without it: no site refuses because of it, and a survey asks alike."""
+    plan, path = parsed_plan() if column == "person" else parsed_plan({}), tmp_path / "t.parquet"
+    asked, held = list[Any](), list[SiteData]()
+    for cells in ([None] * 4, [None] * 4 + [cell]):
+        n = len(cells)
+        columns = {"person": list("abcde")[:n], "age": list(range(n)), "ward": ["a"] * n, "ill": [1] * n}
+        pq.write_table(pa.table({name: pa.array(own) for name, own in {**columns, column: cells}.items()}), path)
+        held.append(read_site_data(path, plan)[0])
+        asked.append(list_asked_columns({"a": path}, {}, ()))
+        assert read_raw(path, asked[0][0]).n_rows == n
+    before, after = held
+    assert asked[0] == asked[1] and after.n_records <= before.n_records + 1
+    assert (after.codes[:, : before.n_records] == before.codes).all()
 
 
 def read_in_vain(plan: Plan, folder: Path, kind: str) -> SiteData:

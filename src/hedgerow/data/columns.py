@@ -155,13 +155,17 @@ def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.floa
     True is 1 and false is 0, also as text.
 
     Raises:
-        DataError: for a column whose type is none of numbers, text and true/false.
+        DataError: for a column whose type is none of numbers, dates, text and true/false.
     """
     typed = to_arrow(column, place.source, place.column)
+    if isinstance(typed, pa.Array) and is_moment(typed.type):
+        # Each of them is no number by itself: one cell may have made the column one of dates.
+        unfit(
+            _to_flags(typed.is_valid()), "data-wrong-type",
+            lambda index: _not_a_number(place.at(index), _read_value(typed, index)),
+        )  # fmt: skip
+        return np.full(len(typed), np.nan)
     if isinstance(typed, pa.Array) and not is_text(typed.type):
-        if isinstance(unfit, AsMissing) and is_moment(typed.type):
-            unfit.n_cells += len(typed) - typed.null_count
-            return np.full(len(typed), np.nan)
         return _read_typed_numbers(typed, place)
     read = _parse_number_texts if isinstance(typed, pa.Array) else _read_number_objects
     found, undecodable, bad = read(typed, place.has_decimal_commas)

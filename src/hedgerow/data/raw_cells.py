@@ -205,7 +205,7 @@ def bound_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, RawS
 def read_types(location: Location) -> dict[str, str]:
     """By column, "number", "text", "date" or "moment" (a time of day) as the table declares it, "" where its cells say.
 
-    In the header's order, without columns of one name and of types that Hedgerow does not read.
+    In the header's order, without columns of one name, and of types that a table declares and Hedgerow does not read.
 
     Raises:
         DataError: the table cannot be opened.
@@ -213,9 +213,11 @@ def read_types(location: Location) -> dict[str, str]:
     table = open_table(location)
     names, types = table.names(), table.types()
     names = [name for name in names if names.count(name) == 1]
-    is_typed = getattr(table, "is_typed", False)
+    if not getattr(table, "is_typed", False):
+        # A file's types may follow from a cell.
+        return {name: "" for name in names if name}
     found = {name: "" if pa.types.is_null(types[name]) else classify_type(types[name]) for name in names if name}
-    return {name: kind if is_typed else "" for name, kind in found.items() if kind is not None}
+    return {name: kind for name, kind in found.items() if kind is not None}
 
 
 def read_raw_site(

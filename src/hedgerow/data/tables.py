@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as compute
 import pyarrow.csv as arrow_csv
 
-from hedgerow.data.arrow import is_text
+from hedgerow.data.arrow import classify_type, is_text
 from hedgerow.data.columns import file_error, missing_columns
 from hedgerow.data.lines import (
     MAX_BYTES,
@@ -379,13 +379,18 @@ def _catch_parquet_errors(source: str) -> Iterator[None]:
 _NO_TEXT = b"\xff"
 
 
-def _without_long(column: pa.Array) -> pa.Array:
-    """The column with bytes that are no text for cells of more than `MAX_BYTES`: such a row does not fit, by itself.
+def _without_odd(column: pa.Array) -> pa.Array:
+    """The column with bytes that are no text for cells that Hedgerow does not read: those of more than `MAX_BYTES`, and
+    each of a type such as a list. Such a row does not fit, by itself.
 
-    If the table was refused instead, one row would decide about all others.
+    If the table was refused instead, one row would decide about all others: where it alone has a cell in its column,
+    the column's type follows from it.
     """
     is_dictionary = pa.types.is_dictionary(column.type)
     cells = column.dictionary if is_dictionary else column
+    kind = cells.type.storage_type if isinstance(cells.type, pa.BaseExtensionType) else cells.type
+    if classify_type(kind) is None:
+        return compute.if_else(column.is_valid(), pa.scalar(_NO_TEXT, pa.large_binary()), None)
     if not is_text(cells.type) or cells.nbytes <= MAX_BYTES:
         return column
     # Arrow measures no views.
@@ -410,4 +415,4 @@ def _read_parquet_batches(
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield tuple(_without_long(batch.column(name)) for name in wanted)
+            yield tuple(_without_odd(batch.column(name)) for name in wanted)
