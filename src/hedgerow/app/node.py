@@ -558,7 +558,8 @@ def _may_come_again(fault: HedgerowError) -> bool:
 def _takes_up_roster(options: NodeOptions, page: SitePage | None) -> bool:
     """Ask for the roster of the coordinator's run, and pin it if the owner wants to; whether that was done.
 
-    Raises PolicyRefusal: code "roster-denied" where the owner does not, "stopped-by-owner".
+    Raises:
+        PolicyRefusal: code "roster-denied" where the owner does not, "stopped-by-owner".
     """
     place, identity = Path(options.roster), read_private(Path(options.identity))
     old, name = read_roster(place), identity.public.name

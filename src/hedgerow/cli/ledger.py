@@ -103,7 +103,8 @@ def run(arguments: argparse.Namespace) -> None:
 def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
     """Close a run, for all nodes with this book or, where their folder is `given`, for that node.
 
-    Raises UsageError: code "run-not-reserved", or "run-in-use" while a node works with its folder.
+    Raises:
+        UsageError: code "run-not-reserved", or "run-in-use" while a node works with its folder.
     """
     from hedgerow.client.budget import RESERVED
     from hedgerow.client.joining import close_reserved

@@ -419,7 +419,8 @@ def rows_within_bounds(
 def bound_records(records: Iterable[Records], plan: Plan) -> Records:
     """A table's records with labels, at most `max_rows_per_unit` of each unit: those that a training would use.
 
-    Raises DataError: there are none.
+    Raises:
+        DataError: there are none.
     """
     whole = concatenate(records)
     return whole if whole.unit is None else whole.take(rows_within_bounds({"": whole.unit}, plan)[""][0])

@@ -50,7 +50,7 @@ from hedgerow.survey.kinds import DATE, TRUTH
 class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
     """Boosted trees for two classes or more, with differential privacy for each record.
 
-    Parameters:
+    Args:
         epsilon: the promise, > 0; infinity trains without noise, and the report says so.
         delta: a small probability that is added to what epsilon allows, in (0, 1); None takes 1e-6.
         n_trees, max_depth, learning_rate, joint_clip: "auto" decides from public numbers only (docs/defaults.md), and

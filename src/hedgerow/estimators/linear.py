@@ -30,7 +30,7 @@ class _LinearSections:
 class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
     """A boosted linear model for two classes, with differential privacy for each record.
 
-    Parameters:
+    Args:
         epsilon, delta, accountant, bounds, categories, classes, n_records: as in `DPGBDTClassifier`.
         monotonic_cst, random_state, n_jobs, max_rows_per_unit, secure_sums, verbose: as in `DPGBDTClassifier`.
         loss: "auto" (which is "logistic"), "squared" or "hinge". Probabilities are calibrated for the first only.

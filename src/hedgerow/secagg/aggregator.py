@@ -219,7 +219,8 @@ class Aggregator:
         With `is_last` a group whose sum cannot be opened sits the round out, if most groups' can. Whether a sum is
         within its bound is not asked here, see `masks.require_within`.
 
-        Raises SumAbandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE.
+        Raises:
+            SumAbandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE.
         """
         state = advance(Party.AGGREGATOR, self.state, Event.RELEASE)
         return replace(self, state=state), unmask(

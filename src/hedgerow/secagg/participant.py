@@ -116,7 +116,8 @@ def check_headers(request: UnmaskRequest, manifest: Manifest, view: EpochView, n
 
     Whose they are, a neighbour's sealed share tells when it opens, and its signature when it does not.
 
-    Raises Refusal: HEADER_ALTERED, OTHER_SPEC, MALFORMED.
+    Raises:
+        Refusal: HEADER_ALTERED, OTHER_SPEC, MALFORMED.
     """
     listed = dict(zip(manifest.survivors, manifest.headers, strict=True))
     wanted = [peer for peer in sorted((*view.peers(node), node)) if peer in listed]

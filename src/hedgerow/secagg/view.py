@@ -53,7 +53,8 @@ def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> M
 
     Remembered, like the other functions of public data in this module, because in one process all nodes read it.
 
-    Raises Refusal: UNKNOWN_NODE, REPEATED_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, REPEATED_KEY, LOW_ORDER_KEY, MALFORMED.
+    Raises:
+        Refusal: UNKNOWN_NODE, REPEATED_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, REPEATED_KEY, LOW_ORDER_KEY, MALFORMED.
     """
     expected = parameters.hash()
     bundles: dict[int, KeyBundle] = {}
@@ -82,7 +83,8 @@ def split_slot_keys(slot_keys: bytes) -> list[bytes]:
 def check_slot_keys(bundles: Mapping[int, KeyBundle], n_slots: int, slot_keys: Mapping[int, bytes]) -> None:
     """Check the slot keys of some of the members, each node's one after another, against what their nodes signed.
 
-    Raises Refusal: SLOT_KEYS_ALTERED, REPEATED_KEY or LOW_ORDER_KEY.
+    Raises:
+        Refusal: SLOT_KEYS_ALTERED, REPEATED_KEY or LOW_ORDER_KEY.
     """
     keys = [bundle.channel_key for bundle in bundles.values()]
     for node, run in slot_keys.items():
@@ -101,7 +103,8 @@ def read_nonce_list(
 ) -> dict[int, bytes]:
     """The nonces of all members, checked against their commitments and the hash of the same key list.
 
-    Raises Refusal: REVEAL_MISSING, NONCE_MISMATCH, DIFFERENT_VIEW, and those of a list.
+    Raises:
+        Refusal: REVEAL_MISSING, NONCE_MISMATCH, DIFFERENT_VIEW, and those of a list.
     """
     seen = digest("key-list", key_list)
     nonces: dict[int, bytes] = {}
@@ -119,7 +122,8 @@ def read_nonce(
 ) -> NonceReveal:
     """One member's nonce, checked.
 
-    Raises Refusal: UNKNOWN_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NONCE_MISMATCH, MALFORMED.
+    Raises:
+        Refusal: UNKNOWN_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NONCE_MISMATCH, MALFORMED.
 
     Args:
         key_list: the hash of the list that it must have seen.
@@ -138,7 +142,8 @@ def read_nonce(
 def read_ready_list(data: bytes, roster: Roster, view: bytes, graph: Graph) -> tuple[int, ...]:
     """The ready nodes: each acknowledged, signed, the shares of all its ready neighbours.
 
-    Raises Refusal: UNKNOWN_NODE, REPEATED_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NOT_ACKNOWLEDGED.
+    Raises:
+        Refusal: UNKNOWN_NODE, REPEATED_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NOT_ACKNOWLEDGED.
     """
     ready_list = ReadyList.from_bytes(data)
     if ready_list.view != view:

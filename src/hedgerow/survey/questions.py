@@ -275,7 +275,8 @@ class Budget:
     Attributes:
         spent: the releases so far.
 
-    Raises PrivacyError: epsilon or delta out of range.
+    Raises:
+        PrivacyError: epsilon or delta out of range.
     """
 
     def __init__(self, questions: Questions, excess: float = 1.0) -> None:
