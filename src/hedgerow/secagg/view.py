@@ -122,11 +122,11 @@ def read_nonce(
 ) -> NonceReveal:
     """One member's nonce, checked.
 
-    Raises:
-        Refusal: UNKNOWN_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NONCE_MISMATCH, MALFORMED.
-
     Args:
         key_list: the hash of the list that it must have seen.
+
+    Raises:
+        Refusal: UNKNOWN_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NONCE_MISMATCH, MALFORMED.
     """
     reveal = NonceReveal.from_signed(message)
     if reveal.node not in bundles:

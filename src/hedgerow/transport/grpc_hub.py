@@ -564,11 +564,11 @@ def ask(
 ) -> bytes:
     """Send one message to a coordinator, whose certificate is pinned, and return its answer.
 
-    Raises:
-        WireRefusal: it cannot be reached, or another party answers; `is_final` says whether to try again.
-
     Args:
         identity: of who asks, where the coordinator wants to see its certificate.
+
+    Raises:
+        WireRefusal: it cannot be reached, or another party answers; `is_final` says whether to try again.
     """
     return background.run(_ask(address, coordinator, message, identity, settings))
 
