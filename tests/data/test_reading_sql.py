@@ -65,6 +65,23 @@ def test_a_query_that_does_not_serve_is_refused(database: str, query: str, code:
     assert "canary" not in str(caught.value) and "sqlite" not in str(caught.value)
 
 
+def test_a_driver_that_stumbles_over_one_cell_is_refused(tmp_path: Path) -> None:
+    """Drivers raise plain exceptions too, which quote the cell and would end a node that waits for runs."""
+
+    def stumble(cell: bytes) -> str:
+        raise ValueError(cell)
+
+    sqlite3.register_converter("stumbling", stumble)
+    file = tmp_path / "site.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute("create table patients (age, income, region stumbling, change, y)")
+        connection.execute("insert into patients values (1, 1.0, 'canary', 0.0, 'no')")
+    connection.close()
+    location = f"sqlite:///{file}?detect_types={sqlite3.PARSE_DECLTYPES}#select * from patients"
+    with pytest.raises(DataError, check=lambda fault: fault.code == "data-sql" and "canary" not in str(fault)):
+        list(read_records(location, make_plan()))
+
+
 def test_a_password_in_a_url_is_never_repeated() -> None:
     """An error goes into logs, and the URL holds the database's password."""
     plan = make_plan()

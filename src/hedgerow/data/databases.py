@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from hedgerow.data.tables import existing_file, rechunk, require_columns
 from hedgerow.data.units import RowsLeftOut
-from hedgerow.errors import DataError, EnvironmentFault, UsageError, missing_extra
+from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, UsageError, missing_extra
 from hedgerow.plan.fields import escape_for_terminal
 
 _ROWS_PER_FETCH = 256
@@ -138,21 +138,20 @@ class SqlTable(_Query):
         """The query's result, while the database is connected."""
         try:
             import sqlalchemy
-            from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
+            from sqlalchemy.exc import NoSuchModuleError
         except ModuleNotFoundError:
             raise missing_extra("sqlalchemy", "Reading from a database") from None
-        try:
-            engine = sqlalchemy.create_engine(self._url)
-            if engine.dialect.name == "sqlite":
-                sqlalchemy.event.listen(engine, "connect", _keep_odd_bytes)
-            with engine.connect().execution_options(stream_results=True) as connection:
-                yield connection.execute(sqlalchemy.text(self._query))
-        except (NoSuchModuleError, ModuleNotFoundError) as absent:
-            # Without a module's name it is the URL's own beginning that SQLAlchemy does not know.
-            module = getattr(absent, "name", None) or "the one that the URL names"
-            raise EnvironmentFault("database-driver", module=module) from None
-        except SQLAlchemyError as fault:
-            raise DataError("data-sql", fault=type(fault).__name__) from None
+        with _refuse_faults():
+            try:
+                engine = sqlalchemy.create_engine(self._url)
+                if engine.dialect.name == "sqlite":
+                    sqlalchemy.event.listen(engine, "connect", _keep_odd_bytes)
+                with engine.connect().execution_options(stream_results=True) as connection:
+                    yield connection.execute(sqlalchemy.text(self._query))
+            except (NoSuchModuleError, ModuleNotFoundError) as absent:
+                # Without a module's name it is the URL's own beginning that SQLAlchemy does not know.
+                module = getattr(absent, "name", None) or "the one that the URL names"
+                raise EnvironmentFault("database-driver", module=module) from None
 
 
 def _in_columns(
@@ -209,16 +208,13 @@ class DuckDbTable(TypedQuery):
             raise missing_extra("duckdb", "Reading from a DuckDB database") from None
         file = self._url.partition("://")[2].removeprefix("/")
         existing_file(file)
-        try:
-            with duckdb.connect(file, read_only=True, config=_ALONE) as connection:
-                result = connection.sql(self._query)
-                if result is None:
-                    raise DataError("data-sql", fault="NoRows")
-                # Older versions have the older name alone.
-                is_new = hasattr(result, "to_arrow_reader")
-                yield result.to_arrow_reader(block_rows) if is_new else result.fetch_arrow_reader(block_rows)
-        except (duckdb.Error, pa.ArrowException, OSError) as fault:
-            raise refuse_query(fault) from None
+        with _refuse_faults(), duckdb.connect(file, read_only=True, config=_ALONE) as connection:
+            result = connection.sql(self._query)
+            if result is None:
+                raise DataError("data-sql", fault="NoRows")
+            # Older versions have the older name alone.
+            is_new = hasattr(result, "to_arrow_reader")
+            yield result.to_arrow_reader(block_rows) if is_new else result.fetch_arrow_reader(block_rows)
 
 
 class AdbcTable(TypedQuery):
@@ -254,21 +250,31 @@ class AdbcTable(TypedQuery):
             driver = importlib.import_module(f"{self._driver}.dbapi")
         except ModuleNotFoundError:
             raise missing_extra(self._driver, "Reading from this database") from None
-        try:
-            with closing(driver.connect(self._url)) as connection, closing(connection.cursor()) as cursor:
-                cursor.execute(self._query)
-                with cursor.fetch_record_batch() as reader:
-                    yield reader
-        except (driver.Error, pa.ArrowException, OSError) as fault:
-            raise refuse_query(fault) from None
+        with (
+            _refuse_faults(),
+            closing(driver.connect(self._url)) as connection,
+            closing(connection.cursor()) as cursor,
+        ):
+            cursor.execute(self._query)
+            with cursor.fetch_record_batch() as reader:
+                yield reader
 
 
-def refuse_query(fault: Exception) -> DataError:
-    """The error "data-sql": its kind, and which table or column is not there; other words of it may quote rows."""
-    kind = type(fault).__name__
-    if kind in ("CatalogException", "BinderException") or getattr(fault, "sqlstate", "") in ("42P01", "42703", "42501"):
-        kind += escape_for_terminal(": " + re.sub(r".*(?:Error|ERROR): *", "", str(fault).partition("\n")[0]))
-    return DataError("data-sql", fault=kind)
+@contextmanager
+def _refuse_faults() -> Iterator[None]:
+    """Turn whatever a driver raises, be it for one cell, into the error "data-sql".
+
+    It has the fault's kind, and which table or column is not there; other words of the fault may quote rows.
+    """
+    try:
+        yield
+    except HedgerowError:
+        raise
+    except Exception as fault:
+        kind, missing = type(fault).__name__, ("42P01", "42703", "42501")
+        if kind in ("CatalogException", "BinderException") or getattr(fault, "sqlstate", "") in missing:
+            kind += escape_for_terminal(": " + re.sub(r".*(?:Error|ERROR): *", "", str(fault).partition("\n")[0]))
+        raise DataError("data-sql", fault=kind) from None
 
 
 def _own_type(field: Any) -> str:
