@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hedgerow.app import node
+from hedgerow.app.actors import start_actors
 from hedgerow.app.environments import make_keys
 from hedgerow.client.setup import build_answers
 from hedgerow.client.shards import ShardedNode
@@ -67,3 +70,38 @@ def test_rows_to_train_on_held_out_and_raw_cells_are_in_parts(tmp_path: Path, mo
     kept = {path.name.rpartition("-")[0] for path in (tmp_path / "north-state").iterdir() if path.is_dir()}
     assert kept == {f"{role}-{number}-of-3" for role in ("rows", "held-out") for number in (1, 2, 3)}
     assert found == [40, 30, 40]
+
+
+RAY = """\
+import os
+SEEN = dict(os.environ)
+def is_initialized(): return False
+def init(**how): SEEN["address"] = how["address"]
+def remote(**_): return lambda kind: kind
+"""
+
+
+@pytest.mark.parametrize("address", ["", "10.0.0.1:6379"])
+def test_a_ray_of_the_nodes_own_has_a_token_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """Ray listens to the network, and older ones run the code of whoever comes. It reads its mode as it is imported."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text(RAY)
+    (tmp_path / "ray" / "exceptions.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    tokens = []
+    for _ in range(2):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
+            monkeypatch.delitem(sys.modules, name)
+        given = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "known"}
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        start_actors()
+        seen = sys.modules["ray"].SEEN
+        assert seen["address"] == (address or "local") and os.environ["RAY_ADDRESS"] == address
+        assert seen["RAY_AUTH_MODE"] == ("disabled" if address else "token")
+        tokens.append(seen["RAY_AUTH_TOKEN"])
+        monkeypatch.delitem(sys.modules, "ray")
+        monkeypatch.delitem(sys.modules, "ray.exceptions")
+    assert tokens == ["known", "known"] if address else len({*tokens, "known"}) == 3

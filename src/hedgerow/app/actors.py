@@ -7,6 +7,8 @@ Needs the extra "shards".
 from __future__ import annotations
 
 import os
+import secrets
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -45,14 +47,18 @@ def start_actors() -> StartWorker:
     """
     # Ray reports how it is used unless it is told not to.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Without an address it would join a cluster that it finds on this machine, whosever that is.
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    if address == "local" and "ray" not in sys.modules:
+        # Its ports are open to the network, and who has the token runs code here. Ray asks for one by itself from 2.59
+        # on, and keeps it in a file that all users of the machine may read; it reads these two as it is imported.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:
         import ray
         import ray.exceptions
     except ModuleNotFoundError:
         raise missing_extra("ray", "Holding a table in parts") from None
     if not ray.is_initialized():
-        # Without an address it would join a cluster that it finds on this machine, whosever that is.
-        address = os.environ.get("RAY_ADDRESS") or "local"
         alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         ray.init(address=address, log_to_driver=False, configure_logging=False, **alone)
     # One that asks for a processor waits for ever where there are more parts than processors.
