@@ -14,12 +14,13 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from importlib.abc import MetaPathFinder
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from pathlib import Path
 from traceback import walk_tb
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from hedgerow.errors import HedgerowError, UsageError
 
@@ -114,6 +115,36 @@ def _version_of(module: ModuleType) -> str:
     return "0"
 
 
+class _SourceAlone(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+class _Agreed(MetaPathFinder):
+    """Finds the modules of packages whose sources were read, and has those compiled: Python would run what lies beside
+    them in __pycache__, a wheel may bring that along, and nothing shows whether it was made of these sources.
+    """
+
+    def __init__(self) -> None:
+        self.packages = set[str]()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """See `MetaPathFinder`."""
+        if fullname.partition(".")[0] not in self.packages:
+            return None
+        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        found = next(filter(None, others), None)
+        if found is not None and isinstance(found.loader, importlib.machinery.SourceFileLoader):
+            found.loader = _SourceAlone(found.loader.name, found.loader.path)
+        return found
+
+
+_AGREED = _Agreed()
+
+
 def load_agreed(plugins: Iterable[str]) -> None:
     """Load what a policy names, each as `describe_plugin` says it.
 
@@ -130,6 +161,9 @@ def load_agreed(plugins: Iterable[str]) -> None:
             raise UsageError("plugin", name=name, why="It is named in this party's own file, and not installed here.")
         if _digest_sources(Path(spec.origin)) != line.rpartition("sha256:")[2]:
             raise UsageError("plugin", name=name, why="Its sources are not those that this party's own file names.")
+        if _AGREED not in sys.meta_path:
+            sys.meta_path.insert(0, _AGREED)
+        _AGREED.packages.add(name.partition(".")[0])
         # Not `load_plugin`: an entry point of this name may lead to another module.
         if (found := describe_plugin(_load(name))) != line:
             raise UsageError("plugin", name=name, why=f"This party's own file names another one; here is {found}.")

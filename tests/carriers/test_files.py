@@ -6,10 +6,12 @@ import math
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -440,8 +442,12 @@ IDENTITY = new_identity("hub", Role.COORDINATOR, b"a" * 32)
 ROSTER = build_roster(IDENTITY.public, [new_identity(name, Role.SITE, name.encode() * 32).public for name in "bcd"])
 
 
-def test_what_the_carrier_of_a_folder_puts_there_leads_nowhere_else(tmp_path: Path) -> None:
-    """Links in the names of files to come write over nothing elsewhere, and a pipe is not waited for."""
+def test_what_the_carrier_of_a_folder_puts_there_leads_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links in the names of files to come write over nothing elsewhere, whenever they are put there, and no pipe is
+    waited for.
+    """
     box, elsewhere = tmp_path / "box", tmp_path / "private.json"
     box.mkdir()
     elsewhere.write_text("a key")
@@ -450,11 +456,26 @@ def test_what_the_carrier_of_a_folder_puts_there_leads_nowhere_else(tmp_path: Pa
     os.mkfifo(box / "b-1.reply")
     (box / "b-2.reply").symlink_to(box / "nothing")
     (box / "b-3.reply").mkdir()
+    os.mkfifo(box / "b-2.request")
+    # Who writes into a pipe that nobody reads waits without end.
+    reader = os.open(box / "b-2.request", os.O_RDONLY | os.O_NONBLOCK)
+    remove = Path.unlink
+
+    def put_back(path: Path, missing_ok: bool = False) -> None:
+        was_link = path.is_symlink()
+        remove(path, missing_ok)
+        if was_link:
+            path.symlink_to(elsewhere)
+
+    monkeypatch.setattr(Path, "unlink", put_back)
     request = Envelope(EnvelopeKind.GREETING, "b", bytes(32), 1, bytes(32), bytes(32))
     carrier = FolderCarrier(ROSTER, ["b"], box)
     (number,) = carrier.push([(0, sign(request, IDENTITY.seed))])
+    carrier.push([(0, sign(replace(request, number=2), IDENTITY.seed))])
+    os.close(reader)
     assert elsewhere.read_text() == "a key"
-    assert not any((box / name).is_symlink() for name in ("b-1.request", "b-1.request.txt"))
+    written = [box / f"b-{number}.request{page}" for number in (1, 2) for page in ("", ".txt")]
+    assert [stat.S_ISREG(path.lstat().st_mode) for path in written] == [True] * 4
     assert number is not None and carrier.pull([number]) == []
 
 

@@ -805,6 +805,24 @@ def test_a_resident_node_answers_behind_its_socket(tmp_path: Path, monkeypatch: 
     assert absent.value.code == "resident-absent"
 
 
+def test_who_owns_the_folder_of_a_socket_has_no_other_file_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a carrier's user puts in the socket's place as soon as it is there keeps its mode."""
+    own, place = tmp_path / "link.db", tmp_path / "s"
+    own.touch(mode=0o600)
+
+    class Watched(socket.socket):
+        def bind(self, address: Any) -> None:
+            super().bind(address)
+            place.unlink()
+            place.symlink_to(own)
+
+    monkeypatch.setattr(socket, "socket", Watched)
+    NodeSocket(place).close()
+    assert stat.S_IMODE(own.stat().st_mode) == 0o600
+
+
 def test_a_request_has_to_be_there_in_time_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that sends a byte now and then does not keep the site's node from the next request."""
     monkeypatch.setattr(handing, "_PATIENCE", 0.4)

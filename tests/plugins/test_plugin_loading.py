@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.machinery
+import importlib.util
 import json
+import marshal
 import re
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hedgerow import plugins
 from hedgerow.cli.main import main
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import ModelError, UsageError
@@ -320,6 +323,35 @@ def test_all_that_a_package_can_import_is_in_its_digest(
     Path("parcel", name).write_bytes(b"1")
     with pytest.raises(UsageError, check=coded("plugin")):
         load_agreed([line])
+
+
+@pytest.mark.parametrize("name", ["__init__", "more"])
+def test_what_lies_compiled_beside_sources_that_were_read_is_not_run(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python takes it unasked where it says of itself that it need not be compared; also of modules that come later."""
+    monkeypatch.syspath_prepend(str(folder))
+    Path("parcel").mkdir()
+    for each in ("__init__", "more"):
+        Path(f"parcel/{each}.py").write_text("WHO = 'read'\n")
+    line = describe_plugin(importlib.import_module("parcel"))
+    for each in ("parcel", "parcel.more"):
+        sys.modules.pop(each, None)
+    other = compile("WHO = 'unread'", name, "exec")
+    place = Path(importlib.util.cache_from_source(f"parcel/{name}.py"))
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(importlib.util.MAGIC_NUMBER + b"\1\0\0\0" + bytes(8) + marshal.dumps(other))
+    load_agreed([line])
+    more = importlib.import_module("parcel.more")
+    assert sys.modules["parcel"].WHO == more.WHO == "read"
+    for each in ("parcel", "parcel.more"):
+        sys.modules.pop(each, None)
+    monkeypatch.setattr(plugins, "_AGREED", plugins._Agreed())
+    monkeypatch.setattr(sys, "meta_path", [each for each in sys.meta_path if not isinstance(each, plugins._Agreed)])
+    # Otherwise it would have been.
+    assert "unread" in {importlib.import_module(each).WHO for each in ("parcel", "parcel.more")}
+    for each in ("parcel", "parcel.more"):
+        sys.modules.pop(each)
 
 
 def test_a_file_is_not_taken_for_a_module_of_its_name(folder: Path) -> None:

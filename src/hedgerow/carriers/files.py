@@ -118,12 +118,9 @@ def _write_request(folder: Path, site: str, envelope: bytes) -> None:
 
 
 def _write(folder: Path, name: str, data: bytes, page: str) -> None:
-    """Write a file and its page over what is there."""
+    """Write a file and its page in the place of what is there, which who carries the folder may have put."""
     for path, content in ((folder / name, data), (folder / f"{name}.txt", page.encode())):
-        if path.is_symlink():
-            # Who carries the folder may have put it there: a file elsewhere would be written over.
-            path.unlink()
-        write_atomically(path, content)
+        write_atomically(path, content, replaces=True)
     note(f"Written: {folder / name}, {len(data):,} bytes, and its page.")
 
 

@@ -133,13 +133,13 @@ class NodeSocket:
         try:
             if path.is_socket():
                 path.unlink()
-            # Made closed to all, then opened for its group.
-            before = os.umask(0o177)
+            # Made with the mode that it keeps: who may write to the folder could put a link to a file of this user's in
+            # its place before that is opened by name.
+            before = os.umask(0o117)
             try:
                 self._listener.bind(str(path))
             finally:
                 os.umask(before)
-            path.chmod(0o660)
             self._listener.listen(8)
         except OSError as fault:
             self._listener.close()

@@ -808,18 +808,22 @@ def check_checksum(content: dict[str, Any]) -> None:
         raise ModelError("model-invalid", code="model-checksum", fault=fault)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, replaces: bool = False) -> None:
     """Write `data` to `path`: afterwards the file holds either all of it or what it held before.
 
-    A device or a pipe is written to as it is: no file takes its place.
+    A device or a pipe is written to as it is: no file takes its place. A link is followed.
+
+    Args:
+        replaces: whatever has this name is replaced, in a folder of others': a link there would have another file
+            written over, and a pipe would be waited for.
 
     Raises:
         EnvironmentFault: code "disk-full" or "file-not-written".
     """
-    target = Path(os.path.realpath(path))
+    target = path if replaces else Path(os.path.realpath(path))
     draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
-        if target.exists() and not target.is_file():
+        if not replaces and target.exists() and not target.is_file():
             target.write_bytes(data)
             return
         try:
