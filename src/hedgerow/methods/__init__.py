@@ -35,7 +35,9 @@ class Method(PlanRules):
 
     Attributes:
         parts: loads what carries it out; plans are read without.
-        keeps_accounts: whether nodes keep an account for each record, so that rows may come while a run goes on.
+        keeps_accounts: whether nodes keep an account for each record, so that rows may come while a run goes on. A
+            method whose answers depend on what was answered before, and not on scores alone, has to say so: with other
+            rows its nodes go on in no run.
         has_leaves: whether its trees are more than tables of one feature.
     """
 

@@ -84,7 +84,7 @@ from hedgerow.rounds import VECTOR_ID, count_possible_rows, noise_mode, release_
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS, MIN_COHORT, default_wishes, derive, least_groups
-from hedgerow.secagg.masks import MIN_COLLUDERS, WIDTHS, OpenedSums, name_in, wrap
+from hedgerow.secagg.masks import MIN_COLLUDERS, WIDTHS, OpenedSums, name_in
 from hedgerow.secagg.messages import (
     EpochParameters,
     NoiseMode,
@@ -101,7 +101,6 @@ from hedgerow.server.release import (
     RunChecks,
     Summed,
     check_report,
-    name_figures,
     weigh_groups,
 )
 from hedgerow.server.sites import (
@@ -1034,12 +1033,11 @@ Charged = tuple[JournalledRelease, dict[int, IntVector], dict[int, Summed]]
 def _release_one(run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums) -> Charged:
     """The release of one sum over all sites, charged."""
     cohort = find_noise_cohort(run.plan, slot.view)
-    releaser = Releaser(run.setup.noise, is_local=run.plan.privacy.noise == "local")
+    is_local, width = run.plan.privacy.noise == "local", slot.spec.vectors[0].width
+    releaser = Releaser(run.setup.noise, is_local=is_local, width=width)
     released = releaser.release(query, opened.sums[VECTOR_ID], cohort)
-    if not query.is_choice:
-        released = wrap(released, slot.spec.vectors[0].width)
     (entry,) = releaser.ledger.releases
-    entry, summed = name_figures(entry, released), _sum_slot(run, slot, opened.survivors)
+    summed = _sum_slot(run, slot, opened.survivors)
     return JournalledRelease(released, entry, summed.sites or ()), {0: released}, {0: summed}
 
 
@@ -1048,9 +1046,8 @@ def _release_groups(run: CoordinatorRun, slot: Aggregator, query: Query, opened:
     view, n_groups = slot.view, run.replica.n_groups
     there = {group: opened.sums[name] for group in range(n_groups)
              if (name := name_in(view, VECTOR_ID, group)) in opened.sums}  # fmt: skip
-    releaser = Releaser(run.setup.noise)
+    releaser = Releaser(run.setup.noise, width=slot.spec.vectors[0].width)
     noisy = releaser.release_groups(query, there, find_noise_cohort(run.plan, view))
-    noisy = {group: wrap(total, slot.spec.vectors[0].width) for group, total in noisy.items()}
     (entry,) = releaser.ledger.releases
     summed = {g: _sum_slot(run, slot, [node for node in opened.survivors if node in view.parts[g]]) for g in noisy}
     survivors = tuple(run.sites.name(node) for node in opened.survivors)

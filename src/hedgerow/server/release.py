@@ -33,7 +33,7 @@ from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery,
 from hedgerow.protocol.stream import Salvage
 from hedgerow.rounds import least_entry_bound, most_rows, release_bound
 from hedgerow.secagg.guarantees import least_groups
-from hedgerow.secagg.masks import require_within
+from hedgerow.secagg.masks import require_within, wrap
 from hedgerow.secagg.transitions import Code, SumAbandoned, refuse
 from hedgerow.survey.program import Found
 from hedgerow.training.steps import Program, Result, play
@@ -144,10 +144,13 @@ class Releaser:
         noise: where noise comes from.
         is_local: whether every record's noise is in the sums already.
         ledger: the releases so far; their purposes cannot be released again.
+        width: bits of the words in which the sums were taken, and in which releases wrap.
     """
 
-    def __init__(self, noise: NoiseSource, *, is_local: bool = False, ledger: Ledger | None = None) -> None:
-        self._noise = noise
+    def __init__(
+        self, noise: NoiseSource, *, is_local: bool = False, ledger: Ledger | None = None, width: int = 64
+    ) -> None:
+        self._noise, self._width = noise, width
         self._is_local = is_local
         self.ledger = Ledger() if ledger is None else ledger
 
@@ -162,9 +165,12 @@ class Releaser:
         """
         noise = self._enter(query, cohort)
         released = self._add_noise(query, total, noise, str(query.purpose))
-        if query.purpose.kind in EVALUATION_KINDS:
-            *before, entry = self.ledger.releases
-            self.ledger = Ledger((*before, name_figures(entry, released)))
+        *before, entry = self.ledger.releases
+        # An evaluation's is told apart by what all parties see of it. Not by figures of single sites: where some show
+        # none they are others than in one process, and the evaluation's first releases tell it apart.
+        if entry.kind in EVALUATION_KINDS and not entry.is_by_site:
+            figures = sha256(released.astype("<i8").tobytes()).hexdigest()
+            self.ledger = Ledger((*before, replace(entry, figures=figures)))
         return released
 
     def release_groups(
@@ -208,9 +214,8 @@ class Releaser:
             return self._choose(query, total, purpose)
         if noise.central_sigma == 0:
             return total
-        if isinstance(query, PureQuery):
-            return total + self._noise.laplace(noise.central_sigma, query.length, purpose)
-        return total + self._noise.sample(noise.central_sigma, query.length, purpose)
+        draw = self._noise.laplace if isinstance(query, PureQuery) else self._noise.sample
+        return wrap(total + draw(noise.central_sigma, query.length, purpose), self._width)
 
     def _choose(self, query: Choice, total: IntVector, purpose: str) -> IntVector:
         """One candidate per choice, by the exponential mechanism over scores from the exact sums."""
@@ -221,17 +226,6 @@ class Releaser:
             chosen = np.array([int(values.argmax()) if len(values) else -1 for values in scores], dtype=np.int64)
         picked = [held[index] if index >= 0 else -1 for held, index in zip(places, chosen.tolist(), strict=True)]
         return np.array(picked, dtype=np.int64)
-
-
-def name_figures(entry: Release, released: IntVector) -> Release:
-    """The entry of an evaluation's release, told apart by what all parties see of it; any other as it is.
-
-    Figures by site are left as they are: with sites that show none they are others than in one process, and the
-    evaluation's first releases tell it apart.
-    """
-    if entry.kind not in EVALUATION_KINDS or entry.is_by_site:
-        return entry
-    return replace(entry, figures=sha256(released.astype("<i8").tobytes()).hexdigest())
 
 
 @dataclass(frozen=True)
