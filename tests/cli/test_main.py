@@ -69,7 +69,7 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_option_that_a_command_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
     """The help that is pointed to is that of the command, which lists the options that there are."""
     assert main(["train", "--plan", "plan.toml", "--site", "a.csv", "b.toml"]) == 2
-    assert main(["plan", "init", "a.csv", "--labl", "y"]) == 2
+    assert main(["plan", "init", "a.csv", "--label", "y", "--labl", "y"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "Unrecognized arguments: --plan" in said and "`hedgerow train --help`" in said
     assert "Unrecognized arguments: --labl" in said and "`hedgerow plan init --help`" in said

@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,7 @@ from hedgerow.app.inputs import read_plan
 from hedgerow.app.statistics import build_histogram, build_sheets, categories_text, print_statistics
 from hedgerow.cli.commands import build_parser
 from hedgerow.cli.main import main
-from hedgerow.data.raw_cells import read_raw_site
-from hedgerow.errors import PlanError
-from hedgerow.local.survey import survey_sites
-from hedgerow.plan.plan import parse_plan
-from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.release import Outcome
 from hedgerow.survey.bounds import Range
-from hedgerow.survey.requests import parse_open_plan
 from hedgerow.survey.statistics import ColumnStatistics, FoundQuantile, Group, Noisy, TableStatistics
 
 Run = Callable[..., Any]
@@ -318,37 +310,6 @@ def test_rows_of_classes_that_were_not_found_are_told(tmp_path: Path, capsys: py
         found = re.findall(r"About ([\d,]+) ± \d+ rows have other values of y", said)
         assert [abs(int(count.replace(",", "")) - 600) < 150 for count in found] == [True] * is_told
         (tmp_path / "found" / "plan.toml").unlink()
-
-
-def test_over_nodes_a_plan_waits_for_its_classes_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The sites have paid for the other bounds: they are written, and what is missing is one line."""
-    features = "".join(f'[[features]]\nname = "{one}"\ntype = "numeric"\n' for one in "ab")
-    head = 'version = 1\nname = "p"\n[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[label]\nname = "y"\ntype = "binary"\n'
-    out, asked = tmp_path / "plan.toml", tmp_path / "open.toml"
-    asked.write_text(head + features, encoding="ascii")
-    (tmp_path / "north.csv").write_text("a,b,y\n" + "5,-1,ok\n" * 3000, encoding="ascii")
-    plan_asked = parse_open_plan(head + features)
-    rows = read_raw_site(tmp_path / "north.csv", plan_asked)
-    found = survey_sites(plan_asked.questions, {"north": rows}, SeededNoise(1))
-    made: Any = {"plan": None, "ensemble": None, "report": SimpleNamespace(epsilon=0.25, seeded=False)}
-    outcome = Outcome(**made, ledger=found.ledger, findings=found.findings)
-    session = SimpleNamespace(run=SimpleNamespace(run_id=b"r", survivors=[], sites=[]))
-
-    def serve(options: Any, plan: Any, file: Any, about: Any) -> Any:
-        file.keep(outcome, session)
-        return outcome, session
-
-    monkeypatch.setattr("hedgerow.app.coordinator.serve", serve)
-    party = ["--roster", "r.toml", "--identity", "i.json", "--listen", "0.0.0.0:7501", "--out", str(out)]
-    assert main(["plan", "init", str(asked), "--federated", *party]) == 12
-    assert "(survey-no-plan, exit code 12)" in capsys.readouterr().err
-    with pytest.raises(PlanError, match="classes"):
-        parse_plan(out.read_text(encoding="utf-8"))
-    plan = parse_plan(re.sub(r"# classes = .*", "classes = [0, 1]", out.read_text(encoding="utf-8")))
-    assert 5 <= (plan.features[0].max or 0) < 8 and plan.label.origin == "declared"
-    assert len(plan.prepared) == len(found.ledger)
 
 
 def test_cells_that_are_no_numbers_are_seen_in_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,9 +37,9 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.survey.questions import AskedColumn
-from hedgerow.survey.requests import Asked, OpenTable
+from hedgerow.survey.requests import OpenTable
 from tests.builders import LABELS, bare_plan, coded, make_data, make_plan, numbers, queries_of
-from tests.runtime.test_survey import asked, curves, statistics, write_tables
+from tests.runtime.test_survey import curves, statistics, write_tables
 
 PARTS = (1, 2, 7)
 
@@ -181,9 +181,11 @@ def test_parts_answer_an_evaluation_as_one_node(noise: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "most"), [(asked("texts", unit="patient"), 40), (statistics(), 0), (curves(), 40)], ids=["plan", "", "km"]
+    ("asked", "most"),
+    [(statistics(unit="patient"), 40), (statistics(), 0), (curves(), 40)],
+    ids=["unit", "", "km"],
 )
-def test_parts_answer_a_survey_as_one_node(asked: Asked, most: int, tmp_path: Path) -> None:
+def test_parts_answer_a_survey_as_one_node(asked: OpenTable, most: int, tmp_path: Path) -> None:
     """Raw cells, of all rows or of as many as the site declares: each part counts its own."""
     table, task = write_tables(tmp_path, ["north"])["north"], SurveyTask(asked)
     rows = read_raw_site(table, asked)

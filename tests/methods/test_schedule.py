@@ -94,6 +94,6 @@ def test_evaluations_ask_what_their_schedules_say(label: str, epsilon: float) ->
 @pytest.mark.parametrize("name", sorted(SURVEYS))
 @pytest.mark.parametrize("most", [0, 10**4, 10**9])
 def test_surveys_ask_no_more_than_their_schedules_say(name: str, most: int) -> None:
-    """Gaps of plans, tables and curves, whatever is found on the way."""
+    """Tables and curves, whatever is found on the way."""
     task = SurveyTask(SURVEYS[name][0])
     check_schedule(task, queries_of(task, 2, most)[0])

@@ -51,7 +51,7 @@ BASES = {
 PREPARED = """\
 ### `[[prepared]]`
 
-What was released before the training, and with which noise. `hedgerow survey` and `plan init --federated` write it, so
+What was released before the training, and with which noise. `hedgerow survey` writes it, so
 that the report counts it; leave it as it is."""
 KINDS = """\
 ### Kinds of sums

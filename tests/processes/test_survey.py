@@ -1,4 +1,4 @@
-"""A survey as its operators run it, then a training by the plan that it found: real commands over TLS."""
+"""A survey as its operators run it: real commands over TLS."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hedgerow.data.raw_cells import read_raw_site
-from hedgerow.local.survey import survey_sites
 from hedgerow.plan.plan import parse_plan
-from hedgerow.plan.toml import plan_toml
-from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.requests import parse_open_plan
 
 if TYPE_CHECKING:
     from conftest import Process, Scene, Theatre
@@ -24,21 +19,10 @@ pytestmark = pytest.mark.slow
 SITES = tuple(f"site-{number}" for number in range(4))
 
 
-def open_the_plan(scene: Scene) -> None:
-    """The plan with gaps: no bounds and no number of records; and policies that allow surveys."""
-    text = (scene.folder / "plan.toml").read_text(encoding="ascii")
-    lines = [line for line in text.splitlines() if not line.startswith(("min =", "max =", "n_records ="))]
-    (scene.folder / "open.toml").write_text("\n".join(lines) + "\n", encoding="ascii")
+def allow_surveys(scene: Scene) -> None:
+    """Policies that allow surveys."""
     policy = scene.folder / "policy.toml"
     policy.write_text("surveys = true\n" + policy.read_text(encoding="ascii"), encoding="ascii")
-
-
-def surveying(scene: Scene, strike: dict[str, int] | None = None) -> Process:
-    """The coordinator of a survey."""
-    return scene.start(
-        "hub", "plan", "init", "open.toml", "--federated", "--roster", "roster.toml", "--identity",
-        "hub.private.json", "--listen", scene.address, "--seed", "5", "--out", "found.toml", "--json", strike=strike,
-    )  # fmt: skip
 
 
 def surveyed(scene: Scene, site: str, strike: dict[str, object] | None = None) -> Process:
@@ -50,61 +34,17 @@ def surveyed(scene: Scene, site: str, strike: dict[str, object] | None = None) -
     return scene.nodes[site]
 
 
-def check(scene: Scene, hub: Process) -> None:
-    """The local engine's plan to the byte; then a training by it, whose report counts both."""
-    assert hub.wait() == 0, "".join(hub.err)
-    asked = parse_open_plan((scene.folder / "open.toml").read_text(encoding="ascii"))
-    rows = {site: read_raw_site(scene.folder / f"{site}.csv", asked) for site in SITES}
-    local = survey_sites(asked.questions, rows, SeededNoise(5))
-    found = (scene.folder / "found.toml").read_text(encoding="utf-8")
-    told = json.loads("".join(hub.out))
-    plan = parse_plan(found)
-    (run,) = {release.run for release in plan.prepared}
-    assert found == plan_toml(asked.filled(local.findings, local.ledger, bytes.fromhex(run or "")))
-    assert told["plan_digest"] == plan.digest and told["sites"] == list(SITES)
-    for site in SITES:
-        node = scene.nodes[site]
-        assert node.wait() == 0, "".join(node.err)
-        assert 0 < json.loads("".join(node.out))["budget"]["spent"] < plan.privacy.epsilon
-    (scene.folder / "plan.toml").write_text(found, encoding="utf-8")
-    for site in SITES:
-        scene.node(site)
-    training = scene.coordinator()
-    assert training.wait() == 0, "".join(training.err)
-    assert all(scene.nodes[site].wait() == 0 for site in SITES)
-    report = json.loads(scene.model())["report"]
-    assert told["cost"]["epsilon"] < report["epsilon"] <= plan.privacy.epsilon
-
-
-def undisturbed(scene: Scene) -> None:
-    """A survey, then the training."""
-    open_the_plan(scene)
-    for site in SITES:
-        surveyed(scene, site)
-    check(scene, surveying(scene))
-    assert scene.is_written_again(lambda: surveying(scene), "found.toml")
-
-
-def killed_coordinator(scene: Scene) -> None:
-    """SIGKILL after the first release's write: no noise is drawn twice, the plan is the undisturbed one."""
-    open_the_plan(scene)
-    for site in SITES:
-        surveyed(scene, site)
-    assert surveying(scene, {"signal": signal.SIGKILL, "writes": 6}).wait() == -signal.SIGKILL
-    check(scene, surveying(scene))
-
-
 def statistics(scene: Scene) -> None:
     """`hedgerow survey` over nodes, killed in the middle and started again, has the files of one over tables.
 
     Nothing in them, nor anything that another party sees, follows from what the owner of odd rows alone is told.
     """
-    open_the_plan(scene)
+    allow_surveys(scene)
     odd = scene.folder / f"{SITES[-1]}.csv"
     odd.write_text(odd.read_text(encoding="ascii").replace(",a,", ",upper,"), encoding="ascii")
     header = (scene.folder / "site-0.csv").read_text(encoding="utf-8").splitlines()[0]
     (scene.folder / "header.csv").write_text(header + "\n", encoding="utf-8")
-    label = parse_open_plan((scene.folder / "open.toml").read_text(encoding="ascii")).trial.label.name
+    label = parse_plan((scene.folder / "plan.toml").read_text(encoding="ascii")).label.name
     for site in SITES:
         surveyed(scene, site)
     asked = ("--label", label, "--epsilon", "8", "--seed", "5", "--json")
@@ -141,8 +81,6 @@ def statistics(scene: Scene) -> None:
 
 
 STORIES = {
-    "survey": (undisturbed, 6),
-    "survey, coordinator killed": (killed_coordinator, 6),
     "statistics, coordinator killed": (statistics, 6),
 }
 

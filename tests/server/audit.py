@@ -58,11 +58,13 @@ from hedgerow.privacy.accountants import get_accountant, has_samples
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import Event
+from hedgerow.privacy.ledger import write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, PureQuery, Query, SiteQuery
 from hedgerow.server.release import Releaser
+from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
-from hedgerow.survey.requests import OpenPlan
+from hedgerow.survey.questions import Questions
 from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.training.settings import Settings, calibrate_noise
 from hedgerow.trees.binning import build_grid
@@ -251,21 +253,16 @@ class OpenAttack:
     were found, which it may have moved.
 
     Attributes:
-        asked: the plan, with gaps.
+        plan: what is promised; the bounds of its first column, its classes and its number of records are found.
         noise: see `Attack`.
         n_copies: rows of the canary; 2 plants the fault of a row that is read twice.
         trains: whether the training is attacked too.
     """
 
-    asked: OpenPlan
+    plan: Plan
     noise: Callable[[int], NoiseSource]
     n_copies: int = 1
     trains: bool = True
-
-    @property
-    def plan(self) -> Plan:
-        """What the plan promises; its gaps are filled with anything."""
-        return self.asked.trial
 
     def run(self, settings: Settings, run: int) -> tuple[float, Releaser]:
         """See `Attack.run`."""
@@ -283,10 +280,17 @@ class OpenAttack:
             total += gain_of(query, known, twin.answer(query), released, is_local=False)[0]
             return released
 
-        findings = carried_out(self.asked.program(), release)
+        promise = self.plan.privacy.epsilon, self.plan.privacy.delta
+        questions = Questions.of_plan(epsilon=promise[0], delta=promise[1], n_columns=1, label="values")
+        findings = carried_out(survey(questions), release)
         if not self.trains or len(findings.classes) != 2:
             return total, releaser
-        plan = self.asked.filled(findings, releaser.ledger)
+        found, table = findings.ranges[0], self.plan.to_dict()
+        low, high = found.bounds
+        table["features"][0] = {"name": "age", "type": "numeric", "min": low, "max": high, "integer": found.is_whole}
+        table["label"] = {"name": "y", "type": "binary", "classes": list(map(str, findings.classes))}
+        table["privacy"]["n_records"] = findings.n_records
+        plan = Plan.from_dict({**table, "prepared": write_prepared_tables(releaser.ledger, "record", 1)})
         data = [site_data_from_records([records_from_columns(table, plan)], plan)[0] for table in (rows, canary)]
         attack = Attack(plan, data[0], data[1], self.noise)
         more, _ = attack.run(resolve(plan), run, releaser)
@@ -544,20 +548,13 @@ def small_plan(
     return Plan.from_dict(table)
 
 
-def open_plan(epsilon: float = 6.0) -> OpenPlan:
-    """`small_plan` with the bounds, the classes and the number of records left open."""
-    table = small_plan(epsilon=epsilon).to_dict()
-    table["features"][0] = {"name": "age", "type": "numeric"}
-    table["label"] = {"name": "y", "type": "binary", "classes": "numbers"}
-    del table["privacy"]["n_records"]
-    return OpenPlan(table)
-
-
 OPEN: Mapping[str, tuple[OpenAttack, str]] = {
-    "private bounds, and training": (OpenAttack(open_plan(), seeded_noise()), ""),
-    "private bounds alone": (OpenAttack(open_plan(60.0), seeded_noise(), trains=False), ""),
-    "fault: a row in the bounds twice": (OpenAttack(open_plan(60.0), seeded_noise(), 2, trains=False), "twice"),
-}
+    "private bounds, and training": (OpenAttack(small_plan(), seeded_noise()), ""),
+    "private bounds alone": (OpenAttack(small_plan(epsilon=60.0), seeded_noise(), trains=False), ""),
+    "fault: a row in the bounds twice": (
+        OpenAttack(small_plan(epsilon=60.0), seeded_noise(), 2, trains=False), "twice"
+    ),
+}  # fmt: skip
 """Surveys take a small share of a promise: alone, with a large one, they show a fault in few runs."""
 
 

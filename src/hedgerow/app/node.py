@@ -57,7 +57,7 @@ from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.stream import Current, Result, Standing, Wanted, WireCode, WireRefusal, read_code, read_first
 from hedgerow.survey.program import Found
 from hedgerow.survey.queries import RawSite
-from hedgerow.survey.requests import Asked
+from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import TableStatistics
 from hedgerow.transport import ENGINES
 from hedgerow.transport.grpc_hub import ask
@@ -143,14 +143,12 @@ class NodeResult:
     Attributes:
         site: its name.
         result: what the run was for.
-        surveyed: columns of a survey.
         policy: by which it took part.
         spent: epsilon of the data, this run included.
     """
 
     site: str
     result: Ensemble | Evaluation | Found
-    surveyed: tuple[str, ...]
     policy: Policy
     spent: float
 
@@ -301,7 +299,7 @@ class ReadyNode:
             # The run is over and its connection closed: what follows from these rows alone is in this log alone.
             tell_differences(options.tables(self.policy)[0], session.plan, result)
         spent = self.book.spent(self.policy.data_set, self.policy.delta)
-        return NodeResult(session.site, result, session.surveyed, self.policy, spent)
+        return NodeResult(session.site, result, self.policy, spent)
 
 
 def tell_differences(table: Location, plan: Plan, found: TableStatistics) -> None:
@@ -380,7 +378,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
 
     with use_threads(options.threads or available_threads()) as n_threads:
         setup = make_setup(options, (identity, roster), policy, plan, n_threads, read, note)
-        load_raw: Callable[[Asked], RawSite | Shards] = make_raw_loader(options.data, policy.data)
+        load_raw: Callable[[OpenTable], RawSite | Shards] = make_raw_loader(options.data, policy.data)
         if options.shards:
             if options.arrivals:
                 raise UsageError("usage-beside", option="--arrivals", other="--shards")

@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from hedgerow.app.inputs import join_names
-from hedgerow.app.output import note, number
+from hedgerow.app.output import note
 
 if TYPE_CHECKING:
     from hedgerow.server.coordinator import RunSession
-    from hedgerow.survey.bounds import Findings
 
 _SECONDS_UNTIL_SLOW = 1.0
 SECONDS_BETWEEN_LINES = 5.0
@@ -80,24 +78,6 @@ def follow_steps() -> Iterator[Callable[[str], None]]:
             note(text)
 
     yield say
-
-
-def survey_facts(findings: Findings, names: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What was found, for a person.
-
-    Args:
-        names: of the columns that were asked for.
-    """
-    facts = [("records", f"about {findings.n_records:,}")]
-    for name, span in zip(names, findings.ranges, strict=True):
-        low, high = span.bounds
-        facts.append((name, f"{number(low)} to {number(high)}" + (f" ({span.doubt})" if span.doubt else "")))
-    if findings.label is not None:
-        low, high = findings.label.bounds
-        facts.append(("label", f"{number(low)} to {number(high)}" if findings.label.is_seen else "no range stands out"))
-    if findings.classes:
-        facts.append(("classes", join_names([str(label) for label in findings.classes])))
-    return facts
 
 
 def list_contributors(session: RunSession) -> list[str]:

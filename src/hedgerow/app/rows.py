@@ -29,7 +29,7 @@ from hedgerow.data.units import MAX_LEFT_OUT, ContributionReport, RowCount
 from hedgerow.errors import mark_private
 from hedgerow.plan.plan import Plan
 from hedgerow.survey.queries import RawSite
-from hedgerow.survey.requests import Asked
+from hedgerow.survey.requests import OpenTable
 
 
 def make_loader(
@@ -69,7 +69,7 @@ def make_loader(
     return load
 
 
-def make_raw_loader(data: str | None, own: Adapter = PLAIN) -> Callable[[Asked], RawSite]:
+def make_raw_loader(data: str | None, own: Adapter = PLAIN) -> Callable[[OpenTable], RawSite]:
     """How the raw cells of the rows to train on are read, once a survey asks for them."""
     if data is None:
         return no_training_rows

@@ -124,20 +124,11 @@ class Survey:
         if self.plan is not None or not label:
             return
         if len(getattr(self.found.statistics, "classes", ())) < 2:
-            raise no_label(label, self.found.report.epsilon, kept)
+            missing = f"neither two classes nor a range of the label {label!r} stand out of the noise"
+            said = "" if kept is None else f"Write what it lacks into {kept}: all else there is paid for, and trains. "
+            raise NothingFoundError("survey-no-plan", missing=missing, spent=self.found.report.epsilon, kept=said)
         missing = "no column stands out of the noise but the label"
         raise NothingFoundError("survey-no-plan", missing=missing, spent=self.found.report.epsilon, kept="")
-
-
-def no_label(label: str, spent: float, kept: Path | None) -> NothingFoundError:
-    """That neither a label's classes nor its range was found.
-
-    Args:
-        kept: the plan that waits for them.
-    """
-    missing = f"neither two classes nor a range of the label {label!r} stand out of the noise"
-    said = f"Write what it lacks into {kept}: all else there is paid for, and trains. " if kept is not None else ""
-    return NothingFoundError("survey-no-plan", missing=missing, spent=spent, kept=said)
 
 
 def survey_over_tables(
@@ -212,7 +203,7 @@ def survey_over_nodes(
     def write(outcome: Outcome, session: RunSession) -> None:
         conclude(outcome, session).write(folder)
 
-    file = StatisticsFolder(folder, Path(journal or folder / "survey.journal"), write, is_new, options.quiet)
+    file = SurveyFolder(folder, Path(journal or folder / "survey.journal"), write, is_new, options.quiet)
     return conclude(*serve(coordinator, task.plan, file, task))
 
 
@@ -329,13 +320,13 @@ def _draft_privacy(options: SurveyOptions, noise: Mapping[str, str]) -> dict[str
 
 
 @dataclass(frozen=True)
-class PlanFile:
-    """Where the plan of a survey goes.
+class SurveyFolder:
+    """Where statistics go, and the plan that is drafted of them; a `RunFile`.
 
     Attributes:
-        path: the file.
+        path: the folder.
         journal: of the survey's run.
-        write: writes what was found, unless it is there already.
+        write: writes what was found; of a plan only one that is not there already.
         is_new: set another run's journal aside.
         quiet: say nothing.
     """
@@ -347,9 +338,9 @@ class PlanFile:
     quiet: bool = False
 
     def require_room(self) -> None:
-        """Before a survey begins or goes on; raises UsageError "plan-exists"."""
-        if self.path.exists():
-            raise UsageError("exists", code="plan-exists", path=self.path)
+        """Before a survey begins or goes on; raises UsageError "plan-exists": statistics may be written over."""
+        if (self.path / PLAN).exists():
+            raise UsageError("exists", code="plan-exists", path=self.path / PLAN)
 
     def look(self, session: RunSession) -> None:
         """Say that a survey is over whose journal says so; raises UsageError where there is no room for its plan."""
@@ -370,12 +361,3 @@ def save_plan(path: Path, text: str) -> None:
             raise UsageError("exists", code="plan-exists", path=path)
         return
     write_atomically(path, text.encode())
-
-
-class StatisticsFolder(PlanFile):
-    """Where statistics go, and the plan that is drafted of them; `path` is the folder."""
-
-    def require_room(self) -> None:
-        """See `PlanFile.require_room`: statistics may be written over, a plan may not."""
-        if (self.path / PLAN).exists():
-            raise UsageError("exists", code="plan-exists", path=self.path / PLAN)

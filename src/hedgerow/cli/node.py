@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,9 +107,7 @@ def compile_kernels(arguments: argparse.Namespace) -> None:
 def print_result(done: NodeResult, *, as_json: bool) -> None:
     """What a run was for, and what this site's data have cost by now."""
     from hedgerow.app.evaluation import score_facts
-    from hedgerow.app.progress import survey_facts
     from hedgerow.evaluation.estimates import Evaluation
-    from hedgerow.survey.bounds import Findings
     from hedgerow.survey.curves import SurvivalCurves
     from hedgerow.trees.ensemble import Ensemble
 
@@ -122,15 +119,13 @@ def print_result(done: NodeResult, *, as_json: bool) -> None:
         elif isinstance(result, Evaluation):
             found = {"evaluation": result.to_dict()}
         else:
-            found = {"survey": asdict(result)} if isinstance(result, Findings) else {"statistics": result.to_dict()}
+            found = {"statistics": result.to_dict()}
         budget = {"data_set": policy.data_set, "spent": spent, "max_epsilon": policy.max_epsilon, "delta": policy.delta}
         print_json({"site": done.site, **found, "budget": budget})
         return
     facts = [("site", done.site)]
     if isinstance(result, Ensemble):
         facts.append(("model", f"{result.n_trees} trees"))
-    elif isinstance(result, Findings):
-        facts += survey_facts(result, done.surveyed)
     elif isinstance(result, Evaluation):
         facts += score_facts(result)
     elif isinstance(result, SurvivalCurves):

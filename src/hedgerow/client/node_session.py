@@ -29,7 +29,7 @@ from hedgerow.errors import (
 )
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import SurveyTask, build_checks, digest_model, read_invitation
+from hedgerow.methods.tasks import build_checks, digest_model, read_invitation
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
@@ -81,7 +81,6 @@ from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
 from hedgerow.secagg.view import Cohort, EpochView, most_beside, split_members
 from hedgerow.survey.program import Found
-from hedgerow.survey.requests import OpenPlan
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
@@ -149,12 +148,6 @@ class NodeSession:
         """How many releases of its run it holds, and how many the whole run has; nothing of either outside any."""
         run = self._run
         return (0, 0) if run is None else (run.replica.n_releases, run.task.schedule.n_rounds)
-
-    @property
-    def surveyed(self) -> tuple[str, ...]:
-        """The columns whose bounds its run asks for, as `Findings.ranges` has them; none where it is no such survey."""
-        asked = self._run.task.asked if self._run is not None and isinstance(self._run.task, SurveyTask) else None
-        return asked.columns if isinstance(asked, OpenPlan) else ()
 
     def connect(self) -> list[bytes]:
         """What to send first on a new connection."""

@@ -26,7 +26,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.secagg.messages import Roster
 from hedgerow.survey.queries import RawSite, SurveyNode
-from hedgerow.survey.requests import Asked
+from hedgerow.survey.requests import OpenTable
 
 
 def no_held_out_rows(_: Plan) -> SiteData:
@@ -80,7 +80,7 @@ class NodeSetup:
     models: frozenset[bytes] = frozenset()
     sampling: SamplingSource | None = None
     arrivals: ArrivalFolder | None = None
-    load_raw: Callable[[Asked], RawSite | Shards] = no_training_rows
+    load_raw: Callable[[OpenTable], RawSite | Shards] = no_training_rows
     tell: Callable[[str], object] = lambda text: None
 
     @property

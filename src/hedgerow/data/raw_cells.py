@@ -29,7 +29,7 @@ from hedgerow.data.units import Part, RowCount, RowsLeftOut, count_left_out, row
 from hedgerow.survey.kinds import DATE, TEXT
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import AskedColumn
-from hedgerow.survey.requests import Asked, OpenTable, declare_column
+from hedgerow.survey.requests import OpenTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +188,7 @@ def _take_part(part: Part, batch: tuple[Any, ...], columns: Sequence[RawColumn],
     )
 
 
-def bound_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, RawSite]:
+def bound_tables(tables: Mapping[str, RawTable], asked: OpenTable) -> dict[str, RawSite]:
     """Tables as sites: at most `max_rows_per_unit` rows of a unit at each, `rows_per_unit` at all together.
 
     Which rows stay follows from nothing but what is asked and the unit's own rows at each site. Rows that do not say
@@ -222,7 +222,7 @@ def read_types(location: Location) -> dict[str, str]:
 
 def read_raw_site(
     location: str | os.PathLike[str],
-    asked: Asked,
+    asked: OpenTable,
     part: Part | None = None,
     tell: Callable[[RowCount], object] = lambda rows: None,
 ) -> RawSite:
@@ -238,15 +238,7 @@ def read_raw_site(
         DataError: the table cannot be read, lacks a column, or has a column of a type that Hedgerow does not read.
     """
     privacy = asked.carrier.privacy
-    if isinstance(asked, OpenTable):
-        columns = asked.columns
-    else:
-        features = {feature.name: feature for feature in asked.trial.features}
-        label = (AskedColumn(asked.trial.label.name),) if asked.label_asked else ()
-        # Where nothing but the number of records is asked for, any column tells how many rows there are.
-        names = asked.columns or ("" if label else asked.trial.feature_names[:1])
-        columns = (*(declare_column(features[name]) for name in names), *label)
-    table = read_raw(location, columns, privacy.unit, privacy.line_breaks, part)
+    table = read_raw(location, asked.columns, privacy.unit, privacy.line_breaks, part)
     site = bound_tables({"": table}, asked)[""]
     tell(table.rows if site.rows is None else table.rows.bound(len(site.rows)))
     return site

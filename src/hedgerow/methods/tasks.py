@@ -30,7 +30,7 @@ from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.messages import EvaluationInvitation, Invitation, SurveyInvitation
 from hedgerow.protocol.queries import SiteQuery
 from hedgerow.survey.program import SurveyProgram
-from hedgerow.survey.requests import Asked, OpenPlan, OpenTable
+from hedgerow.survey.requests import OpenTable
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
@@ -201,7 +201,7 @@ class SurveyTask:
         asked: the questions and their program; what is written to all parties is its `KIND` and its bytes.
     """
 
-    asked: Asked
+    asked: OpenTable
 
     @property
     def plan(self) -> Plan:
@@ -238,14 +238,12 @@ class SurveyTask:
         return self.asked.program()
 
 
-SURVEYS: dict[str, type[Asked]] = {OpenPlan.KIND: OpenPlan, OpenTable.KIND: OpenTable}
-"""What surveys may be about, by the word that invitations and stores have for it."""
-
-
 def survey_task(about: str, content: bytes) -> SurveyTask:
     """The task of an invitation; raises RemoteProtocolError for what cannot be read, PrivacyError for a bad promise."""
     try:
-        return SurveyTask(SURVEYS[about](read_json(content, MAX_VALUES)))
+        if about != OpenTable.KIND:
+            raise ValueError(f"nothing is asked about {about!r}")
+        return SurveyTask(OpenTable(read_json(content, MAX_VALUES)))
     except (ValueError, AttributeError, KeyError, TypeError) as fault:
         why = f" {fault.what}" if isinstance(fault, PlanError) else ""
         raise RemoteProtocolError("task-unreadable", code="plan-unreadable", what="plan", why=why) from fault

@@ -182,8 +182,8 @@ class SurveyInvitation(Encoded):
 
     Attributes:
         run_id: of the survey.
-        about: what the survey is about, as a word; "plan" for the gaps of a plan.
-        questions: what it is asked for, as canonical JSON (UTF-8); with "plan" the plan and its gaps.
+        about: what the survey is about, as a word: "statistics".
+        questions: what it is asked for, as canonical JSON (UTF-8).
     """
 
     KIND = MessageKind.SURVEY

@@ -42,8 +42,8 @@ chance in 30,000, at most three times what is found."""
 UNKNOWN = -1
 """Of a table's column, where too few cells are seen."""
 
-Found = Findings | statistics.TableStatistics | SurvivalCurves
-"""What surveys find."""
+Found = statistics.TableStatistics | SurvivalCurves
+"""What surveys of tables find."""
 SurveyProgram = Generator[queries.SurveyQuery, IntVector, Any]
 """Yields queries, receives the noisy sum of each, returns what it found: which kind, `Questions.about` says."""
 _Step = Generator[queries.SurveyQuery, IntVector, None]
