@@ -100,6 +100,29 @@ def test_what_is_not_fitted_says_so() -> None:
         _ = classifier().feature_importances_
 
 
+@pytest.mark.parametrize("is_fitted", [False, True])
+@pytest.mark.filterwarnings("ignore::hedgerow.estimators.base.FewRecordsWarning")
+def test_a_fit_that_ends_early_takes_what_it_found_with_it(
+    numbers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, is_fitted: bool
+) -> None:
+    """Classes that a survey has found stand on no account then, and are not those of an earlier fit's model."""
+    X, y = numbers
+    model = DPGBDTClassifier(epsilon=20, n_trees=2)
+    if is_fitted:
+        model.fit(X, y)
+    before, seen = vars(model).copy(), list[Any]()
+
+    def end(*_: Any, **__: Any) -> None:
+        seen.extend(model.classes_.tolist())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hedgerow.estimators.base.train", end)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[:, :2], np.where(y, "ill", "well"))
+    assert seen == ["ill", "well"]
+    assert vars(model).keys() == before.keys() and all(vars(model)[name] is own for name, own in before.items())
+
+
 def test_a_model_is_shown_in_a_few_lines(numbers: tuple[Any, Any], fitted: Any) -> None:
     """At a prompt and in a notebook: what it predicts, its size, its privacy; nothing that would be read as HTML."""
     X, _ = numbers

@@ -75,7 +75,8 @@ def file_path(location: Location) -> str:
 
 
 def stamp_files(location: Location) -> list[tuple[int, ...]] | None:
-    """What tells whether a table was changed: of each of its files when it was written, its bytes and its number.
+    """What tells whether a table was changed: of each of its files when it was written, its bytes and its number, and
+    when any of these was changed: who writes a file may set the first, as a copy that keeps times does.
 
     None for a database, which may change unseen, and where there is no such table.
     """
@@ -84,7 +85,7 @@ def stamp_files(location: Location) -> list[tuple[int, ...]] | None:
     place = Path(file_path(location))
     try:
         every = [place, *sorted(place.iterdir())] if place.is_dir() else [place]
-        return [(status.st_mtime_ns, status.st_size, status.st_ino) for status in map(os.stat, every)]
+        return [(each.st_mtime_ns, each.st_size, each.st_ino, each.st_ctime_ns) for each in map(os.stat, every)]
     except OSError:
         return None
 

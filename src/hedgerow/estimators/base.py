@@ -578,10 +578,17 @@ class PrivateTrees(BaseEstimator, ABC):
 
         An error may be about one row: unlike a node of a federation, which leaves out rows that do not fit, `fit` says
         what is wrong with the caller's own table. So whether it raises, and what, is outside the guarantee: show the
-        model and its report to others, never errors.
+        model and its report to others, never errors. The estimator is then as it was before; what a survey has released
+        by then is spent.
         """
         refuse_weights(others)
-        self._train(self._prepare(X, y, sites, units))
+        before = self.__dict__.copy()
+        try:
+            self._train(self._prepare(X, y, sites, units))
+        except BaseException:
+            # What a survey has found until here stands on no account, and does not belong to an earlier fit's model.
+            self.__dict__ = before
+            raise
         return self
 
     @abstractmethod
