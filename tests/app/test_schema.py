@@ -95,7 +95,7 @@ def test_every_plan_is_its_schemas(plan: Plan) -> None:
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_files_of_releases_are_their_schemas(kind: str) -> None:
-    """Plans and policies that were written before are not underlined; the schema itself is one."""
+    """Plans, policies and rosters that were written before are not underlined; the schema itself is one."""
     jsonschema.Draft202012Validator.check_schema(build_schema(kind))
     files = sorted((ROOT / "tests" / "compatibility").rglob(f"{kind}*.toml"))
     assert files or kind == "adapter"
@@ -117,6 +117,8 @@ def test_files_of_releases_are_their_schemas(kind: str) -> None:
         ("policy", 'min_sites = 0\nnoise = ["nobody"]\ndata.missing = 3',
          ["data.missing", "min_sites", "noise[0]"]),
         ("adapter", 'data.scale.age = "days to weeks"', ["data.scale.age"]),
+        ("roster", 'sites = [{name = "a", role = "coordinator"}]',
+         ["sites[0]", "sites[0]", "sites[0]", "sites[0].role"]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_underlined(kind: str, text: str, underlined: list[str]) -> None:

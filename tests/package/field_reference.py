@@ -36,7 +36,7 @@ HEAD = """\
 take the ends in, *between* does not.
 
 Editors that know TOML schemas (taplo, Even Better TOML) underline what a field may not be: the first line of a draft
-names its schema, and `--out` writes that beside it. Of another plan, a policy or an adapter it is
+names its schema, and `--out` writes that beside it. Of another plan, a policy, a roster or an adapter it is
 `hedgerow schema policy --out policy.schema.json`, and `#:schema ./policy.schema.json` as the first line of the file."""
 ESTIMATORS = (DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor)
 _NAMES = tuple(one.__name__ for one in ESTIMATORS)

@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 # What a package is imported as, where that is not its name.
 MODULES = {
     "adbc-driver-postgresql": "adbc_driver_postgresql", "dp-accounting": "dp_accounting", "grpcio": "grpc",
+    "mlflow-skinny": "mlflow",
     "protobuf": "google", "scikit-learn": "sklearn", "scikit-survival": "sksurv",
 }  # fmt: skip
 # What each extra's absence meets first when it is asked for.
@@ -41,6 +42,9 @@ ASKED = {
     "epsilon_pld([GaussianEvent(1.0)], 1e-6)",
     "sqlalchemy": "from hedgerow.data.sources import column_names\ncolumn_names('mysql://#select 1')",
     "adbc_driver_postgresql": "from hedgerow.data.sources import column_names\ncolumn_names('postgresql://#select 1')",
+    "shtab": "from types import SimpleNamespace\nfrom hedgerow.cli.commands import complete\n"
+    "complete(SimpleNamespace(shell='bash'))",
+    "mlflow": "from hedgerow.models.mlflow import load_model\nload_model('models:/x')",
     "duckdb": "from hedgerow.data.sources import column_names\ncolumn_names('duckdb:///t.duckdb#select 1')",
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan, a policy and an adapter may say, as JSON Schema for editors, out of the declared fields.
+"""What a plan, a policy, a roster and an adapter may say, as JSON Schema for editors, out of the declared fields.
 
 It says what each field may be, not what goes with what: `hedgerow privacy`, `node` and `check` ask the whole file.
 """
@@ -69,9 +69,33 @@ def build_adapter_schema() -> Schema:
     return {"type": "object", "properties": {"data": describe_section(Adapter)}, "required": ["data"]}
 
 
+def build_roster_schema() -> Schema:
+    """Of a roster, which `hedgerow roster build` writes."""
+    from hedgerow.codec import MAX_ROWS
+    from hedgerow.transport.identities import FORMAT_VERSION, PARTY_FIELDS, ROWS_VERSION, Role
+
+    base64 = {"type": "string", "pattern": "^[A-Za-z0-9+/=]+$"}
+    party = {name: base64 for name in sorted(PARTY_FIELDS)} | {"name": allowed_by(text)}
+    required = sorted(PARTY_FIELDS)
+
+    def listed(role: Role, **more: Any) -> Schema:
+        return _ARE_NAMED | {"properties": {**party, "role": {"const": role.value}, **more}, "required": required}
+
+    site = listed(Role.SITE, max_rows={"type": "integer", "minimum": 1, "maximum": MAX_ROWS})
+    properties = {
+        "version": {"enum": [FORMAT_VERSION, ROWS_VERSION]},
+        "epoch": {"type": "integer", "minimum": 1},
+        "coordinator": listed(Role.COORDINATOR),
+        "sites": {"type": "array", "minItems": 1, "items": site},
+        "monitors": {"type": "array", "items": listed(Role.MONITOR)},
+    }
+    return _ARE_NAMED | {"properties": properties, "required": ["version", "epoch", "coordinator", "sites"]}
+
+
 SCHEMAS: dict[str, Callable[[], Schema]] = {
     "plan": build_plan_schema,
     "policy": build_policy_schema,
+    "roster": build_roster_schema,
     "adapter": build_adapter_schema,
 }
 

@@ -28,7 +28,8 @@ from hedgerow.cli import (
     survey,
     train,
 )
-from hedgerow.errors import UsageError
+from hedgerow.cli.options import add_command
+from hedgerow.errors import UsageError, missing_extra
 
 GROUPS = (
     train, plan, privacy, check_method, survey, evaluate, recalibrate, attack, model, evidence, study, join, owner,
@@ -41,6 +42,13 @@ exit codes:
   2 command line      6 site policy   10 the machine    130 interrupted
   3 plan              7 privacy       11 rows left out  137 killed, 143 told to end (SIGTERM)
 (docs/errors.md lists every error)
+"""
+
+
+_COMPLETION = """\
+example:
+  hedgerow completion bash > hedgerow-completion.bash
+  source hedgerow-completion.bash                      # in ~/.bashrc for every shell
 """
 
 
@@ -70,4 +78,27 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for group in GROUPS:
         group.add_commands(commands)
+    add = add_command(commands, "completion", complete, "print what a shell completes commands by", _COMPLETION)
+    add("shell", choices=("bash", "zsh", "tcsh"), metavar="SHELL", help="bash, zsh or tcsh")
     return parser
+
+
+def complete(arguments: argparse.Namespace) -> None:
+    """Print what the shell is to read."""
+    try:
+        import shtab
+    except ImportError as absent:
+        raise missing_extra("shtab", "Completion in shells") from absent
+    parser = build_parser()
+    _complete_files(parser)
+    print(shtab.complete(parser, arguments.shell))
+
+
+def _complete_files(parser: argparse.ArgumentParser) -> None:
+    """Most of what has no list of words is a file."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in dict.fromkeys(action.choices.values()):
+                _complete_files(command)
+        elif not action.choices and action.nargs != 0 and action.type is None:
+            vars(action)["complete"] = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}

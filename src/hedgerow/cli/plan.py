@@ -47,7 +47,7 @@ def add_commands(commands: Any) -> None:
     add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
     text = "print a JSON Schema, by which editors underline what a file may not say"
     add = add_command(commands, "schema", schema, text)
-    add("kind", choices=("plan", "policy", "adapter"), metavar="KIND", help="plan, policy or adapter")
+    add("kind", choices=("plan", "policy", "roster", "adapter"), metavar="KIND", help="plan, policy, roster or adapter")
     add("--out", metavar="FILE", help="file to write (default: print it)")
 
 
