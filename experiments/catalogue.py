@@ -10,7 +10,7 @@ from typing import Any
 from experiments.datasets import AUTHORS
 from experiments.harness import Number
 from experiments.harness import published as published_in
-from experiments.presets import PRESETS
+from hedgerow.training.presets import PRESETS
 
 DATA = ("bank", "credit1", "credit2", "adult")
 """In the order of the paper's columns."""

@@ -23,11 +23,11 @@ from experiments import harness
 from experiments.datasets import Table, made_up
 from experiments.federation import Loopback
 from experiments.harness import Line, Lines, Prepared, mean_and_deviation, table
-from experiments.presets import PRESETS, Preset, build_model_section
 from hedgerow.methods.boosting.schedule import BoostingSettings
 from hedgerow.methods.boosting.settings import resolve_boosting
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.training.presets import PRESETS, Preset, build_model_section
 from hedgerow.training.settings import pays_for_candidates
 
 TREES = (25, 100, 300)

@@ -19,9 +19,9 @@ from experiments import harness
 from experiments.central import Central, Published, published_scores
 from experiments.datasets import BINARY_NAMES, Table, generated_classes, load
 from experiments.harness import Prepared, ScoreBook, algorithm_plan, labels_of, mean_and_error, plan_for, table
-from experiments.presets import PRESETS, apply_preset
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Plan
+from hedgerow.training.presets import apply_preset, find_preset
 
 Own = Mapping[str, Any]
 """Fields of a method's section of a plan."""
@@ -223,7 +223,7 @@ def _variants(prepared: Prepared, seeds: range, book: ScoreBook) -> dict[str, li
 
 def clipping(prepared: Prepared, seeds: range, book: ScoreBook) -> str:
     """The table of dp-boost with and without geometric leaf clipping on one set."""
-    preset = apply_preset(PRESETS["dp-boost"], plan_for(prepared.table, 1.0, 1000, {})).to_dict()
+    preset = apply_preset(find_preset("dp-boost"), plan_for(prepared.table, 1.0, 1000, {})).to_dict()
     own, rows = {**preset["dp_xgboost"], "model": preset["model"]}, []
     for epsilon in CLIP_EPSILONS:
         with_it, without = (

@@ -25,11 +25,11 @@ from experiments import catalogue, harness
 from experiments.catalogue import DATA, EXPERIMENTS, FURTHER, PREPARATIONS, RANKED, REFERENCES, Cell, Experiment, Panel
 from experiments.datasets import AUTHORS, available, load
 from experiments.harness import Line, Lines, Prepared, code_digest, deviation_of, mean_and_deviation, table
-from experiments.presets import PRESETS
 from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.training.presets import PRESETS
 from hedgerow.trees.binning import build_grid
 
 SPLITS = 5

@@ -30,12 +30,12 @@ from experiments.lumberjack import PRESET, plug_in
 from experiments.lumberjack.forest import places
 from experiments.lumberjack.program import leaf_noise, leaf_values, searched
 from experiments.lumberjack.settings import resolve_lumberjack
-from experiments.presets import apply_preset
 from hedgerow.client.node import Node
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import PlainAggregation
+from hedgerow.training.presets import apply_preset
 from hedgerow.training.steps import Run
 
 Scores = NDArray[np.float64]

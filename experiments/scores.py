@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from experiments import harness
 from experiments.datasets import BINARY_NAMES, Feature, Table, load, make, make_codes
 from experiments.harness import CCS22_RECIPE, MakePlan, Prepared, deviation_of, mean_and_error, plan_for, rows_of
-from experiments.presets import PRESETS
 from hedgerow.client.node import Node
 from hedgerow.data.columns import hash_to_bucket
 from hedgerow.data.site_data import SiteData
@@ -41,6 +40,7 @@ from hedgerow.privacy.outlook import outlook_of, with_buckets
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.training.presets import PRESETS
 from hedgerow.trees.importances import shape_function
 
 HERE = Path(__file__).parent

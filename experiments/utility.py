@@ -27,12 +27,12 @@ from experiments import datasets, harness
 from experiments.datasets import BINARY_NAMES, SYNTHETIC, Table, load, make
 from experiments.harness import Line, Lines, Prepared, algorithm_plan, error_of, plan_for
 from experiments.lumberjack import PRESET, plug_in
-from experiments.presets import PRESETS, Preset, apply_preset
 from experiments.rivals import RIVALS, by_xgboost
 from hedgerow.errors import PlanError
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.plan.plan import Plan
 from hedgerow.server.release import Outcome
+from hedgerow.training.presets import PRESETS, Preset, apply_preset
 
 Floats = NDArray[np.float64]
 Load = Callable[[str | None], Table]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.presets import Preset
 from hedgerow.methods import Method, Parts
 from hedgerow.methods.registry import METHODS, add_method
 from hedgerow.plan.fields import define_field, integer, number, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
+from hedgerow.training.presets import Preset
 
 MAX_TREES = 256
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from hedgerow.privacy.noise import SeededNoise as SeededNoise
     from hedgerow.privacy.noise import SystemNoise as SystemNoise
     from hedgerow.privacy.report import PrivacyReport as PrivacyReport
+    from hedgerow.training.presets import apply_preset as apply_preset
+    from hedgerow.training.presets import find_preset as find_preset
 
 from hedgerow.plan import registry
 
@@ -54,6 +56,8 @@ _HOME = {
     "Study": "hedgerow.app.environments",
     "SurveyOptions": "hedgerow.app.survey",
     "SystemNoise": "hedgerow.privacy.noise",
+    "apply_preset": "hedgerow.training.presets",
+    "find_preset": "hedgerow.training.presets",
     "forecast": "hedgerow.local.forecast",
     "parse_plan": "hedgerow.plan.plan",
     "read_site_data": "hedgerow.data.site_data",

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from experiments.presets import PRESETS, apply_preset
 from hedgerow.app.inputs import read_plan
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.toml import plan_toml
+from hedgerow.training.presets import PRESETS, apply_preset
 
 Run = Callable[..., Any]
 

@@ -23,8 +23,8 @@ from experiments.figure20 import (
     report_of,
 )
 from experiments.harness import Lines
-from experiments.presets import PRESETS
 from hedgerow.methods.registry import resolve
+from hedgerow.training.presets import PRESETS
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,6 @@ from experiments.lumberjack import forest as grown
 from experiments.lumberjack.forest import Forest, Kept, Pieces, Search, leaves_of, look, rounds_of
 from experiments.lumberjack.program import lumberjack
 from experiments.lumberjack.settings import resolve_lumberjack
-from experiments.presets import apply_preset
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
@@ -36,6 +35,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
+from hedgerow.training.presets import apply_preset
 from hedgerow.training.steps import EndedEarly
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_to_dict

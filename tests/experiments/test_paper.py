@@ -19,7 +19,7 @@ from experiments.catalogue import DATA, EXPERIMENTS, FURTHER, RANKED, REFERENCES
 from experiments.datasets import AUTHORS, SCHEMAS, Table, available, load
 from experiments.harness import Prepared, code_digest
 from experiments.paper import Line, Results, agreeing, agreement, holds, plan_of, report_of
-from experiments.presets import PRESETS
+from hedgerow.training.presets import PRESETS
 
 TABLES = sorted(name for name in EXPERIMENTS if name.startswith("table"))
 

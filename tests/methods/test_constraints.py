@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.presets import PRESETS, apply_preset
 from hedgerow.errors import ModelError, PlanError
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 from tests import builders
 from tests.builders import coded, make_data, make_plan, take, train

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.presets import PRESETS, apply_preset
 from hedgerow.client.node import Node, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
@@ -30,6 +29,7 @@ from hedgerow.methods.line import (
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.training.presets import PRESETS, apply_preset
 from tests.builders import make_data, make_plan, take
 from tests.tiers import every
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.presets import PRESETS, apply_preset
 from hedgerow.client.node import Node, SeededSampling, SystemSampling, seed_samplings
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError, PrivacyError, UsageError
@@ -29,6 +28,7 @@ from hedgerow.privacy.accountants import get_accountant, mu_of
 from hedgerow.privacy.events import FilteredGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
+from hedgerow.training.presets import apply_preset, find_preset
 from hedgerow.trees.importances import find_importances
 from hedgerow.trees.leaf_sums import LeafSums
 from tests.builders import make_data, make_plan, s_gbdt_plan, take
@@ -107,7 +107,7 @@ def test_the_section_belongs_to_the_algorithm() -> None:
 
 def test_a_preset_replaces_the_algorithm() -> None:
     """A named method takes nothing over from a plan of S-GBDT, and does not stumble over its options."""
-    plan = apply_preset(PRESETS["dp-tr-newton"], five_trees(subsampling_ratio=0.5))
+    plan = apply_preset(find_preset("dp-tr-newton"), five_trees(subsampling_ratio=0.5))
     assert plan.model.algorithm == "boosting" and "s_gbdt" not in plan.to_dict()
 
 

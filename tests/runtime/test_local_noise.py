@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from experiments.presets import PRESETS, apply_preset
 from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.client.policy import Policy
 from hedgerow.errors import AggregationError, PlanError, PolicyRefusal, PrivacyError
@@ -32,6 +31,7 @@ from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import EpochParameters, NoiseMode
 from hedgerow.secagg.transitions import Refusal
 from hedgerow.server.release import Releaser
+from hedgerow.training.presets import apply_preset, find_preset
 from tests.builders import make_data, make_plan
 from tests.memory_network import Fate, Passing
 
@@ -113,7 +113,7 @@ def test_accountants_know_the_event_and_no_other_like_it(name: str) -> None:
 
 def test_a_run_says_whom_it_trusts() -> None:
     """With real noise the promise holds, within epsilon, and the report names no coordinator to be trusted."""
-    plan = apply_preset(PRESETS["ldp"], make_plan())
+    plan = apply_preset(find_preset("ldp"), make_plan())
     sites = {name: make_data(plan, 40, seed) for seed, name in enumerate("abc")}
     report = train(plan, sites, noise=SystemNoise(os.urandom)).report
     assert report.guarantee == "holds" and report.noise_mode == "local"
@@ -144,7 +144,7 @@ def test_a_forecast_counts_on_wider_sums() -> None:
 
 def test_masks_leave_the_local_model_alone() -> None:
     """Wide enough words for the noise of all records: the same model with masks and without."""
-    plan = apply_preset(PRESETS["ldp"], make_plan(privacy={"epsilon": 0.1}))
+    plan = apply_preset(find_preset("ldp"), make_plan(privacy={"epsilon": 0.1}))
     sites = {name: make_data(plan, 33, seed) for seed, name in enumerate("abc")}
     masked = train(plan, sites, noise=SeededNoise(1))
     clear = train(without_secure_aggregation(plan), sites, noise=SeededNoise(1))
@@ -221,7 +221,7 @@ def test_a_policy_says_who_may_add_the_noise() -> None:
 
 def test_a_federation_makes_the_local_engines_model(federate: Builder) -> None:
     """Over the protocol, with every node drawing its own records' noise: byte-identical under one seed."""
-    plan = apply_preset(PRESETS["ldp"], make_plan(privacy=LOCAL))
+    plan = apply_preset(find_preset("ldp"), make_plan(privacy=LOCAL))
     plan = dataclasses.replace(plan, model=dataclasses.replace(plan.model, n_trees=3))
     federation = federate(4, plan)
     outcome = federation.run()

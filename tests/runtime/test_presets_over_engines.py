@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from experiments.federation import Loopback
-from experiments.presets import PRESETS, apply_preset
 from hedgerow.local.training import MaskedAggregation, build_aggregation, train
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.training.presets import PRESETS, apply_preset
 from tests.builders import FEATURES, make_data, make_plan, take
 from tests.tiers import all_but
 

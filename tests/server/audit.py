@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
 from experiments.harness import arguments, carried_out, run_plainly
-from experiments.presets import PRESETS, apply_preset
 from hedgerow.client.node import EvaluationNode, Node, SamplingSource, SeededSampling, draw_site_noise
 from hedgerow.data.arrow import to_arrow
 from hedgerow.data.columns import Place
@@ -66,6 +65,7 @@ from hedgerow.server.release import Releaser
 from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.questions import Questions
+from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.training.settings import Settings, calibrate_noise
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble

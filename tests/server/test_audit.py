@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from experiments.presets import PRESETS
 from hedgerow.client.node import Node
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import RECORD_NORM, Loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.training.presets import PRESETS
 from tests.server import audit as audit_module
 from tests.server.audit import (
     ALONE,

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from experiments import harness, methods
 from experiments.datasets import make
 from experiments.harness import Prepared, ScoreBook, plan_for
-from experiments.presets import PRESETS, apply_preset
 from hedgerow.plan.plan import Plan
+from hedgerow.training.presets import apply_preset, find_preset
 
 
 def test_the_preset_is_compared_with_itself_but_for_the_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ def test_the_preset_is_compared_with_itself_but_for_the_clipping(monkeypatch: py
     assert len(asked) == 18
     n_train = asked[0][0].privacy.n_records
     assert n_train is not None
-    preset = apply_preset(PRESETS["dp-boost"], plan_for(prepared.table, 0.5, n_train, {}))
+    preset = apply_preset(find_preset("dp-boost"), plan_for(prepared.table, 0.5, n_train, {}))
     (clipped, _), (free, _) = asked[0], asked[3]
     assert clipped == preset and preset.own.geometric_leaf_clip
     assert clipped != free and [seed for _, seed in asked[:6]] == [0, 1, 2, 0, 1, 2]

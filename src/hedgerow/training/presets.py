@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Named methods as settings of a plan: the methods of Maddock et al., CCS'22, of four further papers, and our default.
 
 Pure data. A preset is the [model] section of a plan, that of its algorithm, and the accountant, with its source;
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hedgerow.errors import UsageError
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import section_name, sections
 
@@ -223,6 +225,17 @@ _LIST = (
     ),
 )  # fmt: skip
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _LIST}
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in PRESETS:
+        raise UsageError("unknown-name", code="unknown-preset", kind="preset", name=name, known=", ".join(PRESETS))
+    return PRESETS[name]
 
 
 def build_model_section(preset: Preset, n_features: int) -> dict[str, Any]:

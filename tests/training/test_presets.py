@@ -6,14 +6,15 @@ import math
 
 import pytest
 
-from experiments.presets import PRESETS, apply_preset
 from hedgerow.client.node import Node
+from hedgerow.errors import UsageError
 from hedgerow.local.training import train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.training.presets import PRESETS, apply_preset, find_preset
 from hedgerow.trees.histograms import Histogram, NodeHistograms
 from hedgerow.trees.leaf_sums import LeafSums
 from tests import builders
@@ -104,3 +105,10 @@ def test_the_reference_without_privacy_says_so() -> None:
     plan = apply_preset(PRESETS["xgboost-like"], make_plan())
     report = builders.train(plan, [make_data(plan, 40, 0)]).report
     assert report.epsilon == math.inf
+
+
+def test_an_unknown_name_is_refused() -> None:
+    """With the names that there are."""
+    with pytest.raises(UsageError, match="dp-tr") as caught:
+        find_preset("dp-tr")
+    assert "dp-tr-newton" in str(caught.value.remedy)
