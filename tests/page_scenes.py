@@ -115,7 +115,7 @@ def sites(model: Model, folder: Path) -> Iterator[tuple[str, Page]]:
             yield f"site-{name}", page
             continue
         page.begin(PLAN, POLICY, roster, "hedgerow.example.org:7443")
-        found = TableFit(RowCount(12_034), COLUMNS, ["patient", "zip"])
+        found = TableFit(RowCount(12_034), COLUMNS, ["patient", "zip"], suggested_lines=[f'recode.{MARKUP} = "x"'])
         page.show_fit(f"{MARKUP}.csv", found)
         page.tell("WARNING", f"Odd: {MARKUP}")
         page.say(**BOOK, phase="Taking part", mood="runs", rounds=[120, 240])

@@ -204,10 +204,11 @@ def test_a_connection_that_is_lost_is_said(page: SitePage, federation: Federatio
 def test_the_counts_of_rows_stay_on_this_machine(page: SitePage) -> None:
     """A page that other machines can ask for goes over the network as it is: it says no count."""
     column = ColumnFit("age", "feature", "numeric", 12_034, 17, 700)
-    found = TableFit(RowCount(12_034), [column], ["zip"])
+    found = TableFit(RowCount(12_034), [column], ["zip"], suggested_lines=['decimal = "comma"'])
     page.show_fit("north.csv", found)
     (table,) = state(page)["tables"]
     assert "12,034 of 12,034 rows" in table["rest"] and table["columns"][0][3] == "5.8%"
+    assert table["suggested_lines"].startswith("[data]")
     with SitePage("0.0.0.0:0", "site-0") as open_page:
         open_page.show_fit("north.csv", found)
         (table,) = open_page.read_part("tables")

@@ -45,7 +45,7 @@ def is_mostly_left_out(found: TableFit) -> bool:
 
 
 def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
-    """Print how many rows are used, one line a column, and what its owner should look at.
+    """Print how many rows are used, one line a column, what its owner should look at, and what would mend it.
 
     Args:
         place: where the table is, and how its site writes it.
@@ -85,9 +85,13 @@ def show_differences(found: Sequence[Difference]) -> None:
     print("\nBeside the other sites, by the survey, if these rows are in it")
     print_facts([(difference.name, difference.text) for difference in found])
     if lines := [difference.line for difference in found if difference.line]:
-        tried = "Tried on this table: with these lines of this site's own file (docs/data.md) the difference goes away."
-        print(f"\n{wrap_text(f'{tried} Take them if that is what the cells mean', hanging=0)}")
-        print("\n".join(["  [data]", *(f"  {line}" for line in lines)]))
+        _print_lines("the difference goes away", lines)
+
+
+def _print_lines(effect: str, lines: Sequence[str]) -> None:
+    tried = f"Tried on this table: with these lines of this site's own file (docs/data.md) {effect}."
+    print(f"\n{wrap_text(f'{tried} Take them if that is what the cells mean', hanging=0)}")
+    print("\n".join(["  [data]", *(f"  {line}" for line in lines)]))
 
 
 def _print_fit(found: TableFit) -> None:
@@ -103,10 +107,10 @@ def _print_fit(found: TableFit) -> None:
         if texts:
             print(f"\n{title}, and how often")
             print_facts([(name, format_counts(odd, n - sum(odd.values()))) for name, (odd, n) in texts.items()])
+    if found.suggested_lines:
+        _print_lines("more of its cells are read, and no other cell changes", found.suggested_lines)
     if found.ignored:
         print("\n" + wrap_text(describe_unused_columns(found), hanging=0))
-    if any(column.unlisted or column.unread for column in found.columns):
-        note("A site's own file can say what such cells stand for: recode, missing, decimal, encoding (docs/data.md).")
     if any(column.beyond > MANY for column in found.columns):
         note(
             "Change bounds and lists by what the code book says or anybody knows, not by what stands in these rows: "
@@ -206,7 +210,7 @@ def log_fit(table: Location, plan: Plan, tell: Tell, seen: Seen | None = None) -
     for title, text in odd[:_MAX_LINES]:
         tell(mark_private(f"{name}, {title!r}: {text}"))
     if odd:
-        tell("`hedgerow check` has the whole table.")
+        tell("`hedgerow check` has the whole table, and what would mend it.")
     if seen is not None:
         seen(name, found)
 

@@ -524,9 +524,10 @@ class SitePage(Page):
         table: dict[str, Any] = {"name": name, "rest": "", "columns": []}
         if self._is_for_owner:
             columns = [[*fit.fit_row(column), "; ".join(column.findings())] for column in found.columns]
+            lines = ["[data]", *found.suggested_lines] if found.suggested_lines else []
             about = [f"{title}: {said}." for title, said in found.about]
             rest = " ".join(filter(None, [found.rows.text(), *about, fit.describe_unused_columns(found)]))
-            table |= {"rest": rest, "columns": columns}
+            table |= {"rest": rest, "columns": columns, "suggested_lines": "\n".join(lines)}
         else:
             table["rest"] = "Its counts are private, and this page is served to other machines: see `hedgerow check`."
         self.say(tables=[*(self.read_part("tables") or []), table])

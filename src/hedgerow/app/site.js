@@ -72,6 +72,10 @@ function table(one) {
     made.push(around);
   }
   made.push(make("p", one.rest, "muted"));
+  if (one.suggested_lines) {
+    made.push(make("p", "If that is what these cells mean, these lines of this site's own file would mend it:"));
+    made.push(make("pre", one.suggested_lines));
+  }
   return made;
 }
 

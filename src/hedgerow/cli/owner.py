@@ -45,7 +45,7 @@ def add_commands(commands: Any) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Print how many rows are used, one line a column, and what its owner should look at."""
+    """Print how many rows are used, one line a column, what its owner should look at, and what would mend it."""
     from hedgerow.app.fit import show_differences, show_fit, use_survey
     from hedgerow.data.differences import list_differences
     from hedgerow.data.fit import table_fit

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import PLAIN, UNITS, Adapter
-from hedgerow.data.fit import find_item, read_cells
+from hedgerow.data.fit import find_item, guess_meaning, read_cells
 from hedgerow.data.omop import locate_query
 from hedgerow.data.raw_cells import read_raw
 from hedgerow.data.sources import AdaptedLocation, Location, adapt, find_place, open_table
@@ -327,7 +327,7 @@ class _Comparison:
         names = self._odd_codes(self.texts)
         if names:
             said = ", ".join(f"{name!r} {self.texts[name] / self.n_own:.0%}" for name in names)
-            yield Difference(self.item.name, f"codes that hardly anybody else has: {said}")
+            yield Difference(self.item.name, f"codes that hardly anybody else has: {said}", self._try_codes(names))
             return
         for group in self.groups:
             if group["count"] and group["name"] in self.texts:
@@ -356,3 +356,18 @@ class _Comparison:
             if count >= max(_MIN_CODES * self.n_own, _MIN_CELLS / 2)
             and self._most_of(name) < _RARE * count / self.n_own * n_others
         ]  # fmt: skip
+
+    def _try_codes(self, names: Sequence[str]) -> str:
+        """The line that gives codes the others' words for them; "" where one has none, or where some are left."""
+        usual = [
+            group["name"] for group in self.groups[:-1]
+            if group["count"] and group["count"]["value"] - self.texts[group["name"]] > 4 * self.deviation
+        ]  # fmt: skip
+        meant = {name: guess_meaning(name, usual) for name in names}
+        pairs = {name: word for name, word in meant.items() if word is not None}
+        if len(pairs) < len(names) or len(set(pairs.values())) < len(pairs):
+            return ""
+        pairs = dict(dict(self.own.recode).get(self.item.name, ())) | pairs
+        recode = dict(self.own.recode) | {self.item.name: tuple(pairs.items())}
+        after = self._read(replace(self.own, recode=tuple(recode.items())))[3]
+        return "" if self._odd_codes(after) else f"recode.{toml_key(self.item.name)} = {toml_value(pairs)}"
