@@ -306,7 +306,7 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         low, high = self._read_label_bounds(y, start)
         loss = getattr(self, "loss", "squared_error")
         if not self._named_loss and (quantile := getattr(self, "quantile", None)) is not None:
-            expected = 'none but with loss="quantile" or "expectile"'
+            expected = 'none, or loss="quantile" or "expectile" beside it'
             raise UsageError("argument", code="loss", name="quantile", value=quantile, expected=expected)
         if loss == "poisson":
             # Read off the labels, the least of them is not the least that counts.

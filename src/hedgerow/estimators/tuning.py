@@ -139,7 +139,7 @@ def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:
         raise UsageError("argument", code="tune-settings", name="settings", value=settings, expected=expected)
     fixed = [name for setting in settings for name in setting if name in _FIXED]
     if fixed:
-        expected = "what may differ; what is promised, is public, or says what is predicted and how is the estimator's"
+        expected = "a parameter of the model; all settings share the promise, what is public, and what is predicted"
         raise UsageError("argument", code="tune-settings", name="A setting's name", value=fixed[0], expected=expected)
     if not 0 < held_out < 1:
         expected = "a share of the rows, above 0 and below 1"
