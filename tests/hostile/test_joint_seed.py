@@ -23,12 +23,13 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Release
 from hedgerow.protocol.messages import MessageKind, Payload, RoundRequest, decode, encode
+from hedgerow.rounds import noise_mode
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.messages import EpochParameters, Kind, NodePolicy, Roster
 from hedgerow.secagg.participant import NodeContext
 from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.secagg.view import EpochView, nonce_seed
-from hedgerow.server.coordinator import RunSession, build_parameters
+from hedgerow.server.coordinator import RunSession, choose_wishes
 from hedgerow.server.journal import JournalledRelease
 from hedgerow.server.release import Releaser
 from hedgerow.transport.interface import Arrived, HubEvent
@@ -144,7 +145,8 @@ def lie_about_the_origin(federation: Federation, monkeypatch: pytest.MonkeyPatch
 
 def parameters_for(session: RunSession, federation: Federation, n_members: int) -> EpochParameters:
     """Those of a first epoch of the session's run."""
-    return build_parameters(federation.plan, (session.run.run_id, 1, federation.roster.hash()), 8, [n_members])
+    plan, roster = federation.plan, federation.roster.hash()
+    return EpochParameters(session.run.run_id, 1, roster, 8, choose_wishes(plan, [n_members]), noise_mode(plan))
 
 
 def test_three_colluders_of_thirteen_cannot_choose_the_trees(

@@ -7,6 +7,7 @@ import dataclasses
 import math
 import re
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,9 @@ from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
-from hedgerow.secagg.messages import EpochParameters, Roster, Site
-from hedgerow.server.coordinator import build_parameters
+from hedgerow.secagg.guarantees import Wishes
+from hedgerow.secagg.messages import Roster, Site
+from hedgerow.server.coordinator import choose_wishes
 from tests.builders import make_plan
 
 if TYPE_CHECKING:
@@ -190,11 +192,10 @@ def test_an_epoch_with_less_than_the_plan_asks_for_is_refused(
     table = make_plan().to_dict()
     plan = Plan.from_dict({**table, "federation": {**table["federation"], "min_sites": 4, "echo": True}})
 
-    def with_less(plan: Plan, *others: Any) -> EpochParameters:
-        parameters = build_parameters(plan, *others)
-        return dataclasses.replace(parameters, wishes=dataclasses.replace(parameters.wishes, **weaker))
+    def with_less(plan: Plan, sizes: Collection[int]) -> Wishes:
+        return dataclasses.replace(choose_wishes(plan, sizes), **weaker)
 
-    monkeypatch.setattr("hedgerow.server.coordinator.build_parameters", with_less)
+    monkeypatch.setattr("hedgerow.server.coordinator.choose_wishes", with_less)
     federation = federate(5, plan)
     with pytest.raises(AggregationError):
         federation.run()

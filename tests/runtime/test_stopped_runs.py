@@ -344,7 +344,7 @@ def test_who_has_nothing_to_hear_of_the_end_is_not_waited_for() -> None:
     for site, run_id in runs.items():
         assert uplinks[site].send(encode(Hello(7, run_id)))
     # A clock that stands still: were anybody else awaited, this would never return.
-    assert tell_end((ended, "stopped-by-operator"), hub, runs, 1.0, lambda: 0.0) == ["in-it"]
+    assert tell_end(ended, "stopped-by-operator", hub, runs, 1.0, lambda: 0.0) == ["in-it"]
     heard = [uplinks["in-it"].receive(0.0) for _ in range(3)]
     assert heard[1:] == [encode(Welcome(7)), encode(Stop("stopped-by-operator"))]
     for site in ("in-another", "in-none"):

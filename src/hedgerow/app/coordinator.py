@@ -491,7 +491,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
             if not options.quiet:
                 note(f"The run {run_id.hex()[:12]} is ended.")
                 note(f"Waiting for {join_names(names)}, to tell them, for {seconds:.0f} s at most.")
-            reached = tell_end((run_id, STOPPED_BY_OPERATOR), hub, names, seconds, time.monotonic)
+            reached = tell_end(run_id, STOPPED_BY_OPERATOR, hub, names, seconds, time.monotonic)
     return run_id, reached, len(names)
 
 

@@ -487,7 +487,7 @@ class NodeStore:
         participant, key, fault = None, "", None
         self._barred = max(barred, self._counter.answered) if self.knows(run_id) else barred
         try:
-            participant, key = self._restore(run_id, (epoch, step), (attempt, sequence))
+            participant, key = self._restore(run_id, epoch, step, (attempt, sequence))
         except OwnMistake as mistake:
             # Without its traceback, whose frames hold the step that was refused, secrets and all.
             fault = mistake.with_traceback(None)
@@ -514,15 +514,17 @@ class NodeStore:
         )  # fmt: skip
 
     def _restore(
-        self, run_id: bytes, parts: tuple[bytes | None, bytes | None], step: tuple[int, int]
+        self, run_id: bytes, epoch: bytes | None, state: bytes | None, step: tuple[int, int]
     ) -> tuple[Participant | None, str]:
-        """The participant after its last step, and that step's key; raises OwnMistake ROLLED_BACK or CORRUPT_STATE."""
+        """The participant after its last step, and that step's key; `step` is (attempt, sequence).
+
+        Raises OwnMistake ROLLED_BACK or CORRUPT_STATE.
+        """
         is_counted = self._counter.run_id == run_id.hex()
         # A crash between the two files leaves the counter one step behind; nothing was sent then.
         counted = (self._counter.attempt, self._counter.sequence)
         if not is_counted or step < counted:
             raise refuse(Code.ROLLED_BACK, f"It is step {step} of (attempt, step), the counter says {counted}.")
-        epoch, state = parts
         if epoch is None or state is None:
             return None, ""
         purposes = [row[0] for row in self.database.rows("select purpose from purposes where run_id = ?", (run_id,))]

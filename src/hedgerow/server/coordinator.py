@@ -32,7 +32,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import ClassVar
 
-from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto import KEY_BYTES, Entropy, Identity
 from hedgerow.errors import (
     AggregationError,
@@ -83,7 +82,7 @@ from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
 from hedgerow.rounds import VECTOR_ID, count_possible_rows, noise_mode, release_bound, require_words, round_in
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
-from hedgerow.secagg.guarantees import MAX_ATTEMPTS, MIN_COHORT, default_wishes, derive, least_groups
+from hedgerow.secagg.guarantees import MAX_ATTEMPTS, MIN_COHORT, Wishes, default_wishes, derive, least_groups
 from hedgerow.secagg.masks import MIN_COLLUDERS, WIDTHS, OpenedSums, name_in
 from hedgerow.secagg.messages import (
     EpochParameters,
@@ -682,27 +681,17 @@ def slots_for(n_left: int, n_members: int) -> int:
     return min(most_slots(n_members), rest + rest // 4 + 8)
 
 
-def build_parameters(
-    plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, sizes: Collection[int]
-) -> EpochParameters:
-    """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash.
-
-    Args:
-        sizes: the epoch's members, or those of each of its groups.
-    """
-    run_id, attempt, roster_hash = identity
-    mode = noise_mode(plan)
+def choose_wishes(plan: Plan, sizes: Collection[int]) -> Wishes:
+    """What an epoch is to guarantee; `sizes` are its members, or those of each of its groups."""
     # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
     wishes = default_wishes(*sizes, least_colluders=MIN_COLLUDERS)
     least, has_echo = min(plan.federation.min_sites, *sizes), wishes.has_echo or bool(plan.federation.echo)
-    wishes = replace(wishes, min_survivors=least, has_echo=has_echo, n_groups=plan.federation.groups)
-    return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
+    return replace(wishes, min_survivors=least, has_echo=has_echo, n_groups=plan.federation.groups)
 
 
 def _derive_cohort(plan: Plan, members: frozenset[int]) -> Cohort:
     """The cohort of an epoch that these nodes would set up; raises Refusal as `derive`."""
-    parameters = build_parameters(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, [len(members)])
-    return Cohort.with_guarantees(members, derive(len(members), parameters.wishes))
+    return Cohort.with_guarantees(members, derive(len(members), choose_wishes(plan, [len(members)])))
 
 
 def begin_setup(run: CoordinatorRun) -> None:
@@ -759,9 +748,9 @@ def anticipate_setup(run: CoordinatorRun, *, is_first: bool) -> list[bytes]:
 def _choose_parameters(run: CoordinatorRun, members: Collection[str]) -> EpochParameters:
     """The parameters of an epoch of these sites."""
     n_slots = slots_for(run.replica.n_left_of_drawing, len(members))
-    identity = (run.run_id, run.attempt, run.setup.roster.hash())
-    sizes = [len(part) for part in run.parts(members) if part]
-    return replace(build_parameters(run.plan, identity, n_slots, sizes), drawing=run.replica.drawing)
+    wishes = choose_wishes(run.plan, [len(part) for part in run.parts(members) if part])
+    mode, drawing = noise_mode(run.plan), run.replica.drawing
+    return EpochParameters(run.run_id, run.attempt, run.setup.roster.hash(), n_slots, wishes, mode, drawing)
 
 
 def advance_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
@@ -1649,12 +1638,12 @@ def _pause(session: RunSession, hub: Hub) -> AggregationError:
 
 
 def tell_end(
-    run: tuple[bytes, str], hub: Hub, sites: Collection[str], seconds: float, clock: Callable[[], float]
+    run_id: bytes, code: str, hub: Hub, sites: Collection[str], seconds: float, clock: Callable[[], float]
 ) -> list[str]:
     """Tell the sites that come back to a run that it has ended.
 
     Args:
-        run: its number, and the code word that says why it has ended.
+        code: the word that says why it has ended.
         hub: connected to the nodes; the caller closes it.
         sites: that may come.
         seconds: to wait for them; all that have come hear of it at once. One that comes and is not in the run has
@@ -1664,7 +1653,6 @@ def tell_end(
     Returns:
         The names of those that were in the run and heard of its end.
     """
-    run_id, code = run
     reached, awaited = set[str](), set(sites)
     deadline = clock() + seconds
     while awaited and clock() < deadline:
