@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import io
 import json
 import re
 import subprocess
@@ -237,3 +238,30 @@ def test_slow_imports_are_told_of_in_a_terminal(
         else:
             time.sleep(0.2)
     assert ("Reading the program" in capsys.readouterr().err) == is_told
+
+
+class Screen(io.TextIOWrapper):
+    """What a program writes to, as a terminal or as a file of other signs than UTF-8 has."""
+
+    def __init__(self, encoding: str, is_terminal: bool) -> None:
+        self.bytes, self._is_terminal = io.BytesIO(), is_terminal
+        super().__init__(self.bytes, encoding=encoding)
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437", "utf-8"])
+def test_what_was_paid_for_is_shown_whatever_signs_there_are(
+    encoding: str, is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A survey's statistics are released once: a sign that the terminal lacks is its number, and a file has UTF-8."""
+    table = tmp_path / "a.csv"
+    table.write_text("age,\N{GREEK SMALL LETTER ALPHA}\n" + "\u226565,1\n" * 50, encoding="utf-8")
+    screen = Screen(encoding, is_terminal)
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert main(["survey", str(table), "--epsilon", "5"]) == 0
+    shown = screen.bytes.getvalue().decode(encoding if is_terminal else "utf-8")
+    assert ("\u03b1" in shown) != ("\\u03b1" in shown)
+    assert "\u03b1" in shown or (is_terminal and encoding in ("ascii", "cp1252"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hedgerow import DPGBDTClassifier
@@ -21,7 +22,7 @@ from hedgerow.cli.main import main
 from hedgerow.data.columns import Place, days
 from hedgerow.data.drafts import draft_plan, read_codebook
 from hedgerow.data.fit import table_fit
-from hedgerow.data.sources import read_records
+from hedgerow.data.sources import open_table, read_records
 from hedgerow.data.units import concatenate, records_from_columns
 from hedgerow.errors import DataError, PlanError
 from hedgerow.plan.draft import Entry
@@ -189,6 +190,19 @@ def test_every_source_gives_the_same_days(tmp_path: Path, sick_plan: SickPlan) -
     ):
         records = records_from_columns({"seen": column, "sick": ["yes"] * 3}, plan)
         assert records.features[0].tolist() == [parse_day(day) for day in DAYS]
+
+
+@given(st.lists(st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31)), min_size=1))
+@example([datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31)])
+def test_parquet_has_no_end_of_time(moments: list[datetime.datetime]) -> None:
+    """In 96 bits, as Spark and Impala write them, moments are those of text, and not what is left of them in 64."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "a.parquet"
+        table = pa.table({"seen": pa.array(moments, pa.timestamp("us"))})
+        parquet.write_table(table, file, use_deprecated_int96_timestamps=True)
+        [(column,)] = open_table(file).batches(["seen"], 1000, None)
+    here = Place("table", "seen")
+    assert days(column, None, here).tolist() == days([str(moment) for moment in moments], None, here).tolist()
 
 
 def test_what_a_site_sees_of_them(write_file: WriteFile, sick_plan: SickPlan) -> None:

@@ -364,7 +364,10 @@ def _open_parquet(file: Path) -> Any:
     from pyarrow.parquet import ParquetFile
 
     with _catch_parquet_errors(str(file)):
-        return ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
+        # Spark writes moments in 96 bits, of which Arrow would make nanoseconds: they end in 2262, and 9999 became 1816.
+        return ParquetFile(
+            file, pre_buffer=False, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
+        )
 
 
 @contextmanager
