@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import sqlite3
+import unicodedata
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
 from hedgerow.data.adapters import adapter, read_adapter
-from hedgerow.data.columns import Place, category_indices, days, identifiers, numbers
+from hedgerow.data.columns import Place, bucket_indices, category_indices, days, identifiers, numbers, replace_texts
 from hedgerow.data.databases import AdbcTable
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.sources import adapt, read_records
@@ -140,6 +141,19 @@ def test_an_identifier_is_the_same_in_every_chunk() -> None:
     ]
     _, report = site_data_from_records(records, plan)
     assert (report.n_units, report.n_dropped) == (1 + len(padding) + 1, len(same) - 1)
+
+
+@given(st.text(st.characters(max_codepoint=0x1FFF, exclude_categories=["C"]), min_size=1))
+@example("Jos\N{LATIN SMALL LETTER E WITH ACUTE}")
+@example("Nguy\N{LATIN SMALL LETTER E WITH CIRCUMFLEX AND TILDE}n")
+def test_an_accent_is_one_with_its_letter_or_beside_it(text: str) -> None:
+    """Nobody sees which: so a person is one unit, and a category one, whichever of the two a site's system writes."""
+    forms = [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+    assert len({*category_indices(forms, forms[:1], HERE).tolist()}) == 1
+    assert len({*category_indices(forms, forms[1:], HERE).tolist()}) == 1
+    assert len({*bucket_indices(forms, 65_000, HERE).tolist()}) == 1
+    assert len({*identifiers([*forms, "x"], HERE, lambda *_: None)[:2].tolist()}) == 1
+    assert len({*replace_texts(forms, {forms[0]: "x"}, HERE)}) == 1 or not text.strip()
 
 
 def test_numbers_of_decimals_do_not_depend_on_the_digits_of_others() -> None:

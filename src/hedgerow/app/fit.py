@@ -129,6 +129,7 @@ def whose_rows(place: Location, names: Sequence[str]) -> str:
         f"Values repeat in {'; '.join(said)}. If a column tells whose a row is, a promise for single rows is far "
         "weaker for whoever has several: name it as unit, with max_rows_per_unit, under [privacy], and leave it out of "
         "the features."
+        + ' Give "record" another name first, for as unit that word means each row.' * ("record" in names)
     )
 
 

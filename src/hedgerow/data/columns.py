@@ -11,7 +11,8 @@ of cells, of all columns; of these come, for training, survey and prediction ali
     a date, a time        "2020-01-31", "12:30:00.5", "2020-01-31 12:30:00", with a "Z" and in UTC if it has a time
                           zone; a moment at midnight without time zone reads as its date
     text, UTF-8 bytes     without spaces around it; "3.0" is "3", "7.50" is "7.5", "True" is "true"; leading zeros, plus
-                          signs and exponents stay, for "007" and "1E5" are names
+                          signs and exponents stay, for "007" and "1E5" are names; an accent of its own is one with its
+                          letter (Unicode's form C), for no one sees which of the two is written
     None, NaN, NaT, NA    missing, as is text in `MISSING_WORDS`
 
 Work on text is done over its distinct values, so that its cost does not grow with the number of records.
@@ -852,7 +853,8 @@ def _is_missing(texts: Any) -> Any:
 
 def _write_canonically(texts: Any) -> Any:
     """The text of the value that the text writes: "3.0" is "3", "7.50" is "7.5", "True" is "true"."""
-    plain = pc.replace_substring_regex(texts, pattern=_INTEGRAL_TEXT, replacement=r"\1")
+    plain = pc.utf8_normalize(texts, form="NFC")
+    plain = pc.replace_substring_regex(plain, pattern=_INTEGRAL_TEXT, replacement=r"\1")
     plain = pc.replace_substring_regex(plain, pattern=_IDLE_ZEROS, replacement=r"\1")
     plain = pc.if_else(pc.equal(plain, "-0"), "0", plain)
     lower = pc.utf8_lower(plain)

@@ -976,4 +976,5 @@ def _check_privacy(plan: Plan) -> None:
     if privacy.noise == "distributed" and not plan.federation.secure_aggregation:
         raise refuse("federation.secure_aggregation", False, 'true when privacy.noise is "distributed"')
     if privacy.unit in (*plan.feature_names, *plan.label.columns):
-        raise refuse("privacy.unit", privacy.unit, '"record", or an identifier column that is no feature')
+        expected = 'an identifier column that is no feature, or "record", each row, which is no column\'s name then'
+        raise refuse("privacy.unit", privacy.unit, expected)
