@@ -156,6 +156,17 @@ def test_an_accent_is_one_with_its_letter_or_beside_it(text: str) -> None:
     assert len({*replace_texts(forms, {forms[0]: "x"}, HERE)}) == 1 or not text.strip()
 
 
+@given(st.decimals(-1, 1, places=3))
+def test_a_fraction_is_one_with_its_zero_or_without(number: Decimal) -> None:
+    """Stata, SAS and SPSS write .5 into text, where their own files, and everybody else, have 0.5."""
+    texts = [str(number), str(number).replace("0.", ".", 1)]
+    for cells in ([*texts, number], [float(number), *texts]):
+        assert len({*category_indices(cells, texts[:1], HERE).tolist()}) == 1
+        assert len({*category_indices(cells, texts[1:], HERE).tolist()}) == 1
+        assert len({*bucket_indices(cells, 65_000, HERE).tolist()}) == 1
+        assert len({*identifiers(cells, HERE).tolist()}) == 1
+
+
 def test_numbers_of_decimals_do_not_depend_on_the_digits_of_others() -> None:
     """The float64 of a Decimal is the nearest one, whatever other Decimals stand beside it."""
     values = [Decimal(number).scaleb(-7) for number in range(1, 3000, 7)]

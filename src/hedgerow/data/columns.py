@@ -10,9 +10,9 @@ of cells, of all columns; of these come, for training, survey and prediction ali
                           A float stands for the shortest number that is it alone among float64
     a date, a time        "2020-01-31", "12:30:00.5", "2020-01-31 12:30:00", with a "Z" and in UTC if it has a time
                           zone; a moment at midnight without time zone reads as its date
-    text, UTF-8 bytes     without spaces around it; "3.0" is "3", "7.50" is "7.5", "True" is "true"; leading zeros, plus
-                          signs and exponents stay, for "007" and "1E5" are names; an accent of its own is one with its
-                          letter (Unicode's form C), for no one sees which of the two is written
+    text, UTF-8 bytes     without spaces around it; "3.0" is "3", "7.50" is "7.5", ".5" is "0.5", "True" is "true";
+                          leading zeros, plus signs and exponents stay, for "007" and "1E5" are names. An accent of its
+                          own is one with its letter (Unicode's form C), for no one sees which of the two is written
     None, NaN, NaT, NA    missing, as is text in `MISSING_WORDS`
 
 Work on text is done over its distinct values, so that its cost does not grow with the number of records.
@@ -113,6 +113,7 @@ Unfit = Callable[[Flags, str, Callable[[int], DataError]], None]
 
 _INTEGRAL_TEXT = r"^([+-]?[0-9]+)\.0*$"
 _IDLE_ZEROS = r"^([+-]?[0-9]+\.[0-9]*[1-9])0+$"
+_NO_ZERO = r"^([+-]?)(\.[0-9]+)$"
 _NUMBER_WITHOUT_LEADING_ZEROS = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII
 )
@@ -852,8 +853,9 @@ def _is_missing(texts: Any) -> Any:
 
 
 def _write_canonically(texts: Any) -> Any:
-    """The text of the value that the text writes: "3.0" is "3", "7.50" is "7.5", "True" is "true"."""
+    """The text of the value that the text writes: "3.0" is "3", ".50" is "0.5", "True" is "true"."""
     plain = pc.utf8_normalize(texts, form="NFC")
+    plain = pc.replace_substring_regex(plain, pattern=_NO_ZERO, replacement=r"\10\2")
     plain = pc.replace_substring_regex(plain, pattern=_INTEGRAL_TEXT, replacement=r"\1")
     plain = pc.replace_substring_regex(plain, pattern=_IDLE_ZEROS, replacement=r"\1")
     plain = pc.if_else(pc.equal(plain, "-0"), "0", plain)

@@ -364,10 +364,8 @@ def _open_parquet(file: Path) -> Any:
     from pyarrow.parquet import ParquetFile
 
     with _catch_parquet_errors(str(file)):
-        # Spark writes moments in 96 bits, of which Arrow would make nanoseconds: they end in 2262, and 9999 became 1816.
-        return ParquetFile(
-            file, pre_buffer=False, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
-        )
+        # Spark writes moments in 96 bits. Nanoseconds, which Arrow would make of them, end in 2262: 9999 became 1816.
+        return ParquetFile(file, pre_buffer=False, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
 
 
 @contextmanager
