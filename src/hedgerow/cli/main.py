@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What a survey has paid for must not be lost for a sign that the terminal has not; a file has UTF-8, as all do.
-        own = sys.stdout.encoding if sys.stdout.isatty() else "utf-8"
-        sys.stdout.reconfigure(encoding=own, errors="backslashreplace")
+        encoding = sys.stdout.encoding if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
     try:
         with _no_interrupt_dropped():
             _run(arguments)
