@@ -17,7 +17,8 @@ import pytest
 from hedgerow.app import coordinator, study
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
 from hedgerow.app.inputs import prompt, read_policy
-from hedgerow.app.join import JoinOptions, _compare, _DoorLine, _find_book, _require_company
+from hedgerow.app.join import JoinOptions, _ask_most_rows, _compare, _DoorLine, _find_book, _require_company
+from hedgerow.app.node import note_book
 from hedgerow.app.rows import _read_now, make_loader
 from hedgerow.app.study import build_policy
 from hedgerow.app.survey import SurveyOptions
@@ -100,6 +101,33 @@ def test_an_owner_is_asked_again_where_rows_are_lost(
         monkeypatch.setattr("builtins.input", lambda *_, typed=typed: next(typed))
         assert main(join) == code and next(typed, None) is None
     assert enrolled == ["asked", "joined"]
+
+
+def test_a_number_of_rows_that_is_none_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has agreed is not thrown out for a mark of thousands; on the command line it is an error."""
+    typed = iter(["5'000", "0", "99999999999999999999", "5,000", ""])
+    monkeypatch.setattr("hedgerow.app.join.is_terminal", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda *_: next(typed))
+    assert [_ask_most_rows(JoinOptions(invitation="north.invitation")) for _ in range(2)] == [5000, 0]
+    for given in ("5'000", "99999999999999999999", ""):
+        with pytest.raises(UsageError) as caught:
+            _ask_most_rows(JoinOptions(invitation="north.invitation", max_rows=given))
+        assert caught.value.code == "usage"
+
+
+def test_the_folder_of_a_site_has_its_account(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`hedgerow ledger` reads limit and delta from its policy: at another delta, what was allowed looks overspent."""
+    folder, book = tmp_path / "wards-north", tmp_path / "north-budget.db"
+    (folder / "state").mkdir(parents=True)
+    note_book(folder / "state", book)
+    (folder / "policy.toml").write_text(build_policy("max_epsilon = 3.0\ndelta = 1e-05\n", "north"), encoding="utf-8")
+    with closing(BudgetBook(book)) as account:
+        account.serve("north", folder / "state")
+        account.reserve(b"1" * 32, "north", parse_plan(PLAN), [GaussianEvent(2.0)], (3.0, 1e-5))
+    assert main(["ledger", str(folder), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["delta"] == 1e-5 and [one["max_epsilon"] for one in shown["data_sets"]] == [3.0]
+    assert main(["ledger", str(folder), "--close", "31" * 6]) == 0
 
 
 @pytest.mark.parametrize("n_unfit", [10, 11, 90])

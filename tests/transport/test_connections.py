@@ -170,7 +170,7 @@ def test_one_certificate_has_a_few_connections(
     assert scene.hub._monitors.is_there()
     federation.uplink("north", scene.hub.port, roster=scene.roster)
     assert event_of(scene.hub, Joined) == Joined("north")
-    assert "A connection of monitor watch at 127.0.0.1 " in caplog.text
+    assert "connection of monitor watch from 127.0.0.1" in caplog.text
     assert len(caplog.records) < 20
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hedgerow.codec import MAX_ROWS
 from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plugins import load_agreed
@@ -195,15 +196,19 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def parse_max_rows(given: list[str]) -> dict[str, int]:
-    """The numbers of ``--max-rows NAME=N``; raises UsageError."""
-    rows = {}
+    """The numbers of ``--max-rows NAME=N``; raises as `read_max_rows`."""
+    rows: dict[str, int] = {}
     for each in given:
-        name, equals, number = each.partition("=")
-        if not equals or not number.isascii() or not number.isdecimal() or int(number[:20]) < 1 or name in rows:
-            expected = "NAME=N once for a site, as in north=5000"
-            raise UsageError("argument", code="usage", name="--max-rows", value=each, expected=expected)
-        rows[name] = int(number[:20])
+        name, _, number = each.partition("=")
+        rows[name] = read_max_rows(each, "" if name in rows else number, "NAME=N once for a site, as in north=5000")
     return rows
+
+
+def read_max_rows(given: str, number: str, expected: str = "a whole number, as in 5000") -> int:
+    """The number of rows in what was given for ``--max-rows``; raises UsageError (code "usage")."""
+    if number.isascii() and number.isdecimal() and 1 <= int(number[:20]) <= MAX_ROWS:
+        return int(number)
+    raise UsageError("argument", code="usage", name="--max-rows", value=given, expected=expected)
 
 
 def read_policy(path: str) -> Policy:

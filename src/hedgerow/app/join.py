@@ -19,8 +19,8 @@ from hedgerow.app.inputs import (
     adapt_table,
     is_terminal,
     join_names,
-    parse_max_rows,
     prompt,
+    read_max_rows,
     read_policy,
     read_text,
     says_yes,
@@ -176,7 +176,10 @@ def _join(options: JoinOptions, invitation: StudyInvitation, folder: Path, page:
         if kept is None:
             _agree(options, wanted, folder, page)
             notes.keep(invitation=invitation.digest())
-        elif options.adapter is not None:
+        elif invitation.role is Role.SITE:
+            counted = read_policy(options.policy or str(folder / POLICY)).data_set
+            note(f"Going on as agreed. What these rows cost is counted for {escape_for_terminal(counted)!r}.")
+        if kept is not None and options.adapter is not None:
             # Its owner has seen the log of the node, which reads the table by the policy.
             _adapt(options, options.adapter, options.policy or str(folder / POLICY))
         if notes.read("settled") is None:
@@ -243,7 +246,8 @@ def _agree(options: JoinOptions, invitation: StudyInvitation, folder: Path, page
             raise UsageError("usage-missing", missing="A terminal to ask at whether this site takes part, or --yes,")
         if found is not None:
             ask_about_left_out_rows("This site's table", found)
-        if not says_yes("Take part in this study, by this policy?"):
+        by = ", by this policy" if invitation.role is Role.SITE else ""
+        if not says_yes(f"Take part in this study{by}?"):
             raise PolicyRefusal("not-agreed")
     for place, draft in proposed.items():
         draft.replace(place)
@@ -479,11 +483,17 @@ def _enrol(
 
 def _ask_most_rows(options: JoinOptions) -> int:
     """The most rows of this site, a round public number that its owner says; never read off the table. 0 for none."""
-    said = options.max_rows
-    if said is None and is_terminal() and not options.yes:
-        note("How many rows will this site use at most? It bounds what a site can do to the model.")
-        said = prompt("A round number, for everybody sees it, or nothing to say none:").replace(",", "")
-    return parse_max_rows([f"site={said}"])["site"] if said else 0
+    if options.max_rows is not None:
+        return read_max_rows(options.max_rows, options.max_rows)
+    if not is_terminal() or options.yes:
+        return 0
+    note("How many rows will this site use at most? It bounds what a site can do to the model.")
+    while said := prompt("A round number, for everybody sees it, or nothing to say none:"):
+        try:
+            return read_max_rows(said, said.replace(",", ""))
+        except UsageError as fault:
+            note(str(fault))
+    return 0
 
 
 def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: PinnedRoster, words: str) -> None:
@@ -491,7 +501,8 @@ def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: 
 
     Raises PolicyRefusal "roster-unexpected"; UsageError where nobody can be asked.
     """
-    note(f"The roster has {len(roster.sites)} sites, and {len(roster.monitors)} monitors, which see public numbers:")
+    watch = f"; {len(roster.monitors)} more may watch public numbers" if roster.monitors else ""
+    note(f"The roster has {len(roster.sites)} sites{watch}:")
     for party in (*roster.sites, *roster.monitors):
         you = " (you)" if party.name == invitation.party else ""
         most = roster.find_max_rows(party.name)

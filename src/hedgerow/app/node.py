@@ -454,7 +454,7 @@ class ConnectionNotes:
             # As it is between most runs: nothing that somebody who watches a log for warnings is called for.
             level, said = (
                 "INFO",
-                f"No run goes on: the coordinator cannot be reached. The node tries again. ({event.reason})",
+                f"There is no run now: the coordinator cannot be reached. The node tries again. ({event.reason})",
             )
         else:
             why = WireRefusal(read_code(event.reason))

@@ -241,6 +241,8 @@ def invite(
         asked = {parse_policy(build_policy(text, "the data")).max_epsilon for text in policies.values() if text}
         # A newcomer who is asked for less than those before is out of budget when they are not.
         note(f"Each site is asked to allow epsilon {' or '.join(f'{most:g}' for most in sorted(asked))} over all runs.")
+        if plan.privacy.epsilon in asked:
+            note("One run of the plan uses that up. --max-epsilon asks for more: for evaluations and further runs.")
         if plan.privacy.noise != "distributed":
             warn(
                 f'The plan has noise = "{plan.privacy.noise}", which no invitation grants: each owner has to type the '

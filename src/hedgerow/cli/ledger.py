@@ -27,8 +27,9 @@ _MIN_DIGITS = 8
 def add_commands(commands: Any) -> None:
     """Add `ledger`."""
     add = add_command(commands, "ledger", run, "show what all runs have cost a site's data")
-    add("state", metavar="BOOK", help="a budget book, or a node's folder (`--state`)")
-    add("--policy", metavar="FILE", help="the owner's policy: show what is left of its epsilon")
+    add("state", metavar="BOOK", help="a budget book, a node's folder (`--state`), or a site's folder of a study")
+    text = "the owner's policy: show what is left of its epsilon (a site's folder of a study has one)"
+    add("--policy", metavar="FILE", help=text)
     add("--delta", type=float, default=1e-6, metavar="D", help="without a policy: at this delta")
     text = "end a reserved run, named by its first digits: charged for what has left, and never taken up again"
     add("--close", metavar="RUN", help=text)
@@ -45,16 +46,20 @@ def run(arguments: argparse.Namespace) -> None:
     """Close a run or set a plan's draws back, if one is named, and print the budget book."""
     from hedgerow.app.node import find_book
     from hedgerow.client.budget import RESERVED, BudgetBook
+    from hedgerow.study import POLICY
 
-    file = find_book(Path(arguments.state))
+    given, named = Path(arguments.state), arguments.policy
+    if (given / "state").is_dir():
+        named, given = named or str(given / POLICY), given / "state"
+    file = find_book(given)
     if not file.is_file():
         wanted = "the book that `hedgerow node` was given with --budget, or its folder, --state"
         raise UsageError("not-found", code="budget-not-found", path=arguments.state, wanted=wanted)
-    policy = None if arguments.policy is None else read_policy(arguments.policy)
+    policy = None if named is None else read_policy(named)
     delta = arguments.delta if policy is None else policy.delta
     book = BudgetBook(file)
     try:
-        closed = [] if arguments.close is None else _close(book, arguments.close, Path(arguments.state))
+        closed = [] if arguments.close is None else _close(book, arguments.close, given)
         forgotten: dict[str, int] = {}
         if (wanted := arguments.allow_draws) is not None:
             # Set-ups of a plan are set back for all nodes with this book.

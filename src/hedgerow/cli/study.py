@@ -310,7 +310,7 @@ def demo(arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         scene = _Scene(folder, stack)
         scene.type("study", "new", _STUDY, "--plan", "plan.toml", "--listen", address)
-        scene.type("study", "invite", *tables)
+        scene.type("study", "invite", *tables, "--max-epsilon", "3")
         scene.start("coordinator", "study", "serve")
         for site, table in tables.items():
             (folder / site).mkdir()
@@ -339,7 +339,8 @@ def demo(arguments: argparse.Namespace) -> None:
             ("what each said", str(folder / "*.log")),
         ]
     )
-    note(f"Go on with it: cd {folder}, and the same commands; `hedgerow study list` says where it stands.")
+    again = "start each `hedgerow join` again, and then another run: `hedgerow study run`"
+    note(f"All parties have stopped. To go on: cd {folder}, {again}.")
 
 
 class _Scene:

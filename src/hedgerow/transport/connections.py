@@ -257,8 +257,8 @@ class Door:
             present[file].is_ended, peer = True, present[file].peer
             name = self._guests[peer].name if peer in self._guests else ""
             if count := self._repeats.note(name, "ended"):
-                said, who = "A connection of %s at %s takes a place for nothing: ended%s", name or "a stranger"
-                _log.warning(said, who, peer[0], times(count))
+                said, of = "Closed an idle or surplus connection%s from %s%s", f" of {name}" if name else ""
+                _log.warning(said, of, peer[0], times(count))
         return len(strangers)
 
     def _find(self, port: int) -> None:
