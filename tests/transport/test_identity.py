@@ -254,3 +254,28 @@ def test_a_roster_or_policy_that_others_may_write_is_refused(tmp_path: Path, mod
         with pytest.raises(EnvironmentFault) as refused:
             read(tmp_path / name)  # type: ignore[operator]
         assert refused.value.code == "file-of-others"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize(
+    ("folder_mode", "owner", "is_taken"),
+    [(0o775, 12345, False), (0o777, 12345, False), (0o1777, 12345, False), (0o755, 12345, True), (0o775, 54321, True)],
+)
+def test_a_policy_that_another_user_put_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder_mode: int, owner: int, is_taken: bool
+) -> None:
+    """Who may write to a folder may put a file of their own in the place of one that no one else may write."""
+    place = tmp_path / "site" / "policy.toml"
+    place.parent.mkdir()
+    place.write_text('version = 1\ndata_set = "d"\nmax_epsilon = 1\ndelta = 1e-6\n')
+    place.chmod(0o644)
+    os.chown(place, owner, owner)
+    os.chown(place.parent, 54321, 54321)
+    place.parent.chmod(folder_mode)
+    monkeypatch.setattr(os, "geteuid", lambda: 10001)
+    found = "taken"
+    try:
+        read_policy(str(place))
+    except EnvironmentFault as fault:
+        found = fault.code
+    assert found == ("taken" if is_taken else "state-owner")

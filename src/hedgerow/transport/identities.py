@@ -592,13 +592,20 @@ def read_roster(path: Path) -> PinnedRoster:
 
 def require_own(path: Path) -> None:
     """Raise EnvironmentFault `file-of-others` for a file that others than its owner may write: with a roster or a
-    policy they would say whom a node trusts, and what it permits.
+    policy they would say whom a node trusts, and what it permits. Raise `state-owner` for one that another user has
+    made in a folder that others may write to: they could have put it in the place of what was agreed to.
     """
-    if path.is_file() and (mode := path.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
-        found, first = stat.S_IMODE(mode), "Look whether it still says what you agreed to. "
+    if not path.is_file():
+        return
+    others, status, folder = stat.S_IWGRP | stat.S_IWOTH, path.stat(), path.parent.stat()
+    if status.st_mode & others:
+        found, first = stat.S_IMODE(status.st_mode), "Look whether it still says what you agreed to. "
         raise EnvironmentFault(
             "state-permissions", code="file-of-others", path=path, used="written", found=found, mode="go-w", first=first
         )
+    # Root, and whose folder it is, may say what stands there.
+    if folder.st_mode & others and status.st_uid not in (0, folder.st_uid) and status.st_uid != os.geteuid():
+        raise EnvironmentFault("state-owner", path=path, owner=status.st_uid, user=os.geteuid())
 
 
 def require_pinned(identity: PrivateIdentity, roster: PinnedRoster) -> None:
