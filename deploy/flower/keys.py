@@ -18,8 +18,8 @@ def make_node_key(folder: Path, name: str) -> None:
     """A SuperNode's key in the form that `ssh-keygen -t ecdsa -b 384` gives it: `name` and `name.pub`."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = folder / name
+    private.touch(0o600)
     private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    private.chmod(0o600)
     (folder / f"{name}.pub").write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
 
 

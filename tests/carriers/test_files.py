@@ -24,6 +24,7 @@ from hedgerow import __version__
 from hedgerow.app.inputs import read_plan
 from hedgerow.carriers import read_coordinator_file
 from hedgerow.carriers.files import CarriedRun, FolderCarrier, Replay
+from hedgerow.carriers.handing import HandedBack
 from hedgerow.carriers.site import LOG_FILE, LinkStore, check_site_file
 from hedgerow.cli.main import main
 from hedgerow.client.state import OPEN, RUN_ROWS, NodeStore, OwnerDesk
@@ -477,6 +478,24 @@ def test_what_the_carrier_of_a_folder_puts_there_leads_nowhere_else(
     written = [box / f"b-{number}.request{page}" for number in (1, 2) for page in ("", ".txt")]
     assert [stat.S_ISREG(path.lstat().st_mode) for path in written] == [True] * 4
     assert number is not None and carrier.pull([number]) == []
+
+
+def test_a_site_answers_in_no_others_place(tmp_path: Path) -> None:
+    """Its courier has read the other's request, which lies in the same folder: the other's link does not end by it."""
+    carrier = FolderCarrier(ROSTER, ["b", "c"], tmp_path)
+    requests = [Envelope(EnvelopeKind.GREETING, site, bytes(32), 1, bytes(32), bytes(32)) for site in "bc"]
+    numbers = carrier.push([(node, sign(each, IDENTITY.seed)) for node, each in enumerate(requests)])
+
+    def reply(site: str, name: str) -> bytes:
+        answer = replace(requests[0], kind=EnvelopeKind.REPLY, site=site, request=requests[0].digest)
+        data = sign(answer, site.encode() * 32)
+        (tmp_path / name).write_bytes(HandedBack(data).to_bytes())
+        return data
+
+    reply("c", "c-1.reply")
+    assert carrier.pull([number or "" for number in numbers]) == []
+    true = reply("b", "b-1.reply")
+    assert [found.data for found in carrier.pull([number or "" for number in numbers])] == [true]
 
 
 @given(

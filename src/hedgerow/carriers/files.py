@@ -419,6 +419,8 @@ class FolderCarrier:
     def __init__(self, roster: PinnedRoster, sites: Sequence[str], folder: Path) -> None:
         self._roster, self._sites, self._folder = roster, sites, folder
         self._looked_at: set[tuple[str, int, int]] = set()
+        self._asked = dict[str, str]()
+        """Whom each request is for: they all lie in one folder, where one site's courier may read another's."""
 
     def nodes(self) -> Mapping[int, str]:
         """See `Carrier.nodes`."""
@@ -428,6 +430,7 @@ class FolderCarrier:
         """See `Carrier.push`."""
         for node, data in envelopes:
             _write_request(self._folder, self._sites[node], data)
+            self._asked[parse(data).digest.hex()] = self._sites[node]
         return [parse(data).digest.hex() for _, data in envelopes]
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
@@ -445,10 +448,12 @@ class FolderCarrier:
                 self._looked_at.add(stamp)
                 try:
                     reply, envelope = _read_reply(path, self._roster, site)
+                    if self._asked.get(number := envelope.request.hex(), site) != site:
+                        raise _refuse(path, f"it answers no file of this run to {site}")
                 except RemoteProtocolError as fault:
                     warn(f"{fault} ({fault.code})")
                     continue
-                if (number := envelope.request.hex()) in awaited:
+                if number in awaited:
                     note(f"{path.name} is carried in.")
                     found.append(Fetched(number, reply))
         return found
