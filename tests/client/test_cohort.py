@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, product
 
 from hypothesis import given, settings
@@ -51,3 +52,13 @@ def test_a_cohort_is_read_as_it_was_written() -> None:
     """What a node knows of its masked vectors outlives its process."""
     cohort = Cohort(bytes(range(32)), frozenset({3, 1, 2}), 3, 1)
     assert Cohort.from_json(cohort.to_json()) == cohort
+    of_roster = replace(cohort, roster=b"r" * 32)
+    assert Cohort.from_json(of_roster.to_json()) == of_roster
+    assert Cohort.from_json(f'["{bytes(32).hex()}", [1, 2, 3], 3, 1]') == replace(cohort, epoch=bytes(32))
+
+
+def test_members_of_two_rosters_are_not_compared() -> None:
+    """What the same numbers stand for is another node: however many they share, both could be opened."""
+    one = Cohort(b"1" * 32, frozenset(range(10)), 10, 0, b"r" * 32)
+    assert one.excludes(replace(one, epoch=b"2" * 32))
+    assert not one.excludes(replace(one, epoch=b"2" * 32, roster=b"s" * 32))

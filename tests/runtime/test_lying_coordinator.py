@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from hedgerow.errors import AggregationError
 from hedgerow.protocol.messages import Hello, Message, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector
-from hedgerow.secagg.messages import RoundSpec
+from hedgerow.secagg.messages import Roster, RoundSpec, Site
 from hedgerow.server.coordinator import RunEvent
 from hedgerow.transport.interface import Arrived, Connected
 from tests.memory_network import Direction, Fate, MemoryHub, Passing, telling
@@ -112,6 +113,39 @@ def test_a_round_that_was_masked_is_not_masked_again_where_both_could_be_opened(
     codes = [fault.code for party in federation.parties.values() for fault in party.failures]
     assert codes == ["purpose-answered"] * 3
     assert not any(message[4] == MessageKind.UPLOAD for _, message in federation.received)
+
+
+def test_a_round_that_was_masked_is_not_masked_again_under_a_later_roster(
+    federate: Builder, killed: type[BaseException]
+) -> None:
+    """Its other sites have other numbers there: counted as the same ones, they could open both sums."""
+    kept: list[str] = []
+    federation = federate(19, faults=keeping(MessageKind.UPLOAD, 10, kept))
+    later = federation.roster
+    first = Roster(later.coordinator, (later.sites[0], *later.sites[10:]))
+
+    def pin(roster: Roster, asked: tuple[Site, ...]) -> None:
+        federation.roster = roster
+        for site, party in federation.parties.items():
+            party.kill()
+            party.setup = dataclasses.replace(party.setup, roster=roster)
+            if site in {one.name for one in asked}:
+                party.start()
+
+    pin(first, first.sites)
+    forget_when_killed(federation, killed)
+    assert len(kept) == 10
+    pin(later, later.sites[:10])
+    journal = sqlite3.connect(federation.folder / "journal.db")
+    journal.execute("update run set roster = ?", (later.to_bytes(),))
+    journal.commit()
+    journal.close()
+    federation.received.clear()
+    with contextlib.suppress(AggregationError):
+        federation.run()
+    masked = [site for site, message in federation.received if message[4] == MessageKind.UPLOAD]
+    assert "site-0" not in masked
+    assert [fault.code for fault in federation.parties["site-0"].failures] == ["purpose-answered"]
 
 
 @pytest.mark.parametrize("database", ["lost", "restored"])

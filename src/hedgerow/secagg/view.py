@@ -431,44 +431,51 @@ class Cohort:
 
     Attributes:
         epoch: the epoch's digest, 32 bytes; empty for one that is not set up yet.
-        members: its nodes.
+        members: its nodes, by their numbers in the roster.
         least: nodes without whose answers, or echoes, nothing of it is opened.
         n_colluders: nodes of it that may collude with the coordinator.
+        roster: the hash of that roster, 32 bytes; empty where an earlier version wrote the cohort down.
     """
 
     epoch: bytes
     members: frozenset[int]
     least: int
     n_colluders: int
+    roster: bytes = b""
 
     @classmethod
     def from_view(cls, view: EpochView, node: int | None = None) -> Cohort:
         """The cohort of an epoch: with groups, that of the node's own."""
-        if node is None:
-            return cls.with_guarantees(frozenset(view.graph.neighbours), view.guarantees, view.digest)
-        return cls.with_guarantees(frozenset(view.part_of(node)), view.by_node[node], view.digest)
+        members = view.graph.neighbours if node is None else view.part_of(node)
+        promised = view.guarantees if node is None else view.by_node[node]
+        return cls.with_guarantees(frozenset(members), promised, view.parameters.roster_hash, view.digest)
 
     @classmethod
-    def with_guarantees(cls, members: frozenset[int], guarantees: Guarantees, epoch: bytes = b"") -> Cohort:
+    def with_guarantees(
+        cls, members: frozenset[int], guarantees: Guarantees, roster: bytes, epoch: bytes = b""
+    ) -> Cohort:
         """The cohort of these members with these guarantees."""
-        return cls(epoch, members, guarantees.least_answers, guarantees.n_colluders)
+        return cls(epoch, members, guarantees.least_answers, guarantees.n_colluders, roster)
 
     def excludes(self, other: Cohort) -> bool:
         """Whether at most one of two sums of one round can be opened, each in one of these epochs.
 
         An honest node answers a round once, in whatever epoch; a colluder as often as it likes. With m members in
-        both together, c of them colluders, two sums need least + least' answers, and m - c + 2c are to be had.
+        both together, c of them colluders, two sums need least + least' answers, and m - c + 2c are to be had. In
+        another roster the same numbers are other nodes, so nobody can say how many there are in both together.
         """
+        if self.epoch == other.epoch or self.roster != other.roster:
+            return self.epoch == other.epoch
         n_members = len(self.members | other.members)
         n_colluders = min(self.n_colluders, other.n_colluders)
-        return self.epoch == other.epoch or self.least + other.least > n_members + n_colluders
+        return self.least + other.least > n_members + n_colluders
 
     def to_json(self) -> str:
         """What is stored."""
-        return json.dumps([self.epoch.hex(), sorted(self.members), self.least, self.n_colluders])
+        return json.dumps([self.epoch.hex(), sorted(self.members), self.least, self.n_colluders, self.roster.hex()])
 
     @classmethod
     def from_json(cls, text: str) -> Cohort:
         """The cohort stored as `text`."""
-        epoch, members, least, n_colluders = json.loads(text)
-        return cls(bytes.fromhex(epoch), frozenset(members), least, n_colluders)
+        epoch, members, least, n_colluders, *roster = json.loads(text)
+        return cls(bytes.fromhex(epoch), frozenset(members), least, n_colluders, bytes.fromhex("".join(roster)))

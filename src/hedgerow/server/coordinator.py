@@ -633,7 +633,7 @@ def _choose_from(run: CoordinatorRun, members: set[str], least: int) -> set[str]
     for among in (members, members.intersection(*(run.sites.names(slot.cohort.members) for slot in burnt))):
         nodes = frozenset(run.sites[site].node for site in among)
         against = [slot.cohort for slot in burnt if nodes & slot.masked]
-        if len(among) >= least and all(_derive_cohort(run.plan, nodes).excludes(one) for one in against):
+        if len(among) >= least and all(_derive_cohort(run, nodes).excludes(one) for one in against):
             return among
     return set()
 
@@ -689,9 +689,10 @@ def choose_wishes(plan: Plan, sizes: Collection[int]) -> Wishes:
     return replace(wishes, min_survivors=least, has_echo=has_echo, n_groups=plan.federation.groups)
 
 
-def _derive_cohort(plan: Plan, members: frozenset[int]) -> Cohort:
+def _derive_cohort(run: CoordinatorRun, members: frozenset[int]) -> Cohort:
     """The cohort of an epoch that these nodes would set up; raises Refusal as `derive`."""
-    return Cohort.with_guarantees(members, derive(len(members), choose_wishes(plan, [len(members)])))
+    promised = derive(len(members), choose_wishes(run.plan, [len(members)]))
+    return Cohort.with_guarantees(members, promised, run.setup.roster.hash())
 
 
 def begin_setup(run: CoordinatorRun) -> None:
