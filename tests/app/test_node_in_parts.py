@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 import sys
 from functools import partial
 from pathlib import Path
@@ -76,7 +77,7 @@ RAY = """\
 import os
 SEEN = dict(os.environ)
 def is_initialized(): return False
-def init(**how): SEEN["address"] = how["address"]
+def init(**how): SEEN.update(how)
 def remote(**_): return lambda kind: kind
 """
 
@@ -100,6 +101,10 @@ def test_a_ray_of_the_nodes_own_has_a_token_of_this_process(
         start_actors()
         seen = sys.modules["ray"].SEEN
         assert seen["address"] == (address or "local") and os.environ["RAY_ADDRESS"] == address
+        if not address:
+            # Ray opens the folder that it is given to everybody.
+            within = Path(seen["_temp_dir"]).parent
+            assert stat.S_IMODE(within.stat().st_mode) == 0o700 and within.stat().st_uid == os.geteuid()
         assert seen["RAY_AUTH_MODE"] == ("disabled" if address else "token")
         tokens.append(seen["RAY_AUTH_TOKEN"])
         monkeypatch.delitem(sys.modules, "ray")

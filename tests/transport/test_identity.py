@@ -256,6 +256,27 @@ def test_a_roster_or_policy_that_others_may_write_is_refused(tmp_path: Path, mod
         assert refused.value.code == "file-of-others"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+@pytest.mark.parametrize(
+    ("mode", "owner", "is_followed"),
+    [(0o1777, 12345, False), (0o775, 12345, False), (0o755, 12345, True), (0o1777, 54321, True), (0o1777, 0, True)],
+)
+def test_a_link_that_another_user_has_put_there_is_not_written_through(
+    tmp_path: Path, mode: int, owner: int, is_followed: bool
+) -> None:
+    """As in /tmp, where the system follows none such for who opens it; one's own leads where it leads."""
+    key, link = tmp_path / "key.json", tmp_path / "shared" / "model.json"
+    key.write_text("key")
+    link.parent.mkdir()
+    link.symlink_to(key)
+    os.chown(link, owner, owner, follow_symlinks=False)
+    os.chown(link.parent, 54321, 54321)
+    link.parent.chmod(mode)
+    write_atomically(link, b"model")
+    assert key.read_text() == ("model" if is_followed else "key")
+    assert link.read_text() == "model" and link.is_symlink() == is_followed
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize(
     ("folder_mode", "owner", "is_taken"),

@@ -6,9 +6,12 @@ Needs the extra "shards".
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +52,14 @@ def start_actors() -> StartWorker:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Without an address it would join a cluster that it finds on this machine, whosever that is.
     address = os.environ.get("RAY_ADDRESS") or "local"
-    if address == "local" and "ray" not in sys.modules:
+    alone: dict[str, Any] = {}
+    if address == "local":
+        # Ray lets every user of the machine write to its folder, where its sockets are, and code that it runs.
+        folder = tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR"))
+        alone = {"include_dashboard": False, "_temp_dir": f"{folder}/own"}
+        # Before Ray registers its own end, which comes first then.
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if alone and "ray" not in sys.modules:
         # Its ports are open to the network, and who has the token runs code here. Ray asks for one by itself from 2.59
         # on, and keeps it in a file that all users of the machine may read; it reads these two as it is imported.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -59,7 +69,6 @@ def start_actors() -> StartWorker:
     except ModuleNotFoundError:
         raise missing_extra("ray", "Holding a table in parts") from None
     if not ray.is_initialized():
-        alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         ray.init(address=address, log_to_driver=False, configure_logging=False, **alone)
     # One that asks for a processor waits for ever where there are more parts than processors.
     actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Shard)

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -811,7 +812,8 @@ def check_checksum(content: dict[str, Any]) -> None:
 def write_atomically(path: Path, data: bytes, *, replaces: bool = False) -> None:
     """Write `data` to `path`: afterwards the file holds either all of it or what it held before.
 
-    A device or a pipe is written to as it is: no file takes its place. A link is followed.
+    A device or a pipe is written to as it is: no file takes its place. A link is followed, unless another user has made
+    it in a folder that others may write to.
 
     Args:
         replaces: whatever has this name is replaced, in a folder of others': a link there would have another file
@@ -820,7 +822,8 @@ def write_atomically(path: Path, data: bytes, *, replaces: bool = False) -> None
     Raises:
         EnvironmentFault: code "disk-full" or "file-not-written".
     """
-    target = path if replaces else Path(os.path.realpath(path))
+    replaces = replaces or _is_others_link(path)
+    target = Path(os.path.realpath(path)) if path.is_symlink() and not replaces else path
     draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
         if not replaces and target.exists() and not target.is_file():
@@ -840,6 +843,15 @@ def write_atomically(path: Path, data: bytes, *, replaces: bool = False) -> None
         raise EnvironmentFault(
             "disk-full" if full else "file-not-written", path=path, fault=fault.strerror or fault
         ) from fault
+
+
+def _is_others_link(path: Path) -> bool:
+    """Whether Linux would not follow this link for who opens it (fs.protected_symlinks); `realpath` asks nobody."""
+    if not path.is_symlink():
+        return False
+    link, folder = path.lstat(), path.parent.stat()
+    is_shared = bool(folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    return is_shared and link.st_uid != folder.st_uid and link.st_uid != os.geteuid()
 
 
 def _read(path: Path) -> bytes:
