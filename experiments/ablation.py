@@ -146,13 +146,6 @@ PARTS: Mapping[str, Part] = {
     "long exploring": Part(("regression",), change=_fixed(interaction_share=0.5)),
     "deeper trees": Part(("regression",), change=_fixed(max_depth=4)),
     "own clip": Part(("regression", "count", "multiclass"), change=_USUAL_CLIP),
-    "own trees": Part(
-        ("regression",),
-        patches=(
-            (settings, "COLUMNS", {label: {name: value for name, value in own.items() if name != "n_trees"}
-                                   for label, own in settings.COLUMNS.items()}),
-        ),
-    ),
     "own James-Stein": Part(("regression", "survival"), change=_fixed(shrinkage=0.4)),
     "own rate": Part(("multiclass", "count"), change=_fixed(learning_rate=0.25)),
     "own ridge": Part(
@@ -160,7 +153,7 @@ PARTS: Mapping[str, Part] = {
     ),
     "own ridge and James-Stein": Part(("survival",), change=_fixed(noise_ridge=1.5, shrinkage=0.4)),
     "own rate of expected values": Part(
-        ("binary", "regression"), change=lambda own: {"shape_rate": 0.5 if own.shape_rate else 0.0}
+        ("binary",), change=lambda own: {"shape_rate": 0.5 if own.shape_rate else 0.0}
     ),
 }  # fmt: skip
 """A part of which only one kind of labels has its own value is replaced by what is usual."""

@@ -60,7 +60,7 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
     # Fewer and larger steps, as each class has a tree's whole noise.
     "multiclass": {"n_trees": Power(100, 5000, 1 / 2, 50, 300), "learning_rate": 0.5},
     "regression": {
-        "n_trees": Power(130, 500, 3 / 8, 100, 400),
+        "n_trees": USUAL_TREES,
         "learning_rate": Power(1.75, 2000, -1 / 4, 0, 2.2),
         "noise_ridge": 90.0,
         "joint_clip": 0.2,
@@ -91,8 +91,7 @@ START_SHARES = {
     "survival": Power(1, 350, -1, 0.3, 0.85),
 }
 """Of mu^2, for what trees begin with; of times to an event, for the linear model after the baseline."""
-# Functions that jump from value to value need longer steps where there are few.
-SHAPE_RATES = {"binary": 0.3, "regression": Power(0.5, 4000, -1 / 4, 0.5, 0.75), "count": 0.5}
+SHAPE_RATES = {"binary": 0.3, "regression": 0.5, "count": 0.5}
 """The rate of expected values in trees on one feature."""
 
 
@@ -117,8 +116,10 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
 
 # The rule, where a plan says nothing ----------------------------------------------------------------------------------
 
-DEEPER = (800.0, 6000.0)
-"""From so much signal on trees of numbers have a level more."""
+SIGNAL_OF_CENTRAL_SUBSETS, SIGNAL_OF_SUBSETS = DEEPER = (2000.0, 5000.0)
+"""From the first on trees on several features have central splits: with less signal, the large leaves that chance makes
+say more than even ones. From the second on those of two classes have expected values and a level more. Trees of numbers
+have a level more from each."""
 MIN_RATE_OF_NUMBERS = 0.25
 SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
 """Where two turns for each feature are more trees than the signal asks for: at most signal / 4, or 5,000 / features."""
@@ -285,14 +286,11 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
     )
 
 
-SIGNAL_OF_CENTRAL_SUBSETS = 2000.0
-"""From so much signal on; with less, the large leaves that chance makes say more than even ones."""
 SIGNAL_OF_SPREAD = 500.0
 """From so much signal on values are expected; of less the releases say too little of how far they lie apart."""
-SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS, MAX_MU_OF_CLASSES = 5000.0, 0.4, 1, 3.0
-"""Of two classes, from so much signal on trees on several features have expected values too, and are a level deeper
-then. Up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases more
-closely fit what is chance in the records."""
+SUBSET_RATE, SUBSET_LEVELS, MAX_MU_OF_CLASSES = 0.4, 1, 3.0
+"""Of trees of two classes on several features. Up to this mu, an epsilon of about 15 at a delta of 1e-4: with less
+noise, values that follow releases more closely fit what is chance in the records."""
 
 
 def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
@@ -311,7 +309,7 @@ def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> Boost
     is_classes = label == "binary"
     if is_classes and mu_of(privacy.epsilon, privacy.delta) > MAX_MU_OF_CLASSES:
         return settings
-    settings = replace(settings, shape_rate=_at(signal, SHAPE_RATES[label]))
+    settings = replace(settings, shape_rate=SHAPE_RATES[label])
     if not is_classes or signal < SIGNAL_OF_SUBSETS:
         return settings
     return replace(settings, subset_rate=SUBSET_RATE, subset_levels=SUBSET_LEVELS if model.max_depth == "auto" else 0)
