@@ -146,6 +146,13 @@ PARTS: Mapping[str, Part] = {
     "long exploring": Part(("regression",), change=_fixed(interaction_share=0.5)),
     "deeper trees": Part(("regression",), change=_fixed(max_depth=4)),
     "own clip": Part(("regression", "count", "multiclass"), change=_USUAL_CLIP),
+    "own trees": Part(
+        ("regression",),
+        patches=(
+            (settings, "COLUMNS", {label: {name: value for name, value in own.items() if name != "n_trees"}
+                                   for label, own in settings.COLUMNS.items()}),
+        ),
+    ),
     "own James-Stein": Part(("regression", "survival"), change=_fixed(shrinkage=0.4)),
     "own rate": Part(("multiclass", "count"), change=_fixed(learning_rate=0.25)),
     "own ridge": Part(

@@ -36,10 +36,10 @@ class Power:
     most: float
 
     def __call__(self, signal: float) -> float:
-        """By square roots, which are the same on every machine; so powers are eighths."""
+        """By square roots, which are the same on every machine; so powers are quarters."""
         ratio = signal / self.signal if self.power > 0 else self.signal / signal
         value, left = self.at, abs(self.power)
-        for part in (1, 1 / 2, 1 / 4, 1 / 8):
+        for part in (1, 1 / 2, 1 / 4):
             if left >= part:
                 value, left = value * ratio, left - part
             ratio = math.sqrt(ratio)
@@ -60,7 +60,7 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
     # Fewer and larger steps, as each class has a tree's whole noise.
     "multiclass": {"n_trees": Power(100, 5000, 1 / 2, 50, 300), "learning_rate": 0.5},
     "regression": {
-        "n_trees": USUAL_TREES,
+        "n_trees": Power(100, 1000, 1 / 2, 100, 300),
         "learning_rate": Power(1.75, 2000, -1 / 4, 0, 2.2),
         "noise_ridge": 90.0,
         "joint_clip": 0.2,
