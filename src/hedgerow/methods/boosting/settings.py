@@ -60,7 +60,7 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
     # Fewer and larger steps, as each class has a tree's whole noise.
     "multiclass": {"n_trees": Power(100, 5000, 1 / 2, 50, 300), "learning_rate": 0.5},
     "regression": {
-        "n_trees": Power(100, 1000, 1 / 2, 100, 300),
+        "n_trees": Power(100, 1000, 3 / 4, 100, 400),
         "learning_rate": Power(1.75, 2000, -1 / 4, 0, 2.2),
         "noise_ridge": 90.0,
         "joint_clip": 0.2,
