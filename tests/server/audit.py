@@ -281,7 +281,7 @@ class OpenAttack:
             return released
 
         promise = self.plan.privacy.epsilon, self.plan.privacy.delta
-        questions = Questions.of_plan(epsilon=promise[0], delta=promise[1], n_columns=1, label="values")
+        questions = Questions.of_plan(epsilon=promise[0], delta=promise[1], n_columns=1, label="classes")
         findings = carried_out(survey(questions), release)
         if not self.trains or len(findings.classes) != 2:
             return total, releaser

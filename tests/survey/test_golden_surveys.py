@@ -69,18 +69,18 @@ GOLDEN: dict[str, tuple[OpenTable, str]] = {
 OPEN = tuple(AskedColumn(name, "number") for name in ("age", "income", "far", "cold"))
 BORN, VISITS, ILL = AskedColumn("born", "number", is_date=True), AskedColumn("visits"), AskedColumn("ill")
 FITS: dict[str, tuple[tuple[AskedColumn, ...], dict[str, Any], str]] = {
-    "bounds and classes": ((*OPEN, BORN, ILL), {"n_columns": 5, "label": "texts"}, "e6d1ebbea63b264cef65cabc"),
-    "whole classes": ((VISITS,), {"label": "values"}, "a4da1080ffab4316a6699c14"),
+    "bounds and classes": ((*OPEN, BORN, ILL), {"n_columns": 5, "label": "classes"}, "5caaa81c3e39ac1392114c19"),
+    "whole classes": ((VISITS,), {"label": "classes"}, "134339e19fc82426e9c2a7f7"),
     "bounds of the label": (
         (*OPEN, VISITS), {"n_columns": 4, "label": "bounds", "n_records": 2100}, "31c3657bb8ed4572ffa43ed8"
     ),
     "units of three rows": (
-        (*OPEN, ILL), {"n_columns": 4, "label": "texts", "rows_per_unit": 3}, "d06e30245f89f9741b2e85d2"
+        (*OPEN, ILL), {"n_columns": 4, "label": "classes", "rows_per_unit": 3}, "36ae8060ca7e30fd172f3485"
     ),
     "number of records": ((OPEN[0],), {}, "dab450e6429e70c201b3fc3e"),
-    "little epsilon": ((*OPEN, ILL), {"n_columns": 4, "label": "texts", "epsilon": 0.2}, "1b9e5116467acfddb5cbec09"),
+    "little epsilon": ((*OPEN, ILL), {"n_columns": 4, "label": "classes", "epsilon": 0.2}, "d5f8c46289cac7297ca99bd3"),
     "no noise": (
-        (*OPEN, ILL), {"n_columns": 4, "label": "texts", "epsilon": float("inf")}, "8326615302ee64d1cae33d38"
+        (*OPEN, ILL), {"n_columns": 4, "label": "classes", "epsilon": float("inf")}, "d8befca8ad8be7fd81c08ebc"
     ),
 }  # fmt: skip
 UNKNOWN = {

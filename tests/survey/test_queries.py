@@ -29,6 +29,7 @@ from hedgerow.survey.queries import (
     UNIT,
     ZERO,
     CellCounts,
+    KindCounts,
     NameVotes,
     OctaveCounts,
     RawSite,
@@ -196,7 +197,7 @@ def test_nothing_but_a_survey_is_answered() -> None:
 
 def test_a_planned_survey_names_every_release() -> None:
     """A budget that is reserved for the plan is enough for whatever the survey then asks."""
-    questions = Questions.of_plan(epsilon=1.0, delta=1e-6, n_columns=2, label="values", rows_per_unit=3)
+    questions = Questions.of_plan(epsilon=1.0, delta=1e-6, n_columns=2, label="classes", rows_per_unit=3)
     program, asked = survey(questions), []
     query = next(program)
     with pytest.raises(StopIteration):
@@ -205,8 +206,8 @@ def test_a_planned_survey_names_every_release() -> None:
             assert query.sensitivity_squared == query.norm_squared() * 9
             assert integer_sigma(query.noise_multiplier, query.sensitivity_squared) > UNIT
             query = program.send(np.zeros(query.length, dtype=np.int64))
-    assert [type(query) for query in asked] == [RecordCount, CellCounts, OctaveCounts, ValueCounts]
-    assert len(questions.schedule.events) == 7
+    assert [type(query) for query in asked] == [RecordCount, CellCounts, KindCounts, OctaveCounts, ValueCounts]
+    assert len(questions.schedule.events) == 8
 
 
 def test_a_site_with_more_rows_than_it_declares_asks_as_many_of_them_by_their_contents(
@@ -232,7 +233,7 @@ def test_a_site_with_more_rows_than_it_declares_asks_as_many_of_them_by_their_co
 @settings(max_examples=40, deadline=None)
 @given(
     n_columns=st.integers(0, 2), n_unknown=st.integers(0, 3), n_records=st.sampled_from([None, 40]), data=st.data(),
-    label=st.sampled_from(["", "bounds", "counts", "values", "texts", "classes"]), epsilon=st.sampled_from([0.5, 40.0]),
+    label=st.sampled_from(["", "bounds", "counts", "classes"]), epsilon=st.sampled_from([0.5, 40.0]),
 )  # fmt: skip
 def test_a_survey_asks_no_more_than_it_plans(
     n_columns: int, n_unknown: int, n_records: int | None, label: str, epsilon: float, data: st.DataObject

@@ -162,7 +162,7 @@ class _Survey:
 
     def _classes_of_plan(self, label: int) -> _Step:
         """The classes of a label; none of a label of dates."""
-        kind = TEXT if self._asked.columns[label].kind == "text" else self._kinds[label]
+        kind = self._kinds[label]
         if kind == NUMBER:
             values = self._budget.ask("classes", queries.blank(queries.ValueCounts, column=label))
             self._classes = read_value_classes(queries.in_records((yield values)), queries.noise_deviation(values))

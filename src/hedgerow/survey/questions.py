@@ -163,11 +163,10 @@ class Questions:
             n_unknown: columns after them of which nothing is known: their kind is asked for, then bounds of numbers and
                 dates.
             label: of the column after the others: "" for nothing; "bounds" of a number, "counts" of one that counts;
-                "values" for classes that are whole numbers, "texts" for texts; "classes" for what they are first.
+                "classes" for what they are, and which.
         """
         known = [AskedColumn("", "number")] * n_columns + [AskedColumn("")] * n_unknown
-        kind = {"texts": "text", "classes": ""}.get(label, "number")
-        columns = (*known, *([AskedColumn("", kind)] if label else []))
+        columns = (*known, *([AskedColumn("", "" if label == "classes" else "number")] if label else []))
         return cls(
             columns=columns, epsilon=epsilon, delta=delta, accountant=accountant, rows_per_unit=rows_per_unit,
             label=len(known) if label else None, n_records=n_records, has_bounds=label in ("bounds", "counts"),
@@ -229,8 +228,7 @@ class Questions:
             queries |= {f"label {stage}": query for stage, query in _bounds_of((self.label,)).items()}
         elif self.label is not None:
             queries["pairs"] = blank(CellCounts, columns=(self.label,), bins=(USUAL_BINS,))
-            are_values = self.columns[self.label].kind == "number"
-            queries["classes"] = blank(ValueCounts, column=0) if are_values else blank(NameVotes)
+            queries["classes"] = blank(NameVotes)
         return queries
 
     def _largest_of_table(self) -> dict[str, SurveyQuery]:
