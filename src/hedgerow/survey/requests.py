@@ -114,12 +114,6 @@ class OpenTable:
             raise refuse("columns", items, "a list of columns")
         return tuple(_read_column(item, f"columns[{index}]") for index, item in enumerate(items))
 
-    @property
-    def read_columns(self) -> tuple[str, ...]:
-        """The columns that a site reads: those asked for, and the unit's identifier."""
-        unit = self.carrier.privacy.unit
-        return (*(column.name for column in self.columns), *([] if unit == "record" else [unit]))
-
     @cached_property
     def questions(self) -> Questions:
         """The program's; PrivacyError (code "survey-pure") where there can be none."""
