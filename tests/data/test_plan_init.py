@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.app.fit import whose_rows
 from hedgerow.cli.main import main
 from hedgerow.data.drafts import draft_plan, summarise
 from hedgerow.errors import DataError, PlanError, UsageError
@@ -243,3 +244,14 @@ classes = [0, 1]
         plan.write_text(text, encoding="utf-8")
         assert main(["check", str(plan), str(table)]) == 0
         assert ("whom (900 values, 300 different)" in " ".join(capsys.readouterr().out.split())) == is_asked
+
+
+def test_a_unit_that_is_called_as_the_word_for_each_row(tmp_path: Path) -> None:
+    """With `unit = "record"` a column of that name protects nobody who has several rows, and its owner is told so."""
+    lines = [f"{person},{person % 7}" for person in range(300) for _ in range(3)]
+    said = {}
+    for name in ("record", "whom"):
+        table = tmp_path / f"{name}.csv"
+        table.write_text("\n".join([f"{name},ward", *lines]) + "\n", encoding="utf-8")
+        said[name] = whose_rows(str(table), [name, "ward"])
+    assert "another name" in said["record"] and said["whom"] and "another name" not in said["whom"]
