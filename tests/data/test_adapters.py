@@ -162,7 +162,6 @@ def test_what_a_survey_says_to_type_reads_through_the_same_file(
     [
         ["evaluate", "model.json", "--federated", "--roster", "r", "--identity", "i", "--epsilon", "1"],
         ["survey", "--federated", "--roster", "r", "--identity", "i", "--epsilon", "1", "--out", "o", "--schema=PLAN"],
-        ["plan", "init", "PLAN", "--federated", "--roster", "r", "--identity", "i", "--out", "o"],
     ],
 )
 def test_an_adapter_without_a_table_is_refused(
