@@ -107,9 +107,12 @@ def test_what_an_nvflare_client_is_handed_is_answered_or_refused_by_a_word(tmp_p
 
 @pytest.mark.parametrize("kind", [MemoryError, OverflowError, KeyError, RuntimeError, ValueError, RecursionError])
 def test_what_an_unforeseen_fault_says_stays_at_the_site(
-    kind: type[Exception], capsys: pytest.CaptureFixture[str]
+    kind: type[Exception], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Flower stores what an exception says on the SuperLink: the shape of rows that the memory had no room for."""
+    """Flower stores what an exception says on the SuperLink: the shape of rows that the memory had no room for.
+
+    NVFlare sends what a client logs to its server, so it is no line of a log either.
+    """
 
     def fail() -> Path:
         raise kind("Unable to allocate 3 GiB for an array with shape (7, 1234567)")
@@ -117,6 +120,7 @@ def test_what_an_unforeseen_fault_says_stays_at_the_site(
     back = HandedBack.from_bytes(answer_handed_on(fail, HandedOn(__version__, b"").to_bytes()))
     assert (back.reply, back.refusal) == (b"", "internal")
     assert "1234567" in capsys.readouterr().err
+    assert not caplog.records
 
 
 def test_a_fault_of_rows_leaves_a_site_as_one_word() -> None:
