@@ -261,6 +261,11 @@ def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(text, category, stacklevel=level)
 
 
+def warn_owner(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of what follows from rows without noise, and say that it is for their owner: notebooks keep warnings."""
+    warn_caller(f"{text} (Private: it follows from rows, without noise. Take it out of what you pass on.)", category)
+
+
 def mark_private(text: str, code: str = "") -> str:
     """A sentence that is for a site's owner alone, which says so; `code` is its entry among the errors, if any."""
     return f"{text} ({code}{'; ' if code else ''}private: for this site only)"

@@ -347,6 +347,34 @@ def test_many_cells_of_another_kind_are_told_at_predict() -> None:
         model.predict(X.assign(age=np.where(np.arange(600) % 3 == 0, "<20", X["age"].astype(str))))
 
 
+AGES = np.random.default_rng(0).integers(20, 90, 600)
+OLD, DECLARED = (AGES > 50).astype(int), {"bounds": (0, 100), "classes": [0, 1], "n_records": 600}
+TOLD: dict[str, tuple[bool, Callable[[], Any]]] = {
+    "others in a matrix": (True, lambda: DPGBDTClassifier(**DECLARED).fit([["old"]] * 300 + [[1]] * 300, OLD)),
+    "beyond bounds": (True, lambda: DPGBDTClassifier(**{**DECLARED, "bounds": (0, 40)}).fit(AGES[:, None], OLD)),
+    "texts": (True, lambda: DPGBDTClassifier(epsilon=20).fit(pa.table({"a": [f"{n} kg" for n in AGES]}), OLD)),
+    "classes": (True, lambda: DPGBDTClassifier(epsilon=20).fit(AGES[:, None], [f"{label} " for label in OLD])),
+    "rows left out": (True, lambda: DPGBDTClassifier(epsilon=20).fit(AGES[:, None], [*OLD[:500], *["x"] * 100])),
+    "times": (True, lambda: DPGBDTSurvival(bounds=(0, 100), intervals=[1, 2], n_records=600).fit(
+        AGES[:, None], np.c_[OLD, AGES])),
+    "no values": (True, lambda: DPGBDTClassifier(**DECLARED).fit(AGES[:, None], OLD).predict([["?"]] * 600)),
+    "few records": (False, lambda: DPGBDTClassifier(epsilon=0.1, **DECLARED).fit(AGES[:, None], OLD)),
+    "one column": (False, lambda: DPGBDTClassifier(**DECLARED).fit(AGES[:, None], OLD[:, None])),
+    "names": (False, lambda: DPGBDTClassifier(**DECLARED).fit(pd.DataFrame({"patient_id": AGES}), OLD)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_what_a_warning_has_from_rows_is_said_to_be_private(case: str) -> None:
+    """A notebook keeps warnings: exact shares and counts are for the owner of the rows, and say so."""
+    is_private, fit = TOLD[case]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fit()
+    marks = ["(Private: " in str(warning.message) for warning in told]
+    assert marks and any(marks) == is_private
+
+
 def test_masked_labels_are_missing() -> None:
     """What a masked array hides is no label: neither trained on nor taken for one."""
     X, y = np.arange(600.0).reshape(-1, 1) % 50, np.arange(600) % 50

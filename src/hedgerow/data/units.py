@@ -33,7 +33,7 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import as_columns, count_cells
 from hedgerow.data.columns import Place, missing_columns, quote_cell
 from hedgerow.data.lines import LineCounts
-from hedgerow.errors import DataError, LostRowsError, warn_caller
+from hedgerow.errors import DataError, LostRowsError, warn_owner
 from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
@@ -130,7 +130,7 @@ class RowCount:
     def warn(self) -> None:
         """Warn who calls from Python of rows that are lost: LostRowsWarning."""
         if self.share_left_out > MAX_LEFT_OUT:
-            warn_caller(self.text(), LostRowsWarning)
+            warn_owner(self.text(), LostRowsWarning)
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ from hedgerow.data.drafts import ask_about_texts
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import HeldValues, SiteData, count_beyond, round_bounds
 from hedgerow.data.units import MANY, ContributionReport, RowCount, read_feature, rows_within_bound
-from hedgerow.errors import DataError, PlanError, UsageError, warn_caller
+from hedgerow.errors import DataError, PlanError, UsageError, warn_caller, warn_owner
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import MIN_MASKED_COHORT, train
 from hedgerow.models.model import MIN_TO_WARN, Explanation, Model
@@ -218,7 +218,7 @@ def as_matrix(X: Any) -> Any:
     unfit = AsMissing()
     found = numbers(cells.ravel(), Place("X", "", 0), unfit).reshape(cells.shape)
     if unfit.n_cells > MANY * cells.size:
-        warn_caller(_OTHERS_IN_MATRIX.format(share=unfit.n_cells / cells.size), BeyondPlanWarning)
+        warn_owner(_OTHERS_IN_MATRIX.format(share=unfit.n_cells / cells.size), BeyondPlanWarning)
     return found
 
 
@@ -322,14 +322,14 @@ def encode_rows(
     texts = [feature.name for feature in plan.features if feature.is_hashed and feature.origin == FOUND]
     odd = [name for name in texts if number_like(column(table, plan.feature_names, name).texts[0])]
     if question := ask_about_texts(odd):
-        warn_caller(question, BeyondPlanWarning)
+        warn_owner(question, BeyondPlanWarning)
     return codes, held
 
 
 def _warn_about_columns(n_rows: int, beyond: Mapping[str, int]) -> None:
     """Tell the caller of columns of which many cells are beyond the plan, or of another kind."""
     if n_rows >= MIN_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=beyond).warning):
-        warn_caller(said, BeyondPlanWarning)
+        warn_owner(said, BeyondPlanWarning)
 
 
 class BeyondPlanWarning(UserWarning):
@@ -578,8 +578,8 @@ class PrivateTrees(BaseEstimator, ABC):
 
         An error may be about one row: unlike a node of a federation, which leaves out rows that do not fit, `fit` says
         what is wrong with the caller's own table. So whether it raises, and what, is outside the guarantee: show the
-        model and its report to others, never errors. The estimator is then as it was before; what a survey has released
-        by then is spent.
+        model and its report to others, never errors, nor warnings that are marked as private. After an error the
+        estimator is as it was before; what a survey has released by then is spent.
         """
         refuse_weights(others)
         before = self.__dict__.copy()

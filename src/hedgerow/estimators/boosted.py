@@ -35,7 +35,7 @@ from hedgerow.data.arrow import collect, to_arrow
 from hedgerow.data.columns import AsMissing, Place, category_indices, quote_cell, quote_names, read_texts, refuse
 from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.errors import DataError, UsageError, warn_caller
+from hedgerow.errors import DataError, UsageError, warn_caller, warn_owner
 from hedgerow.estimators import base
 from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.censored import concordance
@@ -157,7 +157,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             indices = _index_classes(values, self.classes_, may_be_others=True).tolist()
             classes = [*self.classes_.tolist(), None]
             if any(value != classes[index] for value, index in zip(values, indices, strict=True) if index >= 0):
-                warn_caller(_WRITTEN_OTHERWISE.format(classes=quote_names(classes[:-1])), DataConversionWarning)
+                warn_owner(_WRITTEN_OTHERWISE.format(classes=quote_names(classes[:-1])), DataConversionWarning)
         else:
             y, kind = _read_labels(y)
             table = self._read_table(X, y)
@@ -455,7 +455,7 @@ class DPGBDTSurvival(base.PrivateTrees):
         event, time = _read_events_and_times(y, self.event_codes)
         fates = survival_codes(time, event, ends)
         if doubt := doubt_times(np.bincount(fates, minlength=2 * len(ends) + 1), ends, "time"):
-            warn_caller(f"{doubt}.")
+            warn_owner(f"{doubt}.")
         table = self._read_table(X, fates)
         about["event"] = base.unused_name("event", self._list_features())
         if codes == ("0", "1"):

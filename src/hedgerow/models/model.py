@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from hedgerow import __version__
 from hedgerow.data.units import records_from_columns
-from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError, warn_caller
+from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError, warn_caller, warn_owner
 from hedgerow.evaluation.estimates import ErrorHistogram
 from hedgerow.methods.registry import find_method
 from hedgerow.models.exports import to_xgboost
@@ -288,7 +288,7 @@ class Model:
     def warn_about_missing(self, codes: CodeArray) -> None:
         """Warn (`NoValuesWarning`) of columns that have no value in any of so many records that one should have one."""
         if codes.shape[1] >= MIN_TO_WARN and (names := self.without_values(codes)):
-            warn_caller(no_values_text(names), NoValuesWarning)
+            warn_owner(no_values_text(names), NoValuesWarning)
 
     def predict(self, columns: Columns) -> NDArray[Any]:
         """Class labels as text [n], or values in units of the label, float64 [n], within its bounds.
