@@ -391,7 +391,7 @@ def _without_odd(column: pa.Array) -> pa.Array:
     cells = column.dictionary if is_dictionary else column
     kind = cells.type.storage_type if isinstance(cells.type, pa.BaseExtensionType) else cells.type
     if classify_type(kind) is None:
-        return compute.if_else(column.is_valid(), pa.scalar(_NO_TEXT, pa.large_binary()), None)
+        return compute.if_else(column.is_valid(), pa.scalar(_NO_TEXT + f" {kind}".encode(), pa.large_binary()), None)
     if not is_text(cells.type) or cells.nbytes <= MAX_BYTES:
         return column
     # Arrow measures no views.
