@@ -271,12 +271,12 @@ CASES: dict[str, Case] = {
     "a missing label": lambda s: s.table("30,a,"),
     "a missing identifier under `privacy.unit`": unit_missing,
     "rows of which more than a tenth do not fit": lambda s: s.table(*["old,a,0"] * 5),
-    "`--allow-left-out 0.2`, and an eighth of the rows does not fit": lambda s: [
+    "`--allow-loss 0.2`, and an eighth of the rows does not fit": lambda s: [
         *s.table(*["old,a,0"] * 5),
-        "--allow-left-out",
+        "--allow-loss",
         "0.2",
     ],
-    "a share of rows (`--allow-left-out`) that is no share": lambda s: [*s.train(), "--allow-left-out", "1.5"],
+    "a share of rows (`--allow-loss`) that is no share": lambda s: [*s.train(), "--allow-loss", "1.5"],
     "one of two classes that the plan does not list": lambda s: s.table(
         *["30,a,1"] * 60,
         *["31,b,2"] * 3,
@@ -386,7 +386,7 @@ REFUSED: dict[tuple[str, int], tuple[str, ...]] = {
         "a header without rows",
     ),
     ("-", 0): (
-        "`--allow-left-out 0.2`, and an eighth of the rows does not fit",
+        "`--allow-loss 0.2`, and an eighth of the rows does not fit",
         "epsilon = inf",
     ),
     ("data-empty", 4): (
@@ -469,7 +469,7 @@ REFUSED: dict[tuple[str, int], tuple[str, ...]] = {
         "an unknown option",
         "a missing argument",
         "a seed below 0",
-        "a share of rows (`--allow-left-out`) that is no share",
+        "a share of rows (`--allow-loss`) that is no share",
         "a federated evaluation without epsilon",
         "a federated evaluation of a table in the clear",
         "a calibration picture of a regression",

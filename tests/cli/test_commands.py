@@ -431,6 +431,6 @@ def test_training_on_nothing_is_refused(study: Path, tmp_path: Path, capsys: pyt
     (tmp_path / "empty.csv").write_text(header + "\n", encoding="utf-8")
     sites = [f"--site={name}={tmp_path / 'empty.csv'}" for name in ("a", "b", "c")]
     out = tmp_path / "m.json"
-    for allowed in ([], ["--allow-left-out", "1"]):
+    for allowed in ([], ["--allow-loss", "1"]):
         assert main(["train", str(study / "plan.toml"), *sites, "--out", str(out), *allowed]) == 11
         assert "rows-left-out" in capsys.readouterr().err and not out.exists()

@@ -429,7 +429,7 @@ def test_rows_are_counted_before_anything_is_done(
     scene: Path, command: tuple[str, ...], of_few: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A third of a table is not left out unasked, by no command; the counts come before all else that is said."""
-    for name, allowed, code in (("few", [], of_few), ("many", [], 11), ("many", ["--allow-left-out", "0.34"], 0)):
+    for name, allowed, code in (("few", [], of_few), ("many", [], 11), ("many", ["--allow-loss", "0.34"], 0)):
         Path("new.json").unlink(missing_ok=True)
         assert main([word.format(f"{name}.csv") for word in command] + allowed) == code
         said = " ".join(capsys.readouterr().err.split())
@@ -442,18 +442,18 @@ def test_a_prediction_stands_where_its_row_does(scene: Path, capsys: pytest.Capt
     """Rows that are left out have an empty line; one whose fields cannot be counted is an error all the same."""
     assert main(["predict", "model.json", "good.csv", "--proba"]) == 0
     whole = capsys.readouterr().out.splitlines()
-    assert main(["predict", "model.json", "few.csv", "--proba", "--allow-left-out", "0.1"]) == 0
+    assert main(["predict", "model.json", "few.csv", "--proba", "--allow-loss", "0.1"]) == 0
     found = capsys.readouterr().out.splitlines()
     assert found == [*whole[:21], ",", ",", *whole[21:]]
     table(Path("ragged.csv"), [*GOOD, "p1,30,a"])
-    assert main(["predict", "model.json", "ragged.csv", "--allow-left-out", "1"]) == 4
+    assert main(["predict", "model.json", "ragged.csv", "--allow-loss", "1"]) == 4
 
 
 def test_lines_of_another_length_are_counted_before_a_survey(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """R's names of rows leave no row; nothing is spent on describing nothing."""
     table(Path("r.csv"), [f"{row},x" for row in GOOD])
     survey = ["survey", "r.csv", "--epsilon", "1", "--out", "statistics"]
-    assert main(survey) == 11 and main([*survey, "--allow-left-out", "1"]) == 11
+    assert main(survey) == 11 and main([*survey, "--allow-loss", "1"]) == 11
     assert "0 of 40 rows used" in capsys.readouterr().err and not Path("statistics", "survey.json").exists()
 
 
@@ -462,7 +462,7 @@ def test_the_rarer_of_two_codes_is_not_left_out_in_silence(scene: Path) -> None:
     rows = [f"p1,{20 + at},a,{2 if at % 20 == 0 else 1}" for at in range(60)]
     table(Path("coded.csv"), rows)
     train = ["train", "plan.toml", "--site", "coded.csv", "--seed", "1", "--out", "new.json"]
-    assert main(train) == 11 and main([*train, "--allow-left-out", "0.05"]) == 0
+    assert main(train) == 11 and main([*train, "--allow-loss", "0.05"]) == 0
 
 
 def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(

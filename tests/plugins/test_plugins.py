@@ -163,7 +163,7 @@ def test_a_toy_label_is_trained_evaluated_predicted_and_exported(tmp_path: Path,
     run("train", tmp_path / "plan.toml", "--site", "a=toy://share", "--out", tmp_path / "model.json")
     run("evaluate", tmp_path / "model.json", "--federated", "--site", "a=toy://share", "--epsilon", "9")
     capsys.readouterr()
-    run("evaluate", tmp_path / "model.json", "toy://share", "--allow-left-out", "0.1", "--json")
+    run("evaluate", tmp_path / "model.json", "toy://share", "--allow-loss", "0.1", "--json")
     found = json.loads(capsys.readouterr().out)
     assert found["n_records"] == 600, "a share below 0 is left out"
     assert found["r2"] > 0.5

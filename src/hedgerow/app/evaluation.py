@@ -60,7 +60,7 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
     rows.require(name, MAX_LEFT_OUT if allowed is None else allowed)
     is_ragged = not with_label and "data-ragged-row" in left_out
     if left_out and (allowed is None or is_ragged):
-        note(f"Private: {name}: {rows.text()}{'' if is_ragged else ' Leave such rows out by --allow-left-out SHARE.'}")
+        note(f"Private: {name}: {rows.text()}{'' if is_ragged else ' Leave such rows out by --allow-loss SHARE.'}")
         # Where such a row stands is not known, so that predictions could not be told apart.
         return list(read_records(table, plan, with_label=with_label))
     if with_label:

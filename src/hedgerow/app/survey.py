@@ -132,13 +132,13 @@ class Survey:
 
 
 def survey_over_tables(
-    options: SurveyOptions, tables: Mapping[str, str], folder: Path | None = None, allow_left_out: float | None = None
+    options: SurveyOptions, tables: Mapping[str, str], folder: Path | None = None, allow_loss: float | None = None
 ) -> Survey:
     """Statistics of tables that this machine reads, by their sites.
 
     Args:
         folder: where they are to go.
-        allow_left_out: the share of a table's rows that may be left out.
+        allow_loss: the share of a table's rows that may be left out.
     """
     options, persons = _ask_for_persons(options)
     label = _read_label(options)
@@ -161,7 +161,7 @@ def survey_over_tables(
             _, cause = next(explain_lines(len(column_names(places[site])), rows))
             note(f"Private, for the site {site} only: {cause}.")
     for site, rows in read.rows.items():
-        rows.require(site, MAX_LEFT_OUT if allow_left_out is None else allow_left_out)
+        rows.require(site, MAX_LEFT_OUT if allow_loss is None else allow_loss)
     _say_unread(read.unread)
     asked = curves or _open_table(options, read.columns, {})
     with status("Adding up", quiet=options.quiet):

@@ -25,7 +25,7 @@ def add_commands(commands: Any) -> None:
     add("data", metavar="DATA", nargs="?", help="one's own table with labels; without it, made-up rows")
     add("--adapter", **ADAPTERS)
     add("--out", metavar="PAGE", help="write a page for the browser as well, such as attack.html")
-    add_shared(add, "--allow-left-out", "--json")
+    add_shared(add, "--allow-loss", "--json")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     own = {} if arguments.data is None else {arguments.data: arguments.data}
     table = next(iter(adapt_sites(own, arguments.adapters).values()), None)
     model = Model.load(arguments.model)
-    found = describe_attack(attack_model(model, table, allowed=arguments.allow_left_out), is_private=bool(own))
+    found = describe_attack(attack_model(model, table, allowed=arguments.allow_loss), is_private=bool(own))
     if page is not None:
         subject = f"{model.plan.name}: {Path(arguments.model).name}, {today()}"
         write_atomically(page, render_attack(found, subject).encode())

@@ -39,7 +39,7 @@ def add_commands(commands: Any) -> None:
     add("model", metavar="MODEL")
     add("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file with labels")
     add("--adapter", **ADAPTERS)
-    add_shared(add, "--allow-left-out")
+    add_shared(add, "--allow-loss")
     add = command.add_argument_group("with noise, charged to the model's account").add_argument
     add("--epsilon", type=above_zero, metavar="E", help="what this evaluation may cost")
     add("--federated", action="store_true", help="over sites that may not show their rows to each other")
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
     (table,) = adapt_sites({arguments.data: arguments.data}, arguments.adapters).values()
     model = Model.load(arguments.model)
     with status(f"Predicting {Path(arguments.data).name}", quiet=arguments.json):
-        scores = evaluate(model, read_own(table, model.plan, arguments.allow_left_out))
+        scores = evaluate(model, read_own(table, model.plan, arguments.allow_loss))
     if arguments.json:
         print_json({"model": arguments.model, "data": arguments.data, **PRIVATE_MARK, **scores})
         return
@@ -121,7 +121,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         require_room(out, model)
         named = parse_sites(arguments.sites) if arguments.federated else {"site": arguments.data}
         tables = adapt_sites(named, arguments.adapters)
-        allowed = arguments.allow_left_out
+        allowed = arguments.allow_loss
         rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
         for name, data in rows.items():
             if data.n_records >= MIN_TO_WARN and (empty := model.without_values(data.codes)):

@@ -29,7 +29,7 @@ def add_commands(commands: Any) -> None:
     command: argparse.ArgumentParser = commands.choices["predict"]
     add("model", metavar="MODEL")
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; labels are not needed")
-    add_shared(add, "--adapter", "--allow-left-out")
+    add_shared(add, "--adapter", "--allow-loss")
     kind = command.add_mutually_exclusive_group()
     kind.add_argument("--proba", action="store_true", help="one probability per class instead of the class")
     text = "beside each number the interval that a share C of labels lies within, such as 0.9; see docs/uncertainty.md"
@@ -140,7 +140,7 @@ def predict(arguments: argparse.Namespace) -> None:
     header = model.header(chances=arguments.proba, coverage=arguments.interval)
     # Before anything is written: a table that is not there, or does not fit, leaves no header of predictions.
     table = adapt_table(arguments.data, arguments.adapter)
-    records = read_own(table, model.plan, arguments.allow_left_out, with_label=False)
+    records = read_own(table, model.plan, arguments.allow_loss, with_label=False)
     chunks = _predict_chunks(model, records, arguments, len(header))
     if arguments.json and out is None:
         rows = [row if len(header) > 1 else row[0] for chunk in chunks for row in chunk]

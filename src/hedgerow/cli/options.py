@@ -104,7 +104,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "metavar": "FILE",
         "help": "how this site writes its table: a policy, or another file with [data] (docs/data.md)",
     },
-    "--allow-left-out": {
+    "--allow-loss": {
         "type": share,
         "metavar": "SHARE",
         "help": "go on though so large a share of the table's rows is left out (0.1)",

@@ -58,7 +58,7 @@ def add_commands(commands: Any) -> None:
     text = "protect whom this column names, who may have several rows, and not single rows"
     add("--unit", metavar="COLUMN", help=text)
     add("--max-rows-per-unit", type=whole(1, 10**6), metavar="N", help="rows of one unit that are used (1)")
-    add_shared(add, "--allow-left-out")
+    add_shared(add, "--allow-loss")
     text = "what the drafted plan promises, these statistics included (1, or twice E if that is more)"
     add("--train-epsilon", type=above_zero, metavar="T", help=text)
     add("--out", metavar="FOLDER", help="where report.html, survey.json and plan.toml go; without it, none is written")
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
         train = f"coordinator {{plan}} {asked} --out model.json"
     else:
         tables = arguments.sites or [arguments.data]
-        made = survey_over_tables(options, parse_sites(tables), folder, arguments.allow_left_out)
+        made = survey_over_tables(options, parse_sites(tables), folder, arguments.allow_loss)
         asked = " ".join(f"--site {shlex.quote(each)}" for each in tables)
         train = f"train {{plan}} {asked}" + "".join(f" --adapter {shlex.quote(each)}" for each in options.adapters)
     show(options, made, folder, train)

@@ -124,7 +124,7 @@ class RowCount:
         if self.share_left_out <= allowed and self.n_used:
             return
         most = math.ceil(self.share_left_out * 100) / 100
-        way = f" If these rows are to be left out, allow that share: --allow-left-out {most:g}." if self.n_used else ""
+        way = f" If these rows are to be left out, allow that share: --allow-loss {most:g}." if self.n_used else ""
         raise LostRowsError("rows-left-out", source=source, rows=self.text(), allowed=way)
 
     def warn(self) -> None:
