@@ -277,6 +277,52 @@ def test_a_link_that_another_user_has_put_there_is_not_written_through(
     assert link.read_text() == "model" and link.is_symlink() == is_followed
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+@pytest.mark.parametrize("way", ["link", "link to a link", "linked folder", "folder", "target", "change"])
+def test_no_name_on_the_way_to_a_policy_is_another_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A link to an older policy of one's own permits what that did; so does one read after another was looked at."""
+    mine, other, text = 10001, 12345, 'version = 1\ndata_set = "d"\nmax_epsilon = 1\ndelta = 1e-6\n'
+    home, shared = tmp_path / "home", tmp_path / "shared"
+    for folder, mode in ((home, 0o755), (shared, 0o1777), (shared / "theirs", 0o755)):
+        folder.mkdir()
+        folder.chmod(mode)
+    for place in (home / "policy.toml", shared / "policy.toml", shared / "theirs" / "policy.toml"):
+        place.write_text(text)
+        place.chmod(0o644)
+        os.chown(place, mine, mine)
+    for link, target in (
+        (shared / "link", home / "policy.toml"),
+        (home / "own", shared / "link"),
+        (shared / "linked", home),
+        (home / "to", shared / "policy.toml"),
+    ):
+        link.symlink_to(target)
+        os.chown(link, mine, mine, follow_symlinks=False)
+    path, their = {
+        "link": (shared / "link", shared / "link"),
+        "link to a link": (home / "own", shared / "link"),
+        "linked folder": (shared / "linked" / "policy.toml", shared / "linked"),
+        "folder": (shared / "theirs" / "policy.toml", shared / "theirs"),
+        "target": (home / "to", shared / "policy.toml"),
+        "change": (shared / "policy.toml", shared / "policy.toml"),
+    }[way]
+    monkeypatch.setattr(os, "geteuid", lambda: mine)
+    assert read_policy(str(path)).max_epsilon == 1
+    os.chown(their, other, other, follow_symlinks=False)
+    if way == "change":
+        # Theirs is opened, and the name leads to one's own again by then.
+        opened = their.open(encoding="utf-8")
+        their.unlink()
+        their.write_text(text)
+        os.chown(their, mine, mine)
+        monkeypatch.setattr(Path, "open", lambda *_, **__: opened)
+    with pytest.raises(EnvironmentFault) as refused:
+        read_policy(str(path))
+    assert refused.value.code == "state-owner" and str(their) in refused.value.what
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize(
     ("folder_mode", "owner", "is_taken"),

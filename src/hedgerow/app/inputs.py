@@ -212,14 +212,13 @@ def read_max_rows(given: str, number: str, expected: str = "a whole number, as i
 
 
 def read_policy(path: str) -> Policy:
-    """The policy in a TOML file, whose plug-ins are loaded then; raises UsageError, and as `require_own`."""
+    """The policy in a TOML file, whose plug-ins are loaded then; raises UsageError, and as `read_own`."""
     # Not at the top: commands without a policy need no numba.
     from hedgerow.client.policy import parse_policy
-    from hedgerow.transport.identities import require_own
+    from hedgerow.transport.identities import read_own
 
-    require_own(Path(path))
     try:
-        policy = parse_policy(Path(path).read_text(encoding="utf-8-sig"))
+        policy = parse_policy(read_own(Path(path)))
     except (FileNotFoundError, IsADirectoryError):
         raise UsageError(
             "not-found", code="policy-not-found", path=path,

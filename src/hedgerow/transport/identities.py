@@ -19,7 +19,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -381,10 +381,10 @@ def to_fields(identity: PublicIdentity) -> dict[str, Any]:
     }
 
 
-def read_text(path: Path) -> str:
-    """A file's text; raises UsageError when there is none."""
+def read_text(path: Path, *, is_own: bool = False) -> str:
+    """A file's text; raises UsageError when there is none, and if it has to be this user's own as `read_own`."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_own(path) if is_own else path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
         raise UsageError(
             "not-found", code="identity-not-found", path=path,
@@ -585,27 +585,49 @@ def parse_roster(text: str, name: str = _ROSTER) -> PinnedRoster:
 
 
 def read_roster(path: Path) -> PinnedRoster:
-    """The roster in a file; raises as `parse_roster`, as `require_own`, and UsageError when there is none."""
-    require_own(path)
-    return parse_roster(read_text(path), str(path))
+    """The roster in a file; raises as `parse_roster`, as `read_own`, and UsageError when there is none."""
+    return parse_roster(read_text(path, is_own=True), str(path))
 
 
-def require_own(path: Path) -> None:
-    """Raise EnvironmentFault `file-of-others` for a file that others than its owner may write: with a roster or a
-    policy they would say whom a node trusts, and what it permits. Raise `state-owner` for one that another user has
-    made in a folder that others may write to: they could have put it in the place of what was agreed to.
+def read_own(path: Path) -> str:
+    """The text of a roster or a policy, which say whom a node trusts, and what it permits.
+
+    Raises:
+        EnvironmentFault: `file-of-others` for a file that others than its owner may write. `state-owner` for one that
+            another user has made in a folder that others may write to, or a folder or a link on the way to it: they
+            could have put it in the place of what was agreed to.
+        OSError, UnicodeDecodeError: it cannot be read, or is no text.
     """
-    if not path.is_file():
-        return
-    others, status, folder = stat.S_IWGRP | stat.S_IWOTH, path.stat(), path.parent.stat()
+    with path.open(encoding="utf-8-sig") as file:
+        # Of what is read: by its name another file may be found a moment later.
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode):
+            _require_own(path, status)
+        return file.read()
+
+
+def _require_own(path: Path, status: os.stat_result) -> None:
+    others = stat.S_IWGRP | stat.S_IWOTH
     if status.st_mode & others:
         found, first = stat.S_IMODE(status.st_mode), "Look whether it still says what you agreed to. "
         raise EnvironmentFault(
             "state-permissions", code="file-of-others", path=path, used="written", found=found, mode="go-w", first=first
         )
-    # Root, and whose folder it is, may say what stands there.
-    if folder.st_mode & others and status.st_uid not in (0, folder.st_uid) and status.st_uid != os.geteuid():
-        raise EnvironmentFault("state-owner", path=path, owner=status.st_uid, user=os.geteuid())
+    steps = list(_list_steps(path.absolute()))
+    for step, made in zip(steps, [*map(os.lstat, steps[:-1]), status], strict=True):
+        folder = step.parent.stat()
+        # Root, and whose folder it is, may say what stands there.
+        if folder.st_mode & others and made.st_uid not in (0, folder.st_uid, os.geteuid()):
+            raise EnvironmentFault("state-owner", path=step, owner=made.st_uid, user=os.geteuid())
+
+
+def _list_steps(path: Path) -> Iterator[Path]:
+    """All names by which a file is found, folders and links as well; the last one is its own."""
+    for step in (*reversed(path.parents[:-1]), path):
+        if step.name != "..":
+            yield step
+        if step.is_symlink():
+            yield from _list_steps(step.parent / step.readlink())
 
 
 def require_pinned(identity: PrivateIdentity, roster: PinnedRoster) -> None:
