@@ -6,6 +6,7 @@ import itertools
 import os
 import stat
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -83,14 +84,18 @@ def remote(**_): return lambda kind: kind
 
 
 @pytest.mark.parametrize("address", ["", "10.0.0.1:6379"])
+@pytest.mark.parametrize("system", ["linux", "darwin"])
 def test_a_ray_of_the_nodes_own_has_a_token_of_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, system: str
 ) -> None:
     """Ray listens to the network, and older ones run the code of whoever comes. It reads its mode as it is imported."""
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text(RAY)
     (tmp_path / "ray" / "exceptions.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
     tokens = []
     for _ in range(2):
         for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
@@ -104,6 +109,8 @@ def test_a_ray_of_the_nodes_own_has_a_token_of_this_process(
         if not address:
             # Ray opens the folder that it is given to everybody.
             within = Path(seen["_temp_dir"]).parent
+            # macOS's folder of a user is so long that Ray could make no socket in it.
+            assert within.parent == (tmp_path if system == "linux" else Path("/tmp"))
             assert stat.S_IMODE(within.stat().st_mode) == 0o700 and within.stat().st_uid == os.geteuid()
         assert seen["RAY_AUTH_MODE"] == ("disabled" if address else "token")
         tokens.append(seen["RAY_AUTH_TOKEN"])

@@ -55,7 +55,9 @@ def start_actors() -> StartWorker:
     alone: dict[str, Any] = {}
     if address == "local":
         # Ray lets every user of the machine write to its folder, where its sockets are, and code that it runs.
-        folder = tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR"))
+        # The names of these sockets may be of some 100 bytes, which macOS's own folder for a user leaves no room for.
+        within = os.environ.get("RAY_TMPDIR") or ("/tmp" if sys.platform == "darwin" else None)
+        folder = tempfile.mkdtemp(prefix="ray-", dir=within)
         alone = {"include_dashboard": False, "_temp_dir": f"{folder}/own"}
         # Before Ray registers its own end, which comes first then.
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
