@@ -104,7 +104,10 @@ def test_predict_and_evaluate_agree_with_the_model(study: Path, model: Path, tmp
     assert printed[0] == ["probability_no", "probability_yes"]
     assert np.array_equal(np.array(printed[1:], dtype=float), expected)
 
+    # Another user's, in a folder of many: predictions belong to the caller alone.
+    (tmp_path / "classes.csv.part").write_text("theirs")
     hedgerow("predict", model, study / "test.csv", "--out", tmp_path / "classes.csv")
+    assert (tmp_path / "classes.csv.part").read_text() == "theirs"
     with open(tmp_path / "classes.csv") as stream:
         classes = list(csv.reader(stream))
     assert classes[0] == ["predicted_ill"]

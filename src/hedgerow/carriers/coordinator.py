@@ -26,7 +26,7 @@ from hedgerow.app.progress import list_contributors
 from hedgerow.carriers import CoordinatorFile
 from hedgerow.codec import kind_in
 from hedgerow.methods.tasks import TrainingTask
-from hedgerow.models.model import Model
+from hedgerow.models.model import Model, write_atomically
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind, encode
 from hedgerow.server.coordinator import RunSession, anticipate_setup, invitation_to
@@ -102,7 +102,7 @@ def coordinate(
             print_evaluation(found, sites, out, None)
             if file.scores:
                 content = json_text(describe_evaluation(found, sites, out, None))
-                check_can_write(file.scores).write_text(content + "\n", encoding="utf-8")
+                write_atomically(check_can_write(file.scores), f"{content}\n".encode())
         note(f"Requests to a site: {max(envelopes.n_requests.values(), default=0)} at most.")
     finally:
         end_log()

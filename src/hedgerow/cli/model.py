@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import secrets
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -189,9 +190,10 @@ def _stream(out: Path | None) -> Iterator[TextIO]:
             yield device
         return
     # Under its name only when it is whole: a row that does not fit may come late, and half a file looks like all of it.
-    part = out.with_name(f"{out.name}.part")
+    part = out.with_name(f".{out.name}.{secrets.token_hex(6)}.part")
     try:
-        with open(part, "w", encoding="utf-8", newline="") as stream:
+        # A new file: who writes to the folder could have put one of theirs, or a link, by a name that they can foresee.
+        with open(part, "x", encoding="utf-8", newline="") as stream:
             yield stream
         part.replace(out)
     except OSError as fault:
