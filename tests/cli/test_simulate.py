@@ -155,8 +155,9 @@ def test_a_plan_for_people_is_rehearsed_with_the_noise_for_people(tmp_path: Path
     for unit in ({}, {"unit": "patient", "max_rows_per_unit": 400}):
         privacy = {"n_records": 2000, "epsilon": 4, **unit}
         (tmp_path / "plan.toml").write_text(plan_text(3, privacy=privacy, model={"n_trees": 20}))
-        done = hedgerow("simulate", tmp_path / "plan.toml", "--sites", 3, "--json")
-        areas.append(next(score["auc"] for score in done["scores"] if score["epsilon"] == 4))
+        # Noise ranks rows well by chance in one rehearsal of fifty, so the worst of three counts.
+        found = [hedgerow("simulate", tmp_path / "plan.toml", "--sites", 3, "--json")["scores"] for _ in range(3)]
+        areas.append(min(score["auc"] for scores in found for score in scores if score["epsilon"] == 4))
     assert areas[0] > areas[1] + 0.05
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.codec import MAX_ROWS
 from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plugins import load_agreed
@@ -206,6 +205,9 @@ def parse_max_rows(given: list[str]) -> dict[str, int]:
 
 def read_max_rows(given: str, number: str, expected: str = "a whole number, as in 5000") -> int:
     """The number of rows in what was given for ``--max-rows``; raises UsageError (code "usage")."""
+    # Not at the top: it takes numpy, which commands without a number of rows do not need.
+    from hedgerow.codec import MAX_ROWS
+
     if number.isascii() and number.isdecimal() and 1 <= int(number[:20]) <= MAX_ROWS:
         return int(number)
     raise UsageError("argument", code="usage", name="--max-rows", value=given, expected=expected)
