@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -256,31 +258,62 @@ def test_a_roster_or_policy_that_others_may_write_is_refused(tmp_path: Path, mod
         assert refused.value.code == "file-of-others"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+Give = Callable[[Path, int], None]
+
+
+@pytest.fixture
+def give(monkeypatch: pytest.MonkeyPatch) -> Give:
+    """Gives a file, a folder or a link to a user.
+
+    Only root can. For anybody else the system's answers are changed: whose it is, and that they are root and own what
+    is theirs as root.
+    """
+    me, owners = os.geteuid(), dict[tuple[int, int], int]()
+    if me == 0:
+        return lambda path, user: os.chown(path, user, user, follow_symlinks=False)
+
+    def answer(ask: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        def ask_of_owners(*what: Any, **how: Any) -> os.stat_result:
+            found = ask(*what, **how)
+            owner = owners.get((found.st_dev, found.st_ino), 0 if found.st_uid == me else found.st_uid)
+            return os.stat_result((*found[:4], owner, *found[5:]))
+
+        return ask_of_owners
+
+    for name in ("stat", "lstat", "fstat"):
+        monkeypatch.setattr(os, name, answer(getattr(os, name)))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    def note_owner(path: Path, user: int) -> None:
+        found = os.lstat(path)
+        owners[found.st_dev, found.st_ino] = user
+
+    return note_owner
+
+
 @pytest.mark.parametrize(
     ("mode", "owner", "is_followed"),
     [(0o1777, 12345, False), (0o775, 12345, False), (0o755, 12345, True), (0o1777, 54321, True), (0o1777, 0, True)],
 )
 def test_a_link_that_another_user_has_put_there_is_not_written_through(
-    tmp_path: Path, mode: int, owner: int, is_followed: bool
+    tmp_path: Path, give: Give, mode: int, owner: int, is_followed: bool
 ) -> None:
     """As in /tmp, where the system follows none such for who opens it; one's own leads where it leads."""
     key, link = tmp_path / "key.json", tmp_path / "shared" / "model.json"
     key.write_text("key")
     link.parent.mkdir()
     link.symlink_to(key)
-    os.chown(link, owner, owner, follow_symlinks=False)
-    os.chown(link.parent, 54321, 54321)
+    give(link, owner)
+    give(link.parent, 54321)
     link.parent.chmod(mode)
     write_atomically(link, b"model")
     assert key.read_text() == ("model" if is_followed else "key")
     assert link.read_text() == "model" and link.is_symlink() == is_followed
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
 @pytest.mark.parametrize("way", ["link", "link to a link", "linked folder", "folder", "target", "change"])
 def test_no_name_on_the_way_to_a_policy_is_another_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give: Give, way: str
 ) -> None:
     """A link to an older policy of one's own permits what that did; so does one read after another was looked at."""
     mine, other, text = 10001, 12345, 'version = 1\ndata_set = "d"\nmax_epsilon = 1\ndelta = 1e-6\n'
@@ -291,7 +324,7 @@ def test_no_name_on_the_way_to_a_policy_is_another_users(
     for place in (home / "policy.toml", shared / "policy.toml", shared / "theirs" / "policy.toml"):
         place.write_text(text)
         place.chmod(0o644)
-        os.chown(place, mine, mine)
+        give(place, mine)
     for link, target in (
         (shared / "link", home / "policy.toml"),
         (home / "own", shared / "link"),
@@ -299,7 +332,7 @@ def test_no_name_on_the_way_to_a_policy_is_another_users(
         (home / "to", shared / "policy.toml"),
     ):
         link.symlink_to(target)
-        os.chown(link, mine, mine, follow_symlinks=False)
+        give(link, mine)
     path, their = {
         "link": (shared / "link", shared / "link"),
         "link to a link": (home / "own", shared / "link"),
@@ -310,34 +343,33 @@ def test_no_name_on_the_way_to_a_policy_is_another_users(
     }[way]
     monkeypatch.setattr(os, "geteuid", lambda: mine)
     assert read_policy(str(path)).max_epsilon == 1
-    os.chown(their, other, other, follow_symlinks=False)
+    give(their, other)
     if way == "change":
         # Theirs is opened, and the name leads to one's own again by then.
         opened = their.open(encoding="utf-8")
         their.unlink()
         their.write_text(text)
-        os.chown(their, mine, mine)
+        give(their, mine)
         monkeypatch.setattr(Path, "open", lambda *_, **__: opened)
     with pytest.raises(EnvironmentFault) as refused:
         read_policy(str(path))
     assert refused.value.code == "state-owner" and str(their) in refused.value.what
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize(
     ("folder_mode", "owner", "is_taken"),
     [(0o775, 12345, False), (0o777, 12345, False), (0o1777, 12345, False), (0o755, 12345, True), (0o775, 54321, True)],
 )
 def test_a_policy_that_another_user_put_there_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder_mode: int, owner: int, is_taken: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give: Give, folder_mode: int, owner: int, is_taken: bool
 ) -> None:
     """Who may write to a folder may put a file of their own in the place of one that no one else may write."""
     place = tmp_path / "site" / "policy.toml"
     place.parent.mkdir()
     place.write_text('version = 1\ndata_set = "d"\nmax_epsilon = 1\ndelta = 1e-6\n')
     place.chmod(0o644)
-    os.chown(place, owner, owner)
-    os.chown(place.parent, 54321, 54321)
+    give(place, owner)
+    give(place.parent, 54321)
     place.parent.chmod(folder_mode)
     monkeypatch.setattr(os, "geteuid", lambda: 10001)
     found = "taken"
