@@ -482,7 +482,7 @@ class Nested(Form):
         return f"the fields of {self.record.__name__}"
 
 
-_FLAG, _NODES, _BYTE, _WORD_FORM = Flag(), NodeList(), Unsigned(1), Word()
+_FLAG, _BYTE, _WORD_FORM = Flag(), Unsigned(1), Word()
 
 U8 = Annotated[int, Unsigned(1)]
 U16 = Annotated[int, Unsigned(2)]
