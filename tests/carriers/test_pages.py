@@ -30,14 +30,7 @@ from hedgerow.client.state import NodeStore, Question
 from hedgerow.crypto import Identity
 from hedgerow.local.forecast import forecast
 from hedgerow.local.training import train
-from hedgerow.methods.tasks import (
-    EvaluationTask,
-    SurveyTask,
-    Task,
-    TrainingTask,
-    ensemble_bytes,
-    find_visibility,
-)
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, ensemble_bytes, find_visibility
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import who_sees
 from hedgerow.privacy.events import UnnoisedEvent

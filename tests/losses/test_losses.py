@@ -14,13 +14,7 @@ from hedgerow.errors import PlanError
 from hedgerow.losses.logistic import HESSIAN_SCALE as LOGISTIC_HESSIAN_SCALE
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.softmax import HESSIAN_SCALE as SOFTMAX_HESSIAN_SCALE
-from hedgerow.losses.tables import (
-    RECORD_NORM,
-    SCORE_UNIT,
-    STEP_BITS,
-    STEPS,
-    Loss,
-)
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss
 from tests.builders import contributions, make_plan
 
 UPDATES = ["newton", "gradient", "averaging"]

@@ -22,15 +22,7 @@ from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.poisson import MAX_COUNT, LogMean, compute_score
 from hedgerow.losses.registry import build_loss, loss_kind
-from hedgerow.losses.tables import (
-    MAX_UNIT,
-    RECORD_NORM,
-    SCORE_LIMIT,
-    SCORE_UNIT,
-    STEP_BITS,
-    STEPS,
-    double_residuals,
-)
+from hedgerow.losses.tables import MAX_UNIT, RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, STEP_BITS, STEPS, double_residuals
 from hedgerow.methods.boosting.schedule import BoostingSettings
 from hedgerow.methods.linear_start import read_level
 from hedgerow.methods.registry import resolve

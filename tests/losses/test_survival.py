@@ -21,13 +21,7 @@ from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, HedgerowError, ModelError, PlanError, UsageError
 from hedgerow.local.training import train
 from hedgerow.losses.registry import build_loss
-from hedgerow.losses.survival import (
-    Baseline,
-    hazards,
-    survival_codes,
-    survival_curves,
-    with_baseline,
-)
+from hedgerow.losses.survival import Baseline, hazards, survival_codes, survival_curves, with_baseline
 from hedgerow.losses.tables import RECORD_NORM, STEPS
 from hedgerow.methods.boosting.schedule import BoostingSettings
 from hedgerow.methods.hazards import LifeTable, fit_hazards

@@ -11,13 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import hedgerow
-from hedgerow import (
-    DPGBDTClassifier,
-    DPGBDTRegressor,
-    DPGBDTSurvival,
-    DPLinearClassifier,
-    DPLinearRegressor,
-)
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor
 from hedgerow.app.schema import describe_kinds, read_sentences
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter

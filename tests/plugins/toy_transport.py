@@ -8,16 +8,7 @@ from typing import Any
 
 from hedgerow.transport import Engine
 from hedgerow.transport.identities import PrivateIdentity
-from hedgerow.transport.interface import (
-    Arrived,
-    Connected,
-    Disconnected,
-    HubEvent,
-    Joined,
-    Left,
-    Traffic,
-    UplinkEvent,
-)
+from hedgerow.transport.interface import Arrived, Connected, Disconnected, HubEvent, Joined, Left, Traffic, UplinkEvent
 
 HUBS: dict[int, ToyHub] = {}
 _LOCK = threading.Lock()

@@ -12,22 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import PrivacyError
-from hedgerow.privacy.accountants import (
-    delta_of_mu,
-    epsilon_of_mu,
-    epsilon_of_rho,
-    epsilon_rdp,
-    get_accountant,
-    mu_of,
-)
+from hedgerow.privacy.accountants import delta_of_mu, epsilon_of_mu, epsilon_of_rho, epsilon_rdp, get_accountant, mu_of
 from hedgerow.privacy.cost import compose_cost
-from hedgerow.privacy.events import (
-    DiscreteGaussianEvent,
-    DiscreteGaussianSumEvent,
-    Event,
-    GaussianEvent,
-    UnnoisedEvent,
-)
+from hedgerow.privacy.events import DiscreteGaussianEvent, DiscreteGaussianSumEvent, Event, GaussianEvent, UnnoisedEvent
 from tests.builders import coded
 
 multipliers = st.floats(0.05, 1e4)

@@ -19,14 +19,7 @@ from hedgerow.data.adapters import Adapter
 from hedgerow.data.raw_cells import read_raw, read_raw_site
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import adapt
-from hedgerow.errors import (
-    AggregationError,
-    DataError,
-    HedgerowError,
-    PrivacyError,
-    RemoteProtocolError,
-    UsageError,
-)
+from hedgerow.errors import AggregationError, DataError, HedgerowError, PrivacyError, RemoteProtocolError, UsageError
 from hedgerow.local.survey import TableSurvey, ask_curves, draft_plan, survey_tables, table_survey
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, survey_task, task_from_text, task_to_text
 from hedgerow.plan.plan import Plan, parse_plan

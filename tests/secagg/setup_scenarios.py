@@ -20,11 +20,7 @@ from hedgerow.secagg.messages import (
     build_signed_list,
 )
 from hedgerow.secagg.transitions import Code
-from tests.secagg.lab import (
-    SetUp,
-    seeded_entropy,
-    set_up,
-)
+from tests.secagg.lab import SetUp, seeded_entropy, set_up
 
 
 def key_list(made: SetUp, bundles: list[bytes]) -> bytes:

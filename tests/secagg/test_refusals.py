@@ -16,22 +16,8 @@ import pytest
 from hedgerow.errors import entries
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.masks import require_within
-from hedgerow.secagg.messages import (
-    Answer,
-    EchoCertificate,
-    NoiseMode,
-    NoiseSpec,
-    header_hash,
-    manifest_hash,
-)
-from hedgerow.secagg.transitions import (
-    TRANSITIONS,
-    Code,
-    OwnMistake,
-    Refusal,
-    SumAbandoned,
-    refuse,
-)
+from hedgerow.secagg.messages import Answer, EchoCertificate, NoiseMode, NoiseSpec, header_hash, manifest_hash
+from hedgerow.secagg.transitions import TRANSITIONS, Code, OwnMistake, Refusal, SumAbandoned, refuse
 from tests.secagg import setup_scenarios
 from tests.secagg.lab import Lab, complaint_of, echoed, restore_node, store_node, vector, with_manifest, with_spec
 

@@ -11,14 +11,7 @@ import pytest
 from hedgerow.crypto import KEY_BYTES
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.messages import (
-    Advertisement,
-    KeyBundle,
-    Kind,
-    NonceDelivery,
-    build_signed_list,
-    hash_slot_keys,
-)
+from hedgerow.secagg.messages import Advertisement, KeyBundle, Kind, NonceDelivery, build_signed_list, hash_slot_keys
 from hedgerow.secagg.transitions import Code, Refusal
 from hedgerow.secagg.view import EpochView, agree
 from tests.secagg.lab import SetUp, require_refusal, restore_node, seeded_entropy, set_up, sparse_lab, store_node

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees import random_trees as structures
 from hedgerow.trees.binning import Grid, build_grid
-from hedgerow.trees.random_trees import (
-    CutTable,
-    PublicRandom,
-    concatenate,
-    random_tree,
-    random_trees,
-)
+from hedgerow.trees.random_trees import CutTable, PublicRandom, concatenate, random_tree, random_trees
 from tests.builders import make_plan
 
 

@@ -12,14 +12,7 @@ from typing import Any
 import numpy as np
 
 from hedgerow.app.inputs import join_names
-from hedgerow.app.output import (
-    note,
-    number,
-    print_facts,
-    today,
-    warn,
-    wrap_text,
-)
+from hedgerow.app.output import note, number, print_facts, today, warn, wrap_text
 from hedgerow.app.progress import status
 from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.site_data import SiteData, find_kept, read_bounded

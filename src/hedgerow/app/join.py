@@ -33,16 +33,7 @@ from hedgerow.plan.fields import escape_for_terminal, read_toml
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, read_first
 from hedgerow.secagg.guarantees import MIN_COHORT
-from hedgerow.study import (
-    PLAN,
-    POLICY,
-    ROSTER,
-    Applicant,
-    Ends,
-    Notebook,
-    StudyInvitation,
-    are_same_words,
-)
+from hedgerow.study import PLAN, POLICY, ROSTER, Applicant, Ends, Notebook, StudyInvitation, are_same_words
 from hedgerow.transport.grpc_hub import ask
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,

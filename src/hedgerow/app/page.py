@@ -42,12 +42,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, scope_events
 from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.protocol.messages import NodeState
-from hedgerow.protocol.stream import (
-    EventReport,
-    RunReport,
-    WireRefusal,
-    read_code,
-)
+from hedgerow.protocol.stream import EventReport, RunReport, WireRefusal, read_code
 from hedgerow.server.status import EventsSince
 from hedgerow.transport.connections import is_loopback
 from hedgerow.transport.identities import PinnedRoster, format_spoken

@@ -15,16 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hedgerow.errors import PlanError, UsageError
-from hedgerow.plan.fields import (
-    define_field,
-    distinct_texts,
-    integer,
-    number,
-    one_of,
-    read_section,
-    read_toml,
-    text,
-)
+from hedgerow.plan.fields import define_field, distinct_texts, integer, number, one_of, read_section, read_toml, text
 from hedgerow.plugins import load_agreed
 
 FILE_VERSION = 1

@@ -20,13 +20,7 @@ from hedgerow.client.node import ArrivalsOfRun, Node
 from hedgerow.client.setup import Answers, NodeSetup
 from hedgerow.client.state import NodeStep, NodeStore, Question, StoredRun
 from hedgerow.codec import digest
-from hedgerow.errors import (
-    AggregationError,
-    HedgerowError,
-    PolicyRefusal,
-    RemoteProtocolError,
-    mark_private,
-)
+from hedgerow.errors import AggregationError, HedgerowError, PolicyRefusal, RemoteProtocolError, mark_private
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import build_checks, digest_model, read_invitation
@@ -68,15 +62,7 @@ from hedgerow.secagg.enrolment import Enrolment, read_context
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS, origin_members
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.masks import MIN_COLLUDERS, draw_shares
-from hedgerow.secagg.messages import (
-    EpochParameters,
-    Header,
-    Kind,
-    NoiseMode,
-    Roster,
-    RoundSpec,
-    UnmaskRequest,
-)
+from hedgerow.secagg.messages import EpochParameters, Header, Kind, NoiseMode, Roster, RoundSpec, UnmaskRequest
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
 from hedgerow.secagg.view import Cohort, EpochView, most_beside, split_members

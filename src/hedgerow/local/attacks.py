@@ -18,13 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
-from hedgerow.attacks.inference import (
-    Products,
-    infer_from_scores,
-    infer_from_sums,
-    measure_found,
-    reconstruct,
-)
+from hedgerow.attacks.inference import Products, infer_from_scores, infer_from_sums, measure_found, reconstruct
 from hedgerow.attacks.measures import Bools, Bound, Figure, Floats, Separation, separate
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import Recoded, SiteData, SiteRows

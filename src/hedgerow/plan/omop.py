@@ -14,17 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow.errors import PlanError
-from hedgerow.plan.fields import (
-    allows,
-    boolean,
-    define_field,
-    integer,
-    list_of,
-    number,
-    one_of,
-    read_section,
-    refuse,
-)
+from hedgerow.plan.fields import allows, boolean, define_field, integer, list_of, number, one_of, read_section, refuse
 
 DOMAINS = ("conditions", "drugs", "procedures", "measurements", "observations", "visits")
 VALUES = ("count", "presence", "latest", "age", "sex", "concept")

@@ -70,14 +70,7 @@ from hedgerow.privacy.cost import (
     for_rows,
     sum_slack,
 )
-from hedgerow.privacy.events import (
-    Event,
-    FilteredGaussianEvent,
-    PureEvent,
-    SampledEvent,
-    UnnoisedEvent,
-    is_sample,
-)
+from hedgerow.privacy.events import Event, FilteredGaussianEvent, PureEvent, SampledEvent, UnnoisedEvent, is_sample
 
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_PI_OVER_2 = math.sqrt(math.pi / 2)

@@ -17,13 +17,7 @@ from typing import Any
 from hedgerow.errors import PrivacyError
 from hedgerow.plan.plan import Plan, name_first
 from hedgerow.plan.registry import list_foreign_parts
-from hedgerow.privacy.accountants import (
-    Account,
-    compute_account,
-    epsilon_of_rows,
-    get_accountant,
-    least_epsilon_pld,
-)
+from hedgerow.privacy.accountants import Account, compute_account, epsilon_of_rows, get_accountant, least_epsilon_pld
 from hedgerow.privacy.events import (
     DiscreteGaussianSumEvent,
     LocalGaussianEvent,

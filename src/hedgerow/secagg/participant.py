@@ -16,21 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from hedgerow.codec import (
-    U16,
-    U32,
-    U64,
-    BlobByNode,
-    Blobs,
-    Bytes,
-    Hash,
-    Line,
-    Maybe,
-    Member,
-    Nested,
-    Nodes,
-    digest,
-)
+from hedgerow.codec import U16, U32, U64, BlobByNode, Blobs, Bytes, Hash, Line, Maybe, Member, Nested, Nodes, digest
 from hedgerow.codec import Record as Fields
 from hedgerow.crypto import SHARE_BYTES, Entropy, Identity, PrimitiveFault, keystream, parse_share, seal, unseal, verify
 from hedgerow.secagg.keys import RoundContext, SlotChain, seed_share_key, state_key

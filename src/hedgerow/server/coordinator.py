@@ -84,24 +84,11 @@ from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS, MIN_COHORT, Wishes, default_wishes, derive, least_groups
 from hedgerow.secagg.masks import MIN_COLLUDERS, WIDTHS, OpenedSums, name_in
-from hedgerow.secagg.messages import (
-    EpochParameters,
-    NoiseMode,
-    Roster,
-    RoundSpec,
-)
+from hedgerow.secagg.messages import EpochParameters, NoiseMode, Roster, RoundSpec
 from hedgerow.secagg.transitions import Code, State, SumAbandoned, refuse
 from hedgerow.secagg.view import Cohort, EpochView, is_enough, split_members
 from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
-from hedgerow.server.release import (
-    EvaluatedModel,
-    Outcome,
-    Releaser,
-    RunChecks,
-    Summed,
-    check_report,
-    weigh_groups,
-)
+from hedgerow.server.release import EvaluatedModel, Outcome, Releaser, RunChecks, Summed, check_report, weigh_groups
 from hedgerow.server.sites import (
     MAX_BROKEN_SETUPS,
     MAX_LOST_EPOCHS,

@@ -13,16 +13,7 @@ from numpy.typing import NDArray
 
 from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, format_day
 from hedgerow.survey.bounds import Counts, Range
-from hedgerow.survey.queries import (
-    HIGHEST_OCTAVE,
-    LOWEST_OCTAVE,
-    N_OCTAVES,
-    N_ZOOM,
-    ZERO,
-    Bins,
-    NumberBins,
-    TextBins,
-)
+from hedgerow.survey.queries import HIGHEST_OCTAVE, LOWEST_OCTAVE, N_OCTAVES, N_ZOOM, ZERO, Bins, NumberBins, TextBins
 
 # What the counts say of a column --------------------------------------------------------------------------------------
 # Shares, quantiles, means, rates, each with the noise that it has. All of it is post-processing of releases, so it

@@ -33,12 +33,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.dp_xgboost import DpXgboost
-from hedgerow.methods.dp_xgboost.settings import (
-    DpXgboostSettings,
-    Sensitivity,
-    sampling_threshold,
-    sensitivities,
-)
+from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings, Sensitivity, sampling_threshold, sensitivities
 from hedgerow.methods.dp_xgboost.trees import (
     GRADIENT_UNIT,
     RIDGE_UNIT,
