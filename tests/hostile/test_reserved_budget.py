@@ -19,10 +19,11 @@ from hedgerow.client.budget import FINISHED, BudgetBook
 from hedgerow.client.joining import leave
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.state import NodeStore
-from hedgerow.errors import AggregationError, DataError, PlanError
+from hedgerow.errors import AggregationError, DataError, PlanError, PolicyRefusal
 from hedgerow.methods.replica import Replica
 from hedgerow.plan.plan import FederationSection as Timeouts
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import epsilon_of_rows
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.messages import (
     Done,
@@ -323,6 +324,23 @@ def test_two_nodes_with_one_book_in_one_run_are_settled_each_for_itself(tmp_path
     assert 0 < books[0].spent("d", 1e-5) < both
     for book in books:
         book.close()
+
+
+@pytest.mark.parametrize("n_nodes", [1, 2, 3])
+def test_a_run_costs_no_less_than_a_person_in_the_rows_of_all_its_nodes(tmp_path: Path, n_nodes: int) -> None:
+    """Nodes on the same data that are in one run add the same person to its sums, once each: that is no two runs."""
+    plan, events, limit = make_plan(), [GaussianEvent(10.0, count=8)], (9.0, 1e-5)
+    for number in range(n_nodes):
+        with closing(BudgetBook(tmp_path / "budget.db")) as book:
+            book.serve(f"site-{number}", tmp_path / f"state-{number}")
+            told = book.reserve(RUN, "d", plan, events, limit)
+            assert told == book.spent("d", 1e-5) >= epsilon_of_rows("gdp", events, 1e-5, number + 1)
+    with closing(BudgetBook(tmp_path / "budget.db")) as book:
+        book.serve("another", tmp_path / "another")
+        with pytest.raises(PolicyRefusal) as caught:
+            book.reserve(RUN, "d", plan, events, (epsilon_of_rows("gdp", events, 1e-5, n_nodes + 1) * 0.99, 1e-5))
+        assert caught.value.code == "policy-over-budget"
+        assert book.reserve(RUN, "other data", plan, events, limit) == epsilon_of_rows("gdp", events, 1e-5, 1)
 
 
 def old_book(path: Path, *rows: tuple[str, str]) -> None:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -31,7 +31,7 @@ from hedgerow.app.metrics import Metrics
 from hedgerow.app.output import json_text, note, number, today
 from hedgerow.app.owner import answer, list_facts
 from hedgerow.app.watch import RunView, sentence, thin
-from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
+from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine, compose_epsilon, list_costs
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.local.forecast import forecast
@@ -704,20 +704,17 @@ class _Look:
 
     def _add_up(self, lines: Sequence[BudgetLine]) -> None:
         """What the last runs of the book have cost, each and all so far, oldest first."""
-        delta, gdp = self._policy.delta, get_accountant("gdp")
-        first = max(0, len(lines) - _MAX_RUNS)
-        events = [event for line in lines[:first] for event in line.events]
-        self._totals, self._runs = [gdp.epsilon(events, delta) if events else 0.0], []
-        for line in lines[first:]:
-            events += line.events
-            self._totals.append(gdp.epsilon(events, delta) if events else 0.0)
+        delta, first = self._policy.delta, max(0, len(lines) - _MAX_RUNS)
+        self._totals, self._runs = [compose_epsilon(list_costs(lines[:first]), delta)], []
+        for end, line in enumerate(lines[first:], first + 1):
+            self._totals.append(compose_epsilon(list_costs(lines[:end]), delta))
             name = line.run_id[:12] + (f" of {line.site}" if line.site and line.site != self._session.site else "")
             costs = [number(line.epsilon(delta)), number(self._totals[-1])]
             self._runs.insert(0, [name, line.begun, line.plan_name, line.status, *costs])
         plan = self._session.plan
         self._after = []
         if plan is not None and not any(line.status == RESERVED for line in lines):
-            whole = gdp.epsilon([*events, *TrainingTask(plan).schedule.events], delta)
+            whole = compose_epsilon([*list_costs(lines), *TrainingTask(plan).schedule.events], delta)
             self._after = [["after one more run by this plan", f"epsilon {number(whole)}, at most"]]
 
     def _note_spent(self, lines: Sequence[BudgetLine], start: int) -> None:
@@ -726,8 +723,8 @@ class _Look:
         spent = self._store.spent(self._session.run_id)
         if spent is None or not planned:
             return
-        events = [event for line in lines[:-1] for event in line.events] + scope_events(spent, lines[-1].run_id)
-        total = get_accountant("gdp").epsilon(events, self._policy.delta) if events else 0.0
+        own = replace(lines[-1], events=tuple(scope_events(spent, lines[-1].run_id)))
+        total = compose_epsilon(list_costs([*lines[:-1], own]), self._policy.delta)
         point = (start + min(1.0, done / planned), total)
         if not self._in_run or self._in_run[-1] != point:
             self._in_run.append(point)

@@ -5,7 +5,8 @@ A run's whole cost is reserved before the run begins, and what it did not use is
 of a data set are composed by the exact accountant, at one delta; a run that would exceed the owner's epsilon is
 refused. The book is kept apart from a node's other state, so that losing the one does not lose the other.
 
-Nodes may share a book, and several of them may be in one run: each has a line of its own, and settles that one only.
+Nodes may share a book, and several of them may be in one run: each has a line of its own, and settles that one only. A
+person may be in the rows of each, so such lines are composed as rows of one person are (`list_costs`).
 A line says in which state folder its run stands, so that a run that does not go on can be settled at what it has cost.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any
 from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant, mu_of
+from hedgerow.privacy.cost import for_rows
 from hedgerow.privacy.events import Event, GaussianEvent, event_from_dict, scope_events
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS
 from hedgerow.storage import Database, Statement
@@ -147,7 +150,7 @@ class BudgetBook:
         )
         return [
             BudgetLine(
-                run_id, site, state, name, plan, digest, unit, status, _read(events, _name_scope(run_id, site)), begun
+                run_id, site, state, name, plan, digest, unit, status, _read(events, run_id), begun
             )
             for run_id, site, state, name, plan, digest, unit, status, events, begun in rows
         ]
@@ -255,7 +258,7 @@ class BudgetBook:
 
     def spent(self, data_set: str, delta: float, more: Sequence[Event] = ()) -> float:
         """The epsilon of all runs of a data set together, reserved ones included, and of `more`, another run's."""
-        before = (event for line in self.lines(data_set) for event in line.events)
+        before = list_costs(self.lines(data_set))
         return compose_epsilon((*before, *scope_events(more, "another run")), delta)
 
     def reserve(
@@ -305,13 +308,12 @@ class BudgetBook:
     ) -> bool:
         """False for a run that is reserved already, for the same; raises as `reserve`."""
         self.require_data_set(run_id, data_set)
-        lines = self.lines(data_set)
+        lines, own = self.lines(data_set), tuple(scope_events(events, run_id.hex()))
         for line in lines:
             if line.run_id == run_id.hex() and (line.site == self._site or not line.site):
                 if line.status == RESERVED:
                     # A node that has lost its database does not know what the run was for; the book does.
-                    wanted = scope_events(events, _name_scope(line.run_id, line.site))
-                    if line.plan_digest != plan.digest or list(line.events) != wanted:
+                    if line.plan_digest != plan.digest or line.events != own:
                         raise PolicyRefusal("run-of-another-task")
                     return False
                 if line.status != LEFT or line.events:
@@ -319,8 +321,8 @@ class BudgetBook:
             if line.events and line.unit not in ("", plan.privacy.unit):
                 raise PolicyRefusal("policy-unit-of-earlier-runs", unit=plan.privacy.unit, earlier=line.unit)
         epsilon, delta = limit
-        before = [event for line in lines for event in line.events]
-        total = compose_epsilon((*before, *scope_events(events, _name_scope(run_id.hex(), self._site))), delta)
+        place = (run_id.hex(), self._site, self._state, data_set, plan.name, plan.digest, plan.privacy.unit)
+        total = compose_epsilon(list_costs([*lines, BudgetLine(*place, RESERVED, own)]), delta)
         if total > epsilon:
             raise PolicyRefusal(
                 "policy-over-budget",
@@ -328,7 +330,7 @@ class BudgetBook:
                 total=total,
                 delta=delta,
                 epsilon=epsilon,
-                spent=compose_epsilon(before, delta),
+                spent=compose_epsilon(list_costs(lines), delta),
             )
         return True
 
@@ -519,9 +521,24 @@ class PeerBook:
             self._database = None
 
 
-def _name_scope(run_id: str, site: str) -> str:
-    """A filter lets each node spend its budget once in a run; two nodes in one run have two filters."""
-    return f"{run_id}/{site}" if site else run_id
+def list_costs(lines: Iterable[BudgetLine]) -> list[Event]:
+    """What the runs of one data set have cost together, as events to be composed.
+
+    A sum over n nodes holds a person n times who is in the rows of each. By Cauchy's inequality all rounds then cost at
+    most n times the weights of all lines: n squared times those of a list that holds each event as often as any line
+    does. The other events count as they are, for the price of the grid of releases that are in one line only.
+    """
+    runs = dict[str, list[BudgetLine]]()
+    for line in lines:
+        if line.events:
+            runs.setdefault(line.run_id, []).append(line)
+    found = list[Event]()
+    for own in runs.values():
+        whole, most = Counter[Event](), Counter[Event]()
+        for line in own:
+            whole, most = whole + Counter(line.events), most | Counter(line.events)
+        found += [*(for_rows(event, len(own)) for event in most.elements()), *(whole - most).elements()]
+    return found
 
 
 def compose_epsilon(events: Iterable[Event], delta: float) -> float:
