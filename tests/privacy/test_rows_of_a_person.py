@@ -197,6 +197,22 @@ def test_what_is_taken_as_public_is_all_that_the_plan_has_with_where_it_is_from(
     assert origins == ["data"] * 3 + ["declared"] and declared.guarantee == "void"
 
 
+def test_settings_that_were_chosen_are_taken_as_public_too() -> None:
+    """Weights of classes or directions that somebody counted in the rows stand in the report, as bounds do."""
+    ill = {"name": "ill", "type": "binary", "classes": ["no", "yes"]}
+    features = [{"name": f"c{at}", "type": "numeric", "min": 0, "max": 1, "monotone": "increasing"} for at in range(40)]
+    apart = [[each["name"]] for each in features]
+    model = {"class_weights": [1.0, 4.7], "n_trees": 7, "structure_seed": 5, "interaction_constraints": apart}
+    found = report_of_plan(bare_plan(ill, features, model=model))
+    public = json.loads(json.dumps(found.to_dict()))["taken_as_public"]
+    assert public["settings"] == {f"model.{name}": value for name, value in model.items()}
+    assert {own.get("monotone") for own in public["columns"][:-1]} == {"increasing"}
+    text = found.text()
+    assert "model.class_weights [1.0, 4.7]" in text and "of 40 features" in text and "[[" not in text
+    own = bare_plan({"name": "n", "type": "regression", "min": 0, "max": 9}, features[:1], loss={"name": "huber"})
+    assert dict(PublicInputs.from_plan(own).settings)["loss.name"] == "huber"
+
+
 def test_a_report_of_many_columns_stays_short_and_names_what_nobody_declared() -> None:
     """Of 3,000 columns a person reads some lines; those whose categories a type gave are named among them."""
     text = report_of_plan(origins_plan(["declared"] * 2990 + ["type"] * 10)).text()

@@ -8,15 +8,21 @@ the type that a library gives a column, because the caller said so; read off the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hedgerow.plan.fields import format_day
 from hedgerow.plan.plan import DECLARED, FOUND, READ_OFF, TYPED, Feature, Label, Plan, name_first
+from hedgerow.plan.registry import section_name
+from hedgerow.plan.toml import toml_value
 
 _COUNTS_RECORDS = "RecordCount"
 """The kind of the release that finds the number of records."""
+_DRAWN = "model.structure_seed"
+"""A setting that is a random number, and nothing to read."""
+_MAX_LINE = 80
+"""Of a setting, whose value is left to the plan where it is longer."""
 _ORIGINS = {DECLARED: "declared", FOUND: "found", TYPED: "from the table's types", READ_OFF: "READ OFF THE ROWS"}
 
 
@@ -53,6 +59,7 @@ class PublicInputs:
         n_records_origin: as a column's.
         name, digest: of the plan; "" without one.
         line_breaks: that a cell of a CSV may hold, see `Privacy`.
+        settings: what the plan's author has chosen besides, by the plan's names, as JSON values.
     """
 
     columns: tuple[PublicColumn, ...]
@@ -61,6 +68,7 @@ class PublicInputs:
     name: str = ""
     digest: str = ""
     line_breaks: int = 0
+    settings: tuple[tuple[str, Any], ...] = ()
 
     @property
     def records_of_a_line(self) -> int:
@@ -82,13 +90,15 @@ class PublicInputs:
         counted = FOUND if is_counted else _choose_worse(DECLARED, voided)
         columns += list_units(plan)
         breaks = plan.privacy.line_breaks
-        return cls(tuple(columns), plan.privacy.n_records, counted, plan.name, plan.digest, breaks)
+        settings = tuple(_list_settings(plan))
+        return cls(tuple(columns), plan.privacy.n_records, counted, plan.name, plan.digest, breaks, settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, complete."""
         plan = {"plan": {"name": self.name, "digest": self.digest}} if self.digest else {}
         counted = {"n_records": {"value": self.n_records, "origin": self.n_records_origin}}
-        return {**plan, "columns": [column.to_dict() for column in self.columns], **(counted if self.n_records else {})}
+        columns = {"columns": [column.to_dict() for column in self.columns]}
+        return {**plan, **columns, **(counted if self.n_records else {}), "settings": dict(self.settings)}
 
     def facts(self, n_prepared: int) -> list[tuple[str, str]]:
         """Some lines for a person: counts and the first names of many columns.
@@ -108,6 +118,11 @@ class PublicInputs:
         facts += [(column.role, _describe_column(column)) for column in self.columns if column.role != "feature"]
         if self.n_records:
             facts.append(("records", f"about {self.n_records:,}, {_ORIGINS[self.n_records_origin]}"))
+        if directed := [column for column in features if "monotone" in dict(column.about)]:
+            facts.append(("directions", f"of {_count_features(directed)}: {_by_origin(directed, names=False)}"))
+        lines = [f"{name} {toml_value(value)}" for name, value in self.settings if name != _DRAWN]
+        if said := [line if len(line) <= _MAX_LINE else line.partition(" ")[0] for line in lines]:
+            facts.append(("settings", f"{name_first(said)}, declared"))
         if n_prepared and any(column.origin == FOUND for column in self.columns):
             facts.append(("found", f"by the {n_prepared} noisy sums before the run, which epsilon counts"))
         return facts
@@ -137,9 +152,23 @@ def _about(column: Feature | Label) -> dict[str, Any]:
         lists = {"classes": column.classes, "event_codes": column.event_codes, "intervals": column.intervals}
         event = {} if column.event is None else {"event": column.event}
         return found | {name: list(values) for name, values in lists.items() if values} | event
+    found |= {} if column.monotone is None else {"monotone": column.monotone}
     if column.is_hashed:
         return found | {"buckets": column.buckets}
     return found | ({"categories": list(column.categories)} if column.categories else {})
+
+
+def _list_settings(plan: Plan) -> Iterator[tuple[str, Any]]:
+    """What a plan says of method, trees and loss that is not the default: weights of classes, say, read off the rows
+    would tell of them.
+    """
+    table, own = plan.to_dict(), section_name(plan.model.algorithm)
+    parts: tuple[tuple[str, Any], ...] = ("model", plan.model), (own, plan.own), ("loss", plan.loss)
+    for section, part in parts:
+        usual = {} if part is None else {each.name: each.default for each in fields(part)}
+        for name, value in table.get(section, {}).items():
+            if usual.get(name) != value:
+                yield f"{section}.{name}", value
 
 
 def _count_features(columns: Sequence[PublicColumn]) -> str:
