@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hedgerow.app.environments import Processes, Simulation, Study, make_keys
 from hedgerow.app.output import end_log
 from hedgerow.errors import EnvironmentFault, LostRowsError
 from hedgerow.plan.plan import parse_plan
+from tests.ports import hold_port
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 FIRST, OVER_SITES, AT_A_SITE, BESIDE = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
@@ -119,8 +119,8 @@ def test_a_study_makes_the_same_model_wherever_it_runs(tables: dict[str, str]) -
 def test_a_federation_takes_the_same_plan(tables: dict[str, str]) -> None:
     """What the page says that a coordinator and its sites type leads to a model, the simulation's own."""
     make_keys(Path(), dict.fromkeys(tables, Path()))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    held, address = hold_port()
+    port = address.rpartition(":")[2]
 
     def type_at(site: str) -> None:
         Path(f"{site}-policy.toml").write_text(
@@ -131,7 +131,7 @@ def test_a_federation_takes_the_same_plan(tables: dict[str, str]) -> None:
         finally:
             end_log()
 
-    with ThreadPoolExecutor(len(tables)) as threads:
+    with held, ThreadPoolExecutor(len(tables)) as threads:
         sites = [threads.submit(type_at, site) for site in tables]
         names: dict[str, Any] = {}
         seeded = OVER_SITES.replace("7443", port).replace("study.run(", "study.run(seed=7, environment=")

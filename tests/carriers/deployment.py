@@ -20,6 +20,7 @@ from pathlib import Path
 
 from deploy.flower.keys import make_certificates, make_node_key
 from hedgerow.errors import EnvironmentFault
+from tests.ports import hold_port
 
 CONNECTION = "deployment"
 APP = Path(__file__).resolve().parents[2]
@@ -127,8 +128,9 @@ class Deployment:
     def __init__(self, folder: Path, site_files: dict[str, Path], residents: Collection[str] = ()) -> None:
         self.folder, self.site_files = folder, dict(site_files)
         folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
-        self._fleet_port, words = _listening(self.port)
+        self._held: list[socket.socket] = []
+        self.port = self._hold_port()
+        self._fleet_port, words = self._listening()
         self.database = folder / "superlink.db"
         make_certificates(folder)
         home = self._home("user")
@@ -164,7 +166,7 @@ class Deployment:
         """Start a site's SuperNode."""
         self.nodes[site] = self._start(
             site, "flower-supernode", "--root-certificates", "ca.pem", "--superlink", f"127.0.0.1:{self._fleet_port}",
-            "--auth-supernode-private-key", site, *_own_address(),
+            "--auth-supernode-private-key", site, *self._own_address(),
             "--node-config", f'hedgerow-site="{self.site_files[site]}"',
         )  # fmt: skip
 
@@ -183,6 +185,8 @@ class Deployment:
         """End everything."""
         for process in (*self._runs, *self.nodes.values(), *self._residents, self.superlink):
             process.end()
+        for held in self._held:
+            held.close()
         shutil.rmtree(self._sockets, ignore_errors=True)
 
     def __enter__(self) -> Deployment:
@@ -225,33 +229,29 @@ class Deployment:
                     raise EnvironmentFault(f"The SuperLink does not listen: {self.superlink.lines[-20:]}") from None
                 time.sleep(0.2)
 
+    def _hold_port(self) -> int:
+        held, address = hold_port()
+        self._held.append(held)
+        return int(address.rpartition(":")[2])
 
-def _listening(port: int) -> tuple[int, list[str]]:
-    """Where SuperNodes find a SuperLink that `flwr` finds at `port`, and the options that make it listen there.
+    def _listening(self) -> tuple[int, list[str]]:
+        """Where SuperNodes find a SuperLink that `flwr` finds at its port, and the options that make it listen there.
 
-    Flower has moved its interfaces to one port step by step.
-    """
-    if FLOWER >= (1, 40):
-        return port, ["--host", "127.0.0.1", "--port", str(port)]
-    fleet, runtime = free_port(), free_port()
-    words = ["--fleet-api-address", f"127.0.0.1:{fleet}"]
-    if FLOWER >= (1, 37):
-        return fleet, [*words, "--host", "127.0.0.1", "--port", str(port)]
-    words += ["--control-api-address", f"127.0.0.1:{port}"]
-    if FLOWER >= (1, 36):
-        return fleet, [*words, "--host", "127.0.0.1", "--port", str(runtime)]
-    return fleet, [*words, "--serverappio-api-address", f"127.0.0.1:{runtime}"]
+        Flower has moved its interfaces to one port step by step.
+        """
+        if FLOWER >= (1, 40):
+            return self.port, ["--host", "127.0.0.1", "--port", str(self.port)]
+        fleet, runtime = self._hold_port(), self._hold_port()
+        words = ["--fleet-api-address", f"127.0.0.1:{fleet}"]
+        if FLOWER >= (1, 37):
+            return fleet, [*words, "--host", "127.0.0.1", "--port", str(self.port)]
+        words += ["--control-api-address", f"127.0.0.1:{self.port}"]
+        if FLOWER >= (1, 36):
+            return fleet, [*words, "--host", "127.0.0.1", "--port", str(runtime)]
+        return fleet, [*words, "--serverappio-api-address", f"127.0.0.1:{runtime}"]
 
-
-def _own_address() -> list[str]:
-    """Where a SuperNode's processes find it."""
-    if FLOWER >= (1, 36):
-        return ["--host", "127.0.0.1", "--port", str(free_port())]
-    return ["--clientappio-api-address", f"127.0.0.1:{free_port()}"]
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that is free now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    def _own_address(self) -> list[str]:
+        """Where a SuperNode's processes find it."""
+        if FLOWER >= (1, 36):
+            return ["--host", "127.0.0.1", "--port", str(self._hold_port())]
+        return ["--clientappio-api-address", f"127.0.0.1:{self._hold_port()}"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from hedgerow.transport.envelope import Envelope, EnvelopeKind, sign
 from hedgerow.transport.identities import Role, build_roster, new_identity
 from tests.carriers.conftest import Builder, Federation
 from tests.plugins.test_plugin_loading import OBLIVIOUS, forget
+from tests.ports import hold_port
 
 CHECK = Path(__file__).parents[2] / "deploy" / "airlock-check"
 DAYS = {"join_timeout": 1e6, "round_timeout": 1e6, "idle_timeout": 2e6}
@@ -387,8 +387,7 @@ def test_a_run_that_is_paused_while_it_is_played_goes_on_where_it_was(
 def test_sites_by_files_and_sites_by_grpc_train_together(airlock: Airlock) -> None:
     """One coordinator listens for a site and looks through a folder for two; it is killed once, and goes on."""
     federation = airlock.federation
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    held, address = hold_port()
     with open(federation.path("coordinator.toml"), "a", encoding="ascii") as file:
         file.write(f'by_files = ["site-0", "site-1"]\nlisten = "{address}"\n')
 
@@ -416,6 +415,7 @@ def test_sites_by_files_and_sites_by_grpc_train_together(airlock: Airlock) -> No
     finally:
         coordinator.kill()
         node.kill()
+        held.close()
     assert federation.model() == federation.local_model()
 
 

@@ -15,7 +15,6 @@ import shlex
 import shutil
 import signal
 import site
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from hedgerow.client.node import warm_up
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.noise import sample_discrete_gaussian
+from tests.ports import hold_port
 
 pytestmark = pytest.mark.slow
 
@@ -462,13 +462,13 @@ def test_a_study_can_be_typed(walk: Walk) -> None:
     write_tables(walk.folder)
     plan, _ = fenced("docs/deploy-by-hand.md", "toml")
     (walk.folder / "plan.toml").write_text(plan, encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    held, address = hold_port()
     try:
         for command in filter(is_walked, STUDY):
             walk.type_of_a_study(re.sub(r"[\w.]+:7443", address, command))
     finally:
         walk.stop()
+        held.close()
     model = (walk.folder / "wards" / "run-2" / "model.json").read_bytes()
     for name in SITES:
         kept = [path.read_bytes() for path in (walk.folder / f"wards-{name}").glob("model-*.json")]

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from hedgerow.plan.plan import Plan, parse_plan
+from tests.ports import hold_port
 from tests.wards import SEED, furnish, model_by_journal, plan_text, survivors_of
 
 PATIENCE = 900
@@ -147,8 +147,7 @@ class Scene:
         self.processes: list[Process] = []
         self.nodes: dict[str, Process] = {}
         self.plan: Plan = self.change_plan("n_trees = 6", f"n_trees = {n_trees}")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._held, self.address = hold_port()
 
     def change_plan(self, old: str, new: str) -> Plan:
         """Replace a line of the plan, before anyone has read it."""
@@ -226,6 +225,7 @@ class Scene:
             process.signal(signal.SIGKILL)
         for process in self.processes:
             process.wait()
+        self._held.close()
 
 
 Story = Callable[[Scene], None]

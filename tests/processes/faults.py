@@ -72,6 +72,7 @@ from hedgerow.server.release import Releaser
 from hedgerow.transport.grpc_link import GrpcUplink
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected
+from tests.ports import hold_port
 
 N_RECORDS, N_TREES, N_GROUPS = 300, 10, 3
 SIZES = (5, 5, 5, 9, 12)
@@ -465,8 +466,7 @@ class Play:
         self.first_ready: float | None = None
         self.plans = [read_plan(str(folder / "plan.toml"))]
         self.others: list[Process] = []
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._held, self.address = hold_port()
 
     @property
     def hub(self) -> Party:
@@ -646,6 +646,7 @@ class Play:
             process.send(signal.SIGKILL)
             while process.poll() is None:
                 time.sleep(0.01)
+        self._held.close()
 
     def _look_at_ends(self) -> None:
         for party in (self.hub, *self.honest()):
