@@ -7,8 +7,8 @@ import math
 import os
 import re
 import sys
-import time
-from types import SimpleNamespace
+import threading
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -108,16 +108,29 @@ def test_the_first_run_says_why_it_is_slow(
         assert ("compiled" in capsys.readouterr().err) is not quiet
 
 
+def told_by(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Counts what a module notes, each line when it has been written."""
+    told, note = threading.Semaphore(0), module.note
+
+    def noted(text: str) -> None:
+        note(text)
+        told.release()
+
+    monkeypatch.setattr(module, "note", noted)
+    return told
+
+
 def test_who_gets_ready_for_long_says_why(
     plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node or coordinator that compiles for minutes looks as if it hung; one that is soon ready says nothing."""
     monkeypatch.setattr(progress, "_SECONDS_UNTIL_SLOW", 0.01)
+    told = told_by(progress, monkeypatch)
     for quiet in (True, False):
         with progress.note_if_slow(quiet=quiet):
-            time.sleep(0.2)
+            assert told.acquire(timeout=0.2 if quiet else 600.0) is not quiet
         assert ("compiled" in capsys.readouterr().err) is not quiet
-    monkeypatch.setattr(progress, "_SECONDS_UNTIL_SLOW", 10.0)
+    monkeypatch.setattr(progress, "_SECONDS_UNTIL_SLOW", 3600.0)
     with progress.note_if_slow(quiet=False):
         pass
     assert capsys.readouterr().err == ""
@@ -128,12 +141,15 @@ def test_who_works_for_long_says_so_in_a_pipe(
 ) -> None:
     """A survey of thousands of columns whose output goes to a file looks as if it hung; machines are told nothing."""
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.01)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    told = told_by(progress, monkeypatch)
     for quiet in (True, False):
         with progress.status("Adding up", quiet=quiet):
-            time.sleep(0.2)
+            for _ in range(2):
+                assert told.acquire(timeout=0.2 if quiet else 600.0) is not quiet
         lines = capsys.readouterr().err.splitlines()
         assert [line.startswith("Adding up: 0 s") for line in lines[:2]] == ([] if quiet else [True, True])
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 10.0)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 3600.0)
     with progress.status("Adding up"):
         pass
     assert capsys.readouterr().err == ""

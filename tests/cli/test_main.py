@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -123,7 +124,7 @@ def test_an_interrupt_that_a_callback_from_c_drops_comes_again(monkeypatch: pyte
         ctypes.CFUNCTYPE(None)(interrupted)()
         if not goes_on:
             raise RuntimeError("no compiled object yet")
-        time.sleep(10)
+        time.sleep(600)
 
     monkeypatch.setattr("hedgerow.cli.model.report", compiled)
     assert main(["report", "model.json"]) == 130
@@ -227,7 +228,16 @@ def test_slow_imports_are_told_of_in_a_terminal(
     is_told: bool,
 ) -> None:
     """Nothing is silent for more than a second; but what already says what it does is not spoken over."""
-    (tmp_path / "a_slow_module.py").write_text("import time\ntime.sleep(0.2)\n", encoding="utf-8")
+    told, note = threading.Event(), entry.note
+
+    def noted(text: str) -> None:
+        note(text)
+        told.set()
+
+    monkeypatch.setattr(entry, "note", noted)
+    wait = f"import hedgerow.cli.main as entry\nentry.told.wait({600 if is_told else 0.2})\n"
+    monkeypatch.setattr(entry, "told", told, raising=False)
+    (tmp_path / "a_slow_module.py").write_text(wait, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(entry, "SECONDS_OF_IMPORTS", 0.05)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
@@ -236,7 +246,7 @@ def test_slow_imports_are_told_of_in_a_terminal(
         if is_importing:
             importlib.import_module("a_slow_module")
         else:
-            time.sleep(0.2)
+            told.wait(0.2)
     assert ("Reading the program" in capsys.readouterr().err) == is_told
 
 

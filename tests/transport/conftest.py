@@ -21,6 +21,7 @@ from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_link import JOIN, GrpcUplink, LinkSettings, grpc
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, Role, build_roster, new_identity
 from hedgerow.transport.interface import Address, HubEvent, UplinkEvent
+from tests.ports import hold_port
 
 QUICK = LinkSettings(
     ping_seconds=0.2, silence_seconds=3600.0, handshake_seconds=600.0, hello_seconds=600.0, closing_seconds=600.0,
@@ -168,6 +169,11 @@ class Federation:
         return thing
 
     def hub(self, port: int = 0, settings: LinkSettings = QUICK, **kwargs: Any) -> GrpcHub:
+        if not port:
+            # It stays this test's own when the hub is closed, for another one.
+            held, address = hold_port()
+            self.opened(held)
+            port = int(address.rpartition(":")[2])
         hub: GrpcHub = self.opened(
             GrpcHub(self.coordinator, self.roster, Address(port=port), settings=settings, **kwargs)
         )

@@ -298,7 +298,7 @@ def test_a_connection_that_could_not_be_ended_is_ended_later(
         door._look(port)
 
     asyncio.run(look())
-    assert is_ended(stranger)
+    wait_until(lambda: is_ended(stranger))
 
 
 def test_too_few_files_are_an_error_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,9 +316,9 @@ def test_ctrl_c_while_the_loop_begins_leaves_nothing_behind(monkeypatch: pytest.
     before, answered = set(threading.enumerate()), list[int]()
     asking = threading.Thread(target=lambda: answered.append(own.run(answer())), daemon=True)
     asking.start()
-    asking.join(10)
+    asking.join(600)
     assert answered == [7]
     loops[1].call_soon_threadsafe(loops[1].stop)
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(600)
     loops[1].close()

@@ -33,7 +33,7 @@ from hedgerow.transport import grpc_hub
 from hedgerow.transport.grpc_hub import GrpcHub, Monitors
 from hedgerow.transport.grpc_link import WATCH, GrpcWatch, grpc
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, Role, build_roster, new_identity, parse_roster
-from hedgerow.transport.interface import Address, Connected, Disconnected, Joined
+from hedgerow.transport.interface import Connected, Disconnected, Joined
 from tests.builders import coded
 
 PATIENCE = 300.0
@@ -63,10 +63,11 @@ class Scene:
 
     def coordinator(self, port: int = 0) -> tuple[Monitors, GrpcHub]:
         monitors = Monitors(self.roster, self.settings)
-        hub = GrpcHub(
-            self.federation.coordinator, self.roster, Address(port=port), settings=self.settings, monitors=monitors
-        )
-        return monitors, self.federation.opened(hub)
+        self.federation.roster, kept = self.roster, self.federation.roster
+        try:
+            return monitors, self.federation.hub(port, self.settings, monitors=monitors)
+        finally:
+            self.federation.roster = kept
 
     def watch(self, identity: PrivateIdentity | None = None, roster: PinnedRoster | None = None) -> GrpcWatch:
         watch = GrpcWatch(

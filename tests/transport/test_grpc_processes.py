@@ -58,12 +58,14 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, quick: Callable[..., Any]) -> Iterator[Scene]:
-    opened = Scene(tmp_path, quick(silence_seconds=4.0))
+def scene(tmp_path: Path, quick: Callable[..., Any], request: pytest.FixtureRequest) -> Iterator[Scene]:
+    # Where no node is frozen, none is given up, however long it is silent.
+    opened = Scene(tmp_path, quick(**getattr(request, "param", {"silence_seconds": 4.0})))
     yield opened
     opened.close()
 
 
+@pytest.mark.parametrize("scene", [{}], indirect=True, ids=["patient"])
 def test_a_killed_node_is_missed_at_once_and_may_come_back(scene: Scene, event_of: Callable[..., Any]) -> None:
     """The end of its process is the end of its connection; a new process takes the place without waiting."""
     first = scene.start()

@@ -258,7 +258,7 @@ def test_a_living_node_keeps_its_place(federation: Any, quick: Callable[..., Any
     """A second node of a site is turned away for good when the first has given a sign of life; that one notices
     nothing.
     """
-    hub = federation.hub(settings=quick(silence_seconds=5.0))
+    hub = federation.hub(settings=quick(silence_seconds=10.0))
     south = federation.uplink("south", hub.port)
     event_of(hub, Joined, only=True)
     event_of(south, Connected, only=True)

@@ -105,9 +105,9 @@ def test_who_asks_for_ever_is_hung_up_on(port: HttpPort, part: str, monkeypatch:
 
 def test_a_stream_stays_beside_a_crowd(port: HttpPort, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever watches a run goes on watching, beyond the time in which others have to ask."""
-    monkeypatch.setattr(pages, "ASKING_SECONDS", 0.2)
     with dial(port, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n") as stream, contextlib.ExitStack() as crowd:
         assert stream.recv(1)
+        monkeypatch.setattr(pages, "ASKING_SECONDS", 0.2)
         others = [crowd.enter_context(dial(port)) for _ in range(2 * pages.MAX_CONNECTIONS)]
         wait_until(lambda: all(map(is_ended, others)))
         stream.setblocking(True)
