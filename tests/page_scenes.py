@@ -84,7 +84,7 @@ def runs(model: Model) -> Iterator[tuple[str, Page]]:
         page = Console("0", None if name == "empty" else PLAN)
         if name == "parties":
             parties = [("dayton", "takes part", True), (MARKUP, "to be confirmed", False)]
-            page.show_parties(parties, f"waiting for {MARKUP} to be confirmed (since 65 s, until they come)")
+            page.show_parties(parties, f"waiting for {MARKUP} to be confirmed (65 s so far, until they come)")
         elif name != "empty":
             page.say(study="readmissions-2026")
             page.show_history(past, PLAN)

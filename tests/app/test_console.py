@@ -68,13 +68,13 @@ def state(page: Console) -> dict[str, Any]:
 
 def test_the_page_says_who_is_waited_for_and_what_was_spent(page: Console) -> None:
     """Names and codes as they are, for the script sets them as text; events once, though reports repeat them."""
-    page.show_waiting("waiting for site-1, site-2 (1 more of 2 needed; for 240 s at most)")
+    page.show_waiting("waiting for site-1, site-2 (1 more of 2 needed; 240 s more at most)")
     page.show(REPORT, since)
     page.show(replace(REPORT, seconds=80.0), since)
     said = state(page)
-    assert said["waiting"] == "Waiting for site-1, site-2 (1 more of 2 needed; for 240 s at most)."
+    assert said["waiting"] == "Waiting for site-1, site-2 (1 more of 2 needed; 240 s more at most)."
     assert [event["text"] for event in said["events"]] == ["site-2 refuses (policy-seed)", "<b>site-0</b> is connected"]
-    page.show_waiting("waiting for site-2 (since 5 s)")
+    page.show_waiting("waiting for site-2 (5 s so far)")
     page.show(replace(REPORT, phase="collecting-vectors", rounds_done=3, epsilon_spent=0.25), since)
     said = state(page)
     assert said["mood"] == "waits" and said["phase"] == "Waiting for sites: collecting masked vectors"
@@ -156,9 +156,9 @@ def test_a_monitors_page_waits_without_a_plan() -> None:
         page.lose("unreachable")
         assert state(page)["phase"] == "No connection"
         page.take(REPORT, EVENTS)
-        assert state(page)["waiting"] == "Waiting for site-1, site-2 (since 0.0 s)."
+        assert state(page)["waiting"] == "Waiting for site-1, site-2 (0.0 s so far)."
         page.take(replace(REPORT, seconds=REPORT.seconds + 65), [])
-        assert state(page)["waiting"] == "Waiting for site-1, site-2 (since 1 min 05 s)."
+        assert state(page)["waiting"] == "Waiting for site-1, site-2 (1 min 05 s so far)."
         page.lose("closed")
         said = state(page)
         assert said["rounds"] == [0, 100] and "(closed)" in said["lost"]

@@ -385,7 +385,7 @@ def test_a_study_says_for_whom_it_waits_from_its_first_look_on(
         assert main(["study", "withdraw", "south"]) == 0
         capsys.readouterr()
         assert not lines.look()
-    assert told[1:3] == ["", ""] and "north, south" in told[0] and "since 61 s" in told[3]
+    assert told[1:3] == ["", ""] and "north, south" in told[0] and "61 s so far" in told[3]
     assert "south" not in capsys.readouterr().err
 
 

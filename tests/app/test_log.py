@@ -97,9 +97,9 @@ def test_waiting_says_for_whom_how_many_are_needed_and_how_long_still(capsys: py
     found = said(capsys)
     assert len(found) == 4
     first, *others = (line[3] for line in found)
-    assert first in [f"waiting for a, b, c, d (3 more of 3 needed; for {left} s at most)" for left in (600, 599)]
-    assert others[0].startswith("b is ready; waiting for a, c, d (2 more of 3 needed; for ")
-    assert others[2].startswith("d is ready; waiting for c (the 3 needed are ready; for ")
+    assert first in [f"waiting for a, b, c, d (3 more of 3 needed; {left} s more at most)" for left in (600, 599)]
+    assert others[0].startswith("b is ready; waiting for a, c, d (2 more of 3 needed; ")
+    assert others[2].startswith("d is ready; waiting for c (the 3 needed are ready; ")
     assert [line[2] for line in found] == ["hub", "b", "a", "d"]
 
 
@@ -139,7 +139,7 @@ def test_a_node_says_how_long_it_waits(capsys: pytest.CaptureFixture[str]) -> No
     notes(Connected())
     notes(Disconnected(WireCode.CONNECTION_LOST.value, False))
     lines = said(capsys)
-    assert [line[0] for line in lines] == ["INFO", "WARNING"] and "for 3,600 s without a word at most" in lines[0][3]
+    assert [line[0] for line in lines] == ["INFO", "WARNING"] and "for 1 h 00 min without a word at most" in lines[0][3]
 
 
 def test_a_site_that_was_withdrawn_is_told_once_whom_to_ask(capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,7 +280,7 @@ def test_a_coordinator_that_waits_says_for_whom_in_every_phase(
         lines.waiting(1090.0 - now, set(awaited))
         found += [(now, text) for _, _, _, text in said(capsys)]
     assert [at for at, _ in found] == [1004, 1010, 1071]
-    assert found[0][1] == "waiting for a, b (since 4 s; for 86 s at most)"
-    assert found[1][1].startswith("waiting for b (since 10 s; for 80 s at most)")
+    assert found[0][1] == "waiting for a, b (4 s so far; 86 s more at most)"
+    assert found[1][1].startswith("waiting for b (10 s so far; 80 s more at most)")
     # The page has it with every look, and nothing where nobody is late.
     assert [text.partition(" (")[0] for text in shown] == ["", "", "", "waiting for a, b", *["waiting for b"] * 5]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import importlib
 import io
@@ -11,12 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import hedgerow.cli.main as entry
 from hedgerow.app import output
+from hedgerow.cli.commands import build_parser
 from hedgerow.cli.main import main
 from hedgerow.errors import HedgerowError
 
@@ -100,6 +103,21 @@ def test_the_help_names_the_exit_codes_that_the_documents_do(capsys: pytest.Capt
     text = (Path(SOURCE).parent / "docs" / "errors.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| ([\d, ]+) \|", text.partition("## Bad input")[0])
     assert {code for row in rows for code in row.split(", ")} - {"141"} <= shown
+
+
+def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and those of all its commands."""
+    yield parser
+    for action in parser._actions:
+        for command in action.choices.values() if isinstance(action.choices, dict) else ():
+            yield from commands_of(command)
+
+
+def test_no_help_is_wider_than_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prose, tables and the commands of examples are read, and copied, in a window of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line for parser in commands_of(build_parser()) for line in parser.format_help().split("\n")]
+    assert [line for line in lines if len(line) > 80] == []
 
 
 def interrupted_in_a_kernel(n_layers: int) -> BaseException:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,14 @@ COSTS: dict[str, tuple[int, dict[type[Query], int]]] = {
     "dp-tr-batch-newton-ih-ebm-p025": (100 + 5 * M, {LeafSums: 4, Histogram: 5}),
     "dp-tr-batch-newton-ih-ebm-p1": (100 + 5 * M, {LeafSums: 1, Histogram: 5}),
 }
+
+
+def test_the_documents_name_every_preset() -> None:
+    """Whoever looks for a paper's method finds its name without asking for one that there is not."""
+    page = Path(__file__).parents[2] / "docs" / "api.md"
+    told = page.read_text(encoding="utf-8").partition("### Presets\n")[2].partition("\n## ")[0]
+    rows = "".join(line for line in told.split("\n") if line.startswith("|"))
+    assert set(re.findall(r"`([a-z0-9-]+)`", rows)) == set(PRESETS)
 
 
 ALGORITHM_PRESETS = {

@@ -113,8 +113,8 @@ class RunLines:
         n_rounds: of the run.
         sites: all of its roster.
         quiet: whether nothing is said.
-        shows: is told each time for whom the run waits, since when and how long, "" for no one: the page shows the same
-            as the log says.
+        shows: is told each time for whom the run waits, and how long it has and will, "" for no one: the page shows the
+            same as the log says.
 
     Attributes:
         least: how many sites the run needs, 0 where that is not known.
@@ -217,9 +217,9 @@ class RunLines:
             n_more = self.least - len(self._ready)
             said.append(f"{n_more} more of {self.least} needed" if n_more > 0 else f"the {self.least} needed are ready")
         if (seconds := time.monotonic() - self._phase_began) >= 1:
-            said.append(f"since {seconds:,.0f} s")
+            said.append(f"{seconds:,.0f} s so far")
         if math.isfinite(self._phase_ends):
-            said.append(f"for {max(0.0, self._phase_ends - time.monotonic()):,.0f} s at most")
+            said.append(f"{max(0.0, self._phase_ends - time.monotonic()):,.0f} s more at most")
         return f" ({'; '.join(said)})" if said else ""
 
     def _say_again(self, site: str, text: str, then: str, level: str) -> None:

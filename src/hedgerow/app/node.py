@@ -23,6 +23,7 @@ from hedgerow.app.output import begin_log, note, today, warn
 from hedgerow.app.owner import AtTheNode, approval_command
 from hedgerow.app.progress import note_if_slow
 from hedgerow.app.rows import check_table, make_loader, make_raw_loader, open_arrivals, read_rows_ahead
+from hedgerow.app.watch import span
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.joining import check_own_plan, leave
 from hedgerow.client.node import available_threads, use_threads, warm_up
@@ -444,10 +445,10 @@ class ConnectionNotes:
         if isinstance(event, Connected):
             said = "Connected."
             if self._patience is not None:
-                said += f" Waiting for the coordinator, for {self._patience():,.0f} s without a word at most."
+                said += f" Waiting for the coordinator, for {span(self._patience())} without a word at most."
         elif self._is_paused() and self._patience is not None and not event.is_final:
             said = "The coordinator has paused the run. This node keeps its place, and waits"
-            said, level = f"{said} for {self._patience():,.0f} s at most.", "INFO"
+            said, level = f"{said} for {span(self._patience())} at most.", "INFO"
         elif event.is_final or event.reason == WireCode.CLOSED:
             return
         elif event.reason == WireCode.UNREACHABLE and self._is_resting():

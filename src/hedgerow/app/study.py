@@ -489,7 +489,7 @@ class _Lines:
             parties["to take the roster"] = [guest.name for guest in guests if not guest.has_all]
         awaited = ", ".join(f"{join_names(names)} {what}" for what, names in parties.items() if names)
         now = time.monotonic()
-        text = f"waiting for {awaited} (since {now - self._since:,.0f} s, until they come)" if awaited else ""
+        text = f"waiting for {awaited} ({now - self._since:,.0f} s so far, until they come)" if awaited else ""
         if self._page is not None:
             self._page.show_parties([(guest.name, describe_state(guest), guest.has_all) for guest in guests], text)
         if text and (awaited != self._awaited or now - self._told_at >= _SECONDS_BETWEEN_WAITS):

@@ -153,8 +153,8 @@ class RunView:
         if self._waiting_since is None:
             return ""
         missing = [site.name for site in report.sites if site.state not in (SiteState.READY, SiteState.DONE)]
-        since = f" (since {span(report.seconds - self._waiting_since)})"
-        return f"Waiting for {join_names(missing)}{since}." if missing else "All sites are there."
+        waited = span(report.seconds - self._waiting_since)
+        return f"Waiting for {join_names(missing)} ({waited} so far)." if missing else "All sites are there."
 
 
 def _describe_site(site: SiteReport) -> dict[str, Any]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+from itertools import groupby
 from typing import Any, NoReturn
 
 from hedgerow import __version__
@@ -37,10 +39,11 @@ GROUPS = (
 )  # fmt: skip
 _EXIT_CODES = """\
 exit codes:
-  0 done              4 data           8 protocol        12 hidden by the noise
-  1 other error       5 model file     9 secure sum      70 a fault of Hedgerow's own
-  2 command line      6 site policy   10 the machine    130 interrupted
-  3 plan              7 privacy       11 rows left out  137 killed, 143 told to end (SIGTERM)
+  0 done           5 model file     10 the machine           130 interrupted
+  1 other error    6 site policy    11 rows left out         137 killed
+  2 command line   7 privacy        12 hidden by the noise   143 told to end
+  3 plan           8 protocol       70 a fault of                (SIGTERM)
+  4 data           9 secure sum        Hedgerow's own
 (docs/errors.md lists every error)
 """
 
@@ -48,15 +51,27 @@ exit codes:
 _COMPLETION = """\
 example:
   hedgerow completion bash > hedgerow-completion.bash
-  source hedgerow-completion.bash                      # in ~/.bashrc for every shell
+  source hedgerow-completion.bash            # in ~/.bashrc for every shell
 """
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps prose, and leaves lines that are indented, which are commands and tables, as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = list[str]()
+        for is_prose, group in groupby(text.splitlines(), lambda line: line[:1].strip() != ""):
+            as_given = list(group)
+            prose = textwrap.wrap(" ".join(as_given), width, break_long_words=False, break_on_hyphens=False)
+            lines += prose if is_prose else as_given
+        return "\n".join(lines)
 
 
 class Parser(argparse.ArgumentParser):
     """argparse, but a wrong command line is a `UsageError` like every other error."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        kwargs.setdefault("formatter_class", _HelpFormatter)
         # A shortened option would change its meaning when a longer one is added.
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
@@ -69,8 +84,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; the chosen command's function is `namespace.function`."""
     parser = Parser(
         prog="hedgerow",
-        description="Train, check and use boosted trees over data that several sites hold and none may share,\n"
-        "with differential privacy.",
+        description="Train, check and use boosted trees over data that several sites hold and may not share, with "
+        "differential privacy.",
         epilog=_EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"hedgerow {__version__}")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _COORDINATOR_EXAMPLE = """\
 example:
-  hedgerow coordinator plan.toml --roster roster.toml --identity hub.private.json \\
-      --listen 0.0.0.0:7443 --out model.json
+  hedgerow coordinator plan.toml --roster roster.toml \\
+      --identity hub.private.json --listen 0.0.0.0:7443 --out model.json
 """
 
 

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 _EVALUATE_EXAMPLE = """\
 examples:
-  hedgerow evaluate model.json test.csv                     # exact: for the eyes of the rows' owner
-  hedgerow evaluate model.json test.csv --epsilon 0.3       # with noise: for others too
-  hedgerow evaluate model.json --federated --site north=north-test.csv --site south=south-test.csv --epsilon 0.1
-  hedgerow evaluate model.json --federated --roster roster.toml --identity hub.private.json \\
-      --listen 0.0.0.0:7443 --epsilon 0.1          # as for `hedgerow node --held-out`, see there
+  hedgerow evaluate model.json test.csv
+  hedgerow evaluate model.json test.csv --epsilon 0.3
+  hedgerow evaluate model.json --federated --epsilon 0.1 \\
+      --site north=north-test.csv --site south=south-test.csv
+  hedgerow evaluate model.json --federated --epsilon 0.1 \\
+      --roster roster.toml --identity hub.private.json --listen 0.0.0.0:7443
 
-All but the first add noise to sums, and write what that costs into the model's ledger and report.
+The first is exact, for the eyes of the rows' owner. All others add noise to sums, and write what that costs into the
+model's ledger and report. The last asks nodes that were started with `hedgerow node --held-out`.
 """
 
 

@@ -12,10 +12,12 @@ from hedgerow.transport.interface import Address
 
 _MONITOR_EXAMPLE = """\
 example:
-  hedgerow identity new watch --monitor        # its public file goes into the roster: `roster build --monitor`
-  hedgerow monitor --roster roster.toml --identity watch.private.json --connect hedgerow.example.org:7443
+  hedgerow identity new watch --monitor
+  hedgerow monitor --roster roster.toml --identity watch.private.json \\
+      --connect hedgerow.example.org:7443
 
-A monitor is told public numbers only, and can change nothing.
+The public file of a monitor goes into the roster (`hedgerow roster build --monitor`). It is told public numbers only,
+and can change nothing.
 """
 
 

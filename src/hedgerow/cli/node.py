@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 _NODE_EXAMPLE = """\
 example:
-  hedgerow node north.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
-      --policy policy.toml --connect hedgerow.example.org:7443
-  hedgerow node --held-out north-test.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
-      --policy policy.toml --serve --connect hedgerow.example.org:7443
+  hedgerow node north.csv --plan plan.toml --roster roster.toml \\
+      --identity north.private.json --policy policy.toml \\
+      --connect hedgerow.example.org:7443
+  hedgerow node --held-out north-test.csv --plan plan.toml \\
+      --roster roster.toml --identity north.private.json --policy policy.toml \\
+      --serve --connect hedgerow.example.org:7443
 
 A node takes part in one run, of training or of evaluation, as the coordinator proposes and the policy allows; with
 --serve in one after another, and it keeps the model and the report of each (`hedgerow coordinator --hand-out`).

@@ -118,8 +118,8 @@ def _write(text: str, out: Path | None) -> None:
     write_atomically(out, text.encode())
     write_beside(out, "plan")
     n_open = len(re.findall(r"^# \w+ = .*# FILL IN", text, re.M))
-    kinds = " that go with each type" if re.search("^# type = .*# FILL IN", text, re.M) else ""
-    rest = f" In it, fill in the {n_open} lines marked FILL IN{kinds}; then" if n_open else " Now"
+    kinds = ", of a column those that go with its type" if re.search("^# type = .*# FILL IN", text, re.M) else ""
+    rest = f" Fill in the {n_open} lines marked FILL IN{kinds}; then" if n_open else " Now"
     note(f"Wrote {out}.{rest} see what it costs: {format_command(f'hedgerow privacy {out}')}")
 
 

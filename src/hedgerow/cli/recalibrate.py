@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _EXAMPLE = """\
 example:
-  hedgerow evaluate model.json north.csv                       # is it off here? exact, for your eyes only
+  hedgerow evaluate model.json north.csv    # is it off? exact, for you only
   hedgerow recalibrate model.json north.csv --epsilon 0.5 --out north-model.json
 
 The trees stay; level and slope of what they say are fitted to this site's rows, with noise. The new model's account

@@ -27,8 +27,10 @@ _FEW_RECORDS = 2000.0
 _SURVEY_EXAMPLE = """\
 examples:
   hedgerow survey north.csv --epsilon 0.3
-  hedgerow survey --site north=north.csv --site south=south.csv --label outcome --epsilon 0.3 --out statistics
-  hedgerow survey --site north=north.csv --site south=south.csv --survival curves.toml --by ward --epsilon 1 --out km
+  hedgerow survey --site north=north.csv --site south=south.csv \\
+      --label outcome --epsilon 0.3 --out statistics
+  hedgerow survey --site north=north.csv --site south=south.csv \\
+      --survival curves.toml --by ward --epsilon 1 --out km
 
 The folder then has report.html, survey.json, and, with --label, plan.toml: `hedgerow train` takes it as it is, and
 counts what the statistics have cost. Everything comes from noisy sums (docs/survey.md, which shows it over nodes too).

@@ -534,7 +534,10 @@ _LABEL_IN_X = (
     "X has a column {name!r}, and y is called so as well. If it is the label, the model predicts it from itself, and "
     "is worth nothing on rows without it. Take it out: X.drop(columns=[{name!r}])."
 )
-_IDENTIFIERS = "X has {names}, by name identifiers: they teach nothing general. Take them out: X.drop(columns={names})."
+_IDENTIFIERS = (
+    "X has {names}, which by their names tell people or rows apart: a model learns nothing general from it. Take them "
+    "out: X.drop(columns={names}). If a person may have several rows, give the column of the person to fit, as units."
+)
 
 
 class LabelInFeaturesWarning(UserWarning):

@@ -189,7 +189,7 @@ class Model:
         outcome = "complete" if self.salvaged is None else self.salvaged.text()
         return (
             f"{self.report.text(sites=self.sites)}\n"
-            "  agreed plan       its digest by `hedgerow privacy`, where the sites drew the trees' seed:\n"
+            "  agreed plan       the digest that `hedgerow privacy` prints where the sites draw the seed:\n"
             f"    {filed['agreed_digest']}\n  outcome           {outcome}\n"
             f"  version           Hedgerow {filed['created_with']}\n  printed on        {date}"
         )

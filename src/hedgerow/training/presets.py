@@ -47,7 +47,7 @@ class Preset:
     """A named method.
 
     Attributes:
-        name: as the command line has it.
+        name: as `find_preset` has it.
         title: as the papers have it.
         source: where it is described.
         model: the plan's [model]; what is left out keeps the plan format's default.
