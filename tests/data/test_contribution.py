@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -178,13 +180,30 @@ def test_a_float_that_stands_for_several_numbers_is_no_identifier(value: float) 
             "privacy": {"epsilon": 1.0, "delta": 1e-5, "n_records": 1000, "unit": "patient"},
         }
     )
-    for column in (np.array([7.0, value]), [7.0, value], [7, value, 2**53], pa.array([7.0, value])):
+    with np.errstate(over="ignore"):
+        narrow = np.array([7.0, value], dtype=np.float32), np.array([7.0, value], dtype=np.float16)
+    for column in (np.array([7.0, value]), [7.0, value], [7, value, 2**53], pa.array([7.0, value]), *narrow):
         n_records = len(column)
         columns = {"c": ["a"] * n_records, "y": ["no"] * n_records, "patient": column}
         left_out: dict[str, int] = {}
         records = records_from_columns(columns, plan, left_out=left_out)
         assert left_out == {"data-unit-missing": 1}
         assert records.unit is not None and records.unit.tolist() == ["7", str(2**53)][: n_records - 1]
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(np.float16, 11), (np.float32, 24), (np.float64, 53)])
+@pytest.mark.parametrize("as_column", [list, np.array, pa.array, pd.Series])
+def test_no_float_is_the_identifier_of_two_people(kind: Any, bits: int, as_column: Any) -> None:
+    """Two neighbouring whole numbers are two units or none, however narrow the floats are that hold them."""
+    for value in (2**bits - 2, 2**bits - 1, 2**bits):
+        cells = as_column(np.array([value, value + 1]).astype(kind))
+        fits = np.ones(2, dtype=np.bool_)
+
+        def unfit(rows: Any, code: str, error_at: object, fits: Any = fits) -> None:
+            np.logical_and(fits, ~rows, out=fits)
+
+        found = identifiers(cells, Place("table", "patient", 1), unfit)[fits].tolist()
+        assert found == [str(whole) for whole in (value, value + 1) if whole < 2**bits]
 
 
 def test_integers_beyond_64_bits_are_units_too() -> None:

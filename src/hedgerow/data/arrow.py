@@ -207,8 +207,6 @@ def from_numpy(column: NDArray[Any]) -> Any:
     kind = column.dtype.kind
     if isinstance(column, np.ma.MaskedArray) or kind == "O" or (kind == "f" and column.dtype.itemsize > 8):
         return _unify((column.astype(np.float64) if kind == "f" else column).tolist())
-    if kind == "f" and column.dtype.itemsize < 4:
-        column = column.astype(np.float64)
     if kind in "TUS":
         return _unify(column.tolist())
     if kind == "M" and np.datetime_data(column.dtype)[0] not in ("D", "s", "ms", "us", "ns"):

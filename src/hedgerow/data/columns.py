@@ -126,6 +126,8 @@ _PERHAPS_NUMBER = r"[0-9]|[nN][aA][nN]|[iI][nN][fF]"
 _TRUTHS = ("false", "true")
 _MIDNIGHT = " 00:00:00"
 _MAX_EXACT = 2.0**53
+_MAX_EXACT_OF = {pa.float16(): 2.0**11, pa.float32(): 2.0**24}
+"""Up to here a float stands for one whole number: a float64, and narrower ones."""
 _MAX_EXPONENT = 400
 _MAX_IDENTIFIER = 64
 _BUCKET_DOMAIN = b"hedgerow hashed category 1\0"
@@ -271,8 +273,9 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
     """The column as text [n], in the same canonical form for text, integer, decimal and float cells.
 
     One unit must have one text: a table that is read in chunks may give 7, then 7.0, then "7". A cell without an
-    identifier goes to `unfit`, and so does a float of 2^53 or more, which stands for several whole numbers. Text beyond
-    64 characters is replaced by its SHA-256: the room that each row takes must not depend on the longest one.
+    identifier goes to `unfit`, and so does a float that stands for several whole numbers, of 2^53 or more (2^24 in
+    single precision, 2^11 in half): one person's rows would take the places of another's. Text beyond 64 characters is
+    replaced by its SHA-256: the room that each row takes must not depend on the longest one.
     """
     texts = _read_texts(column, place)
 
@@ -680,7 +683,7 @@ def _read_texts(column: Any, place: Place) -> _Texts:
         typed = _format_moments(typed)
     encoded = typed.dictionary_encode(null_encoding="encode")
     codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.intp)
-    distinct, ambiguous = _format_distinct(encoded.dictionary)
+    distinct, ambiguous = _format_distinct(encoded.dictionary, _MAX_EXACT_OF.get(kind, _MAX_EXACT))
     if unreadable.any():
         codes[unreadable] = len(distinct)
         distinct = pa.concat_arrays([distinct, pa.array([""])])
@@ -690,16 +693,16 @@ def _read_texts(column: Any, place: Place) -> _Texts:
     return _Texts(own, pc.utf8_trim_whitespace(distinct), codes, marks, ambiguous)
 
 
-def _format_distinct(values: Any) -> tuple[Any, Flags]:
-    """The text of each value of an Arrow type, and whether it is ambiguous."""
+def _format_distinct(values: Any, max_exact: float) -> tuple[Any, Flags]:
+    """The text of each value of an Arrow type, and whether it is ambiguous, as floats from `max_exact` on are."""
     kind = values.type
     ambiguous = np.zeros(len(values), dtype=np.bool_)
     if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return pc.cast(values, pa.string()), ambiguous
     if pa.types.is_floating(kind):
         floats = _as_floats(values)
-        ambiguous = np.abs(floats) >= _MAX_EXACT
-        whole = (np.floor(floats) == floats) & ~ambiguous
+        ambiguous = np.abs(floats) >= max_exact
+        whole = (np.floor(floats) == floats) & (np.abs(floats) < _MAX_EXACT)
         whole_texts = pc.cast(pa.array(np.where(whole, floats, 0).astype(np.int64)), pa.string())
         others = [None if own else _write_raw(value) for value, own in zip(floats.tolist(), whole, strict=True)]
         return pc.if_else(pa.array(whole), whole_texts, pa.array(others, pa.string())), ambiguous
@@ -721,7 +724,9 @@ def _format_objects(values: list[Any]) -> _Texts:
     unreadable, ambiguous = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     texts = [_write_raw(value) for value in values]
     for index, value in enumerate(values):
-        ambiguous[index] = isinstance(value, float | np.floating) and abs(float(value)) >= _MAX_EXACT
+        if isinstance(value, float | np.floating):
+            kind = pa.from_numpy_dtype(value.dtype) if isinstance(value, np.float16 | np.float32) else pa.float64()
+            ambiguous[index] = abs(float(value)) >= _MAX_EXACT_OF.get(kind, _MAX_EXACT)
     column = _make_text_array(texts)
     if column is None:
         for index, text in enumerate(texts):
