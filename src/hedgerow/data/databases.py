@@ -233,7 +233,6 @@ class AdbcTable(TypedQuery):
         self._driver = driver
 
     def _read_type(self, field: Any) -> Any:
-        """See `TypedQuery._read_type`."""
         # It comes as text, digit by digit.
         return pa.decimal128(38) if _own_type(field) == "numeric" else field.type
 

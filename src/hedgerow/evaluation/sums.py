@@ -276,7 +276,6 @@ class _PartedSums(EvaluationQuery, ABC):
         return self.length % self.one.length == 0 < self.length and self.one.fits(plan)
 
     def left_open(self) -> bytes:
-        """See `Query.left_open`."""
         return self.one.left_open()
 
     def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
@@ -323,7 +322,6 @@ class SiteSums(SiteQuery, _PartedSums):
     """
 
     def answer_alone(self, site: ScoredSite) -> IntVector:
-        """See `SiteQuery.answer_alone`."""
         site.take_in(self.update)
         return self.one.answer(site)
 

@@ -257,7 +257,6 @@ class ColumnMoments(Query):
     numeric: tuple[int, ...]
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
         site.take_in(self.update)
         codes, rows = site.records.codes, self.rows
         sums, squares = np.zeros(rows.n_columns, dtype=np.int64), []
@@ -290,7 +289,6 @@ class HazardProducts(CrossProducts):
     baseline: Baseline
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
         return cross_products(site.records, self, linear_hazard_loss(self.baseline), site.n_threads)
 
 

@@ -95,7 +95,6 @@ class LineSums(Query):
     doublings: int
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
         site.take_in(self.update)
         distances = site.records.scores[0].astype(np.int64) - self.centre
         # The exponent of a double is the length of a whole number below 2**53, exactly.

@@ -40,7 +40,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -70,46 +69,6 @@ ALMOST_ZERO = 2.0**-100
 FAR_MIDDLE = 4.0
 """A middle of the label's range further from zero than this many half ranges is added last."""
 _FORBIDDEN = str.maketrans({"[": "(", "]": ")", "<": "﹤"})
-
-
-@dataclass
-class _Columns:
-    """XGBoost's arrays of one tree, node after node."""
-
-    left: list[int] = field(default_factory=list)
-    right: list[int] = field(default_factory=list)
-    parent: list[int] = field(default_factory=list)
-    feature: list[int] = field(default_factory=list)
-    condition: list[float] = field(default_factory=list)
-    default_left: list[int] = field(default_factory=list)
-    split_type: list[int] = field(default_factory=list)
-    weight: list[float] = field(default_factory=list)
-    categories: list[int] = field(default_factory=list)
-    category_nodes: list[int] = field(default_factory=list)
-    category_segments: list[int] = field(default_factory=list)
-    category_sizes: list[int] = field(default_factory=list)
-
-    def append_leaf(self, value: float) -> None:
-        """A leaf keeps its value where a split keeps its condition."""
-        self._append(-1, -1, 0, value, 0, 0)
-
-    def append_split(self, number: int, node: Split, left: int, never: int) -> None:
-        """A split, node `number`, whose children will be nodes `left` and `left` + 1; `never` is a code out of use."""
-        categories = None if node.right_categories is None else node.right_categories or (never,)
-        self._append(left, left + 1, node.feature, node.condition, int(node.missing_left), int(categories is not None))
-        if categories is not None:
-            self.category_nodes.append(number)
-            self.category_segments.append(len(self.categories))
-            self.category_sizes.append(len(categories))
-            self.categories.extend(categories)
-
-    def _append(self, left: int, right: int, feature: int, condition: float, default_left: int, kind: int) -> None:
-        self.left.append(left)
-        self.right.append(right)
-        self.feature.append(feature)
-        self.condition.append(condition)
-        self.default_left.append(default_left)
-        self.split_type.append(kind)
 
 
 def require_listed(plan: Plan, form: str) -> None:
@@ -218,52 +177,49 @@ def _all_trees(ensemble: Ensemble, objective: Objective) -> tuple[list[dict[str,
 
 
 def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> dict[str, Any]:
-    columns = _flatten(ensemble, root, unit)
-    n_nodes = len(columns.left)
+    """The nodes level by level. XGBoost 2.1 takes a right child to stand directly after the left one."""
+    nodes, parents, children = [root], [NO_PARENT], list[tuple[int, int]]()
+    for place, node in enumerate(nodes):
+        children.append((-1, -1) if isinstance(node, Leaf) else (len(nodes), len(nodes) + 1))
+        if not isinstance(node, Leaf):
+            # The list grows while it is read.
+            nodes += [node.left, node.right]
+            parents += [place, place]
+    splits = [None if isinstance(node, Leaf) else node for node in nodes]
+    # An empty list XGBoost does not read: when only missing values go right, a code that never occurs stands in.
+    lists = {
+        place: list(split.right_categories or (ensemble.grid.features[split.feature].n_codes,))
+        for place, split in enumerate(splits)
+        if split is not None and split.right_categories is not None
+    }
+    sizes = [len(categories) for categories in lists.values()]
     return {
-        "base_weights": [0.0] * n_nodes,
-        "categories": columns.categories,
-        "categories_nodes": columns.category_nodes,
-        "categories_segments": columns.category_segments,
-        "categories_sizes": columns.category_sizes,
-        "default_left": columns.default_left,
+        "base_weights": [0.0] * len(nodes),
+        "categories": [code for categories in lists.values() for code in categories],
+        "categories_nodes": list(lists),
+        "categories_segments": [0, *itertools.accumulate(sizes)][: len(sizes)],
+        "categories_sizes": sizes,
+        "default_left": [int(split is not None and split.missing_left) for split in splits],
         "id": number,
-        "left_children": columns.left,
-        "loss_changes": [0.0] * n_nodes,
-        "parents": columns.parent,
-        "right_children": columns.right,
-        "split_conditions": columns.condition,
-        "split_indices": columns.feature,
-        "split_type": columns.split_type,
-        "sum_hessian": columns.weight,
+        "left_children": [left for left, _ in children],
+        "loss_changes": [0.0] * len(nodes),
+        "parents": parents,
+        "right_children": [right for _, right in children],
+        # A leaf has its value where a split has its condition.
+        "split_conditions": [
+            single_as_decimal(np.float32(node.units * unit)) if isinstance(node, Leaf) else node.condition
+            for node in nodes
+        ],
+        "split_indices": [0 if split is None else split.feature for split in splits],
+        "split_type": [int(place in lists) for place in range(len(nodes))],
+        "sum_hessian": [node.weight for node in nodes],
         "tree_param": {
             "num_deleted": "0",
             "num_feature": str(ensemble.grid.n_features),
-            "num_nodes": str(n_nodes),
+            "num_nodes": str(len(nodes)),
             "size_leaf_vector": "1",
         },
     }
-
-
-def _flatten(ensemble: Ensemble, root: Node, unit: float) -> _Columns:
-    """The nodes level by level. XGBoost 2.1 takes a right child to stand directly after the left one."""
-    columns = _Columns()
-    waiting: deque[tuple[Node, int]] = deque([(root, NO_PARENT)])
-    n_placed = 1
-    while waiting:
-        node, parent = waiting.popleft()
-        number = len(columns.left)
-        columns.parent.append(parent)
-        columns.weight.append(node.weight)
-        if isinstance(node, Leaf):
-            columns.append_leaf(single_as_decimal(np.float32(node.units * unit)))
-            continue
-        # An empty list XGBoost does not read: when only missing values go right, a code that never occurs stands in.
-        never = ensemble.grid.features[node.feature].n_codes
-        columns.append_split(number, node, n_placed, never)
-        waiting.extend([(node.left, number), (node.right, number)])
-        n_placed += 2
-    return columns
 
 
 def xgboost_names(plan: Plan) -> dict[str, str]:

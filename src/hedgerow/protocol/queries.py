@@ -277,7 +277,6 @@ class SampledQuery(Query):
 
     @property
     def is_sampled(self) -> bool:
-        """See `Query.is_sampled`."""
         return True
 
     @property
@@ -321,7 +320,6 @@ class PureQuery(Query):
 
     @property
     def is_sampled(self) -> bool:
-        """See `Query.is_sampled`."""
         return self.pure.sampling_threshold < SAMPLING_STEPS
 
 

@@ -58,7 +58,6 @@ class SurvivalCounts(OneCount):
         return 2 * len(self.ends) + 1
 
     def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
         times = site.numbers(self.time)
         words = TextBins(self.codes, 0).places(site, self.event)
         own = np.zeros(len(times), dtype=np.intp) if self.by is None else TextBins(self.groups, 0).places(site, self.by)
@@ -68,7 +67,6 @@ class SurvivalCounts(OneCount):
         return np.asarray(counts * UNIT, dtype=np.int64)
 
     def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
         return len(self.groups) * self.n_codes
 
 

@@ -191,11 +191,9 @@ class OneCount(SurveyQuery):
     """Counts to one of which a record adds `UNIT`, or nothing."""
 
     def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
         return UNIT * UNIT
 
     def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`."""
         return np.asarray(released.sum(keepdims=True))
 
 
@@ -204,11 +202,9 @@ class RecordCount(OneCount):
     """The number of records: int64 [1]. A record adds `UNIT`."""
 
     def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
         return np.array([site.n_records * UNIT], dtype=np.int64)
 
     def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
         return 1
 
 
@@ -225,15 +221,12 @@ class ColumnCounts(SurveyQuery):
     n_cells: ClassVar[int]
 
     def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
         return len(self.columns) * UNIT * UNIT
 
     def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
         return len(self.columns) * self.n_cells
 
     def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`."""
         return np.asarray(released.reshape(len(self.columns), -1).sum(axis=1))
 
 
@@ -247,7 +240,6 @@ class KindCounts(ColumnCounts):
     n_cells = N_KINDS
 
     def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
         kinds = [site.own(site.cells(index).kinds) for index in self.columns]
         return np.concatenate([np.bincount(cells, minlength=N_KINDS) * UNIT for cells in kinds]).astype(np.int64)
 
@@ -263,7 +255,6 @@ class OctaveCounts(ColumnCounts):
     n_cells = N_OCTAVES + 1
 
     def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
         parts = []
         for index in self.columns:
             cells = site.column(index)
@@ -272,11 +263,9 @@ class OctaveCounts(ColumnCounts):
         return np.concatenate(parts).astype(np.int64)
 
     def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
         return len(self.columns) * (UNIT * UNIT + HALF_UNIT * HALF_UNIT)
 
     def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`."""
         return np.asarray(released.reshape(len(self.columns), -1)[:, :N_OCTAVES].sum(axis=1))
 
 
@@ -294,7 +283,6 @@ class ZoomCounts(ColumnCounts):
     ranges: tuple[tuple[float, float], ...]
 
     def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
         parts = []
         for index, (low, high) in zip(self.columns, self.ranges, strict=True):
             cells = site.column(index)
@@ -322,14 +310,12 @@ class ValueCounts(OneCount):
     column: int
 
     def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
         cells = site.column(self.column)
         listed = cells[(cells >= LOWEST_VALUE) & (cells <= HIGHEST_VALUE) & (cells == np.floor(cells))]
         counts = np.bincount(listed.astype(np.int64) - LOWEST_VALUE, minlength=N_VALUES)
         return np.asarray(counts * UNIT, dtype=np.int64)
 
     def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
         return N_VALUES
 
 
@@ -345,7 +331,6 @@ class NameVotes(SurveyQuery):
     """
 
     def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
         votes = np.zeros((N_BUCKETS, N_BITS), dtype=np.int64)
         for text, count in site.text_counts(-1):
             own = encode_votes(text)
@@ -362,7 +347,6 @@ class NameVotes(SurveyQuery):
         return _vote(1)
 
     def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
         return N_BUCKETS * N_BITS
 
     def totals(self, released: Reals) -> Reals:
@@ -509,7 +493,6 @@ class TextVotes(NameVotes):
     columns: tuple[int, ...]
 
     def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
         votes = np.zeros((len(self.columns), N_BUCKETS, N_BITS), dtype=np.int64)
         for column_votes, index in zip(votes, self.columns, strict=True):
             for text, count in site.text_counts(index):
@@ -519,11 +502,9 @@ class TextVotes(NameVotes):
         return votes.ravel()
 
     def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
         return len(self.columns) * N_BITS * UNIT * UNIT
 
     def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
         return len(self.columns) * N_BUCKETS * N_BITS
 
 
@@ -546,7 +527,6 @@ class CellCounts(ColumnCounts):
         return 1
 
     def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
         parts = []
         for index, bins in zip(self.columns, self.bins, strict=True):
             places = bins.places(site, index)
@@ -554,7 +534,6 @@ class CellCounts(ColumnCounts):
         return np.concatenate(parts).astype(np.int64)
 
     def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
         return sum(bins.n_bins for bins in self.bins) * self.n_labels
 
     def left_open(self) -> bytes:
@@ -568,7 +547,6 @@ class CellCounts(ColumnCounts):
         return [table.reshape(-1, self.n_labels) for table in np.split(counts, ends[:-1])]
 
     def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`."""
         return np.array([table.sum() for table in self.by_column(released)])
 
 
@@ -589,11 +567,9 @@ class JointCounts(CellCounts):
 
     @property
     def n_labels(self) -> int:
-        """See `CellCounts.n_labels`."""
         return self.classes.n_bins
 
     def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
         labels, parts = self.classes.places(site, self.label), []
         for index, bins in zip(self.columns, self.bins, strict=True):
             places = bins.places(site, index)
