@@ -557,9 +557,7 @@ class Notebook:
     """What an end remembers, in a database of its own; two processes may have it open."""
 
     def __init__(self, path: Path, schema: str = _NOTES) -> None:
-        # A party's notes have no guests, and are as they were.
-        older = "alter table guests add column max_rows integer not null default 0" if schema == _GUESTS else ""
-        self._database = Database(path, schema, _SCHEMA_VERSION, is_exclusive=False, upgrades={1: older})
+        self._database = Database(path, schema, _SCHEMA_VERSION, is_exclusive=False)
 
     def read(self, name: str) -> bytes | None:
         """What was written under this name."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shutil
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -341,62 +339,6 @@ def test_a_run_costs_no_less_than_a_person_in_the_rows_of_all_its_nodes(tmp_path
             book.reserve(RUN, "d", plan, events, (epsilon_of_rows("gdp", events, 1e-5, n_nodes + 1) * 0.99, 1e-5))
         assert caught.value.code == "policy-over-budget"
         assert book.reserve(RUN, "other data", plan, events, limit) == epsilon_of_rows("gdp", events, 1e-5, 1)
-
-
-def old_book(path: Path, *rows: tuple[str, str]) -> None:
-    """A book as the version before wrote it; rows: run and status."""
-    event = json.dumps([GaussianEvent(10.0).to_dict()])
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(
-            "create table runs (run_id text primary key, data_set text not null, plan_name text not null,"
-            " plan_digest text not null, unit text not null, status text not null, events text not null)"
-        )
-        for run_id, status in rows:
-            database.execute(
-                "insert into runs values (?, 'test', 'plan', '00', 'record', ?, ?)", (run_id, status, event)
-            )
-        database.execute("pragma user_version = 1")
-        database.commit()
-    path.chmod(0o600)
-
-
-def test_a_book_of_the_version_before_is_carried_over(tmp_path: Path) -> None:
-    """What has been spent stays spent, in its order; the first node that was in a reserved run has its line."""
-    old_book(tmp_path / "budget.db", ("31" * 32, "finished"), ("32" * 32, "reserved"), ("30" * 32, "left"))
-    first, second = BudgetBook(tmp_path / "budget.db"), BudgetBook(tmp_path / "budget.db")
-    assert [line.status for line in first.lines()] == ["finished", "reserved", "left"]
-    assert first.spent("test", 1e-5) > 0
-    for number, book in enumerate((first, second)):
-        book.serve(f"site-{number}", tmp_path / f"state-{number}")
-        book.claim([b"1" * 32, b"2" * 32])
-        assert book.find_status(b"1" * 32) == "finished" and book.find_status(b"0" * 32) == "left"
-    assert first.find_status(b"2" * 32) == "reserved" and second.find_status(b"2" * 32) is None
-    assert first.list_reserved() == [b"2" * 32] and second.list_reserved() == []
-    first.settle(b"2" * 32, ([], {}), "left")
-    assert first.find_status(b"2" * 32) == "left"
-    first.close()
-    second.close()
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_a_book_without_set_ups_or_times_is_carried_over(tmp_path: Path, version: int) -> None:
-    """Earlier versions did not say when a run was reserved, nor in which set-ups a node had revealed its nonce."""
-    with closing(BudgetBook(tmp_path / "budget.db")) as book:
-        book.serve("site-0", tmp_path)
-        book.claim([])
-    with closing(sqlite3.connect(tmp_path / "budget.db")) as database:
-        values = ("site-0", "s", "d", "p", "00", "record", "finished", json.dumps([GaussianEvent(10.0).to_dict()]))
-        database.execute("alter table runs drop column begun")
-        database.execute("insert into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?)", ("31" * 32, *values))
-        if version < 3:
-            database.execute("drop table draws")
-        database.execute(f"pragma user_version = {version}")
-        database.commit()
-    with closing(BudgetBook(tmp_path / "budget.db")) as book:
-        assert [(line.status, line.begun) for line in book.lines()] == [("finished", "")]
-        book.serve("site-0", tmp_path)
-        book.note_draw("ab" * 32, b"1" * 32, 1)
-        assert book.draws("ab" * 32) == [b"1" * 32] and book.forget_draws("abab") == {"ab" * 32: 1}
 
 
 @pytest.mark.parametrize(

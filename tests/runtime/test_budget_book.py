@@ -157,18 +157,16 @@ def test_a_node_whose_book_is_not_its_own_takes_part_in_nothing(
 
 def test_a_book_outlives_the_state_folder(tmp_path: Path) -> None:
     """By default the book lies beside the policy, under the site's name: deleting the state folder begins no account
-    anew; an older node's book, in its state folder, stays in use.
+    anew.
     """
     policy = str(tmp_path / "policy.toml")
     state = tmp_path / "north-state"
     state.mkdir()
-    place = book_file(None, state, policy, "north")
+    place = book_file(None, policy, "north")
     assert place == tmp_path / "north-budget.db"
     assert note_book(state, place) == place and find_book(state) == place.resolve() and find_book(place) == place
     assert (state / "budget.path").stat().st_mode & 0o077 == 0
-    (state / "budget.db").touch()
-    assert book_file(None, state, policy, "north") == state / "budget.db"
-    assert book_file("mine.db", state, policy, "north") == Path("mine.db")
+    assert book_file("mine.db", policy, "north") == Path("mine.db")
 
 
 def test_a_round_that_was_begun_anew_is_charged_at_its_dearer_cost(tmp_path: Path) -> None:

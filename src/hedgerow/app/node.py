@@ -156,8 +156,6 @@ class NodeResult:
 
 # The files of a node -------------------------------------------------------------------------------------------------
 
-_OLD_BOOK = "budget.db"
-"""Earlier versions kept the book in the state folder, under this name."""
 _PLACE = "budget.path"
 
 
@@ -176,24 +174,21 @@ def note_book(folder: Path, book: Path) -> Path:
 
 
 def find_book(given: Path) -> Path:
-    """The book that a path names: a file as it is, a state folder's own."""
+    """The book that a path names: a file as it is, a state folder's own; the folder itself where it names none."""
     if not given.is_dir():
         return given
     try:
         return Path((given / _PLACE).read_text(encoding="utf-8").rstrip("\n"))
     except (OSError, UnicodeDecodeError):
-        return given / _OLD_BOOK
+        return given
 
 
-def book_file(budget: str | None, folder: Path, policy: str, name: str) -> Path:
-    """The budget book: as given, else the one that the state folder has from an older version, else beside the policy.
+def book_file(budget: str | None, policy: str, name: str) -> Path:
+    """The budget book: as given, else beside the policy.
 
     It is not in the state folder, which people delete to begin again: what the data has cost must outlive that.
     """
-    if budget:
-        return Path(budget)
-    old = folder / _OLD_BOOK
-    return old if old.exists() else Path(policy).parent / f"{name}-budget.db"
+    return Path(budget or Path(policy).parent / f"{name}-budget.db")
 
 
 @contextmanager
@@ -201,7 +196,7 @@ def open_node_files(options: NodeOptions, name: str) -> Iterator[tuple[NodeStore
     """The state and the budget book of the node of this name, with the book's place, until the block ends."""
     folder = options.state_folder(name)
     with closing(NodeStore(folder)) as store:
-        place = note_book(folder, book_file(options.budget, folder, options.policy, name))
+        place = note_book(folder, book_file(options.budget, options.policy, name))
         with closing(BudgetBook(place)) as book:
             yield store, book, place
 

@@ -305,7 +305,7 @@ def answer_request(path: Path, request: bytes) -> bytes:
     with use_threads(options.threads or available_threads()) as n_threads:
         setup = build_setup(options, keys, read_policy(options.policy), n_threads)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        budget = note_book(folder, book_file(options.budget, folder, options.policy, setup.site))
+        budget = note_book(folder, book_file(options.budget, options.policy, setup.site))
         return CarriedNode(*keys, setup, folder, budget).answer(request)
 
 

@@ -134,28 +134,22 @@ def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
 
 
 def _find_folder(line: BudgetLine, given: Path) -> Path:
-    """A line's state folder; where that is gone, or not known, the folder that was given, if it is one."""
+    """A line's state folder; where that is gone, the folder that was given, if it is one."""
     noted = Path(line.state)
-    is_there = bool(line.state) and (noted / "node.db").is_file()
-    return given.resolve() if given.is_dir() and not is_there else noted
+    return given.resolve() if given.is_dir() and not (noted / "node.db").is_file() else noted
 
 
 def _own_stores(
     lines: Sequence[BudgetLine], given: Path, open_files: ExitStack
 ) -> list[tuple[BudgetLine, NodeStore | None]]:
-    """Each line, and the state of its own node; None where it is not there, for another node's does not tell its cost.
-
-    A state tells whose it is. Where it does not, being of an earlier version, the folder must be that of the line.
-    """
+    """Each line, and the state of its own node; None where that is not there: another node's does not tell its cost."""
     folders = [_find_folder(line, given) for line in lines]
     opened = {folder: _open_store(folder, open_files) for folder in dict.fromkeys(folders)}
-    found: list[tuple[BudgetLine, NodeStore | None]] = []
-    for line, folder in zip(lines, folders, strict=True):
-        store = opened[folder]
-        sites = frozenset() if store is None else store.sites()
-        is_own = sites == {line.site} or (not sites and str(folder) == line.state)
-        found.append((line, store if is_own else None))
-    return found
+    stores = [opened[folder] for folder in folders]
+    return [
+        (line, store if store is not None and store.sites() == {line.site} else None)
+        for line, store in zip(lines, stores, strict=True)
+    ]
 
 
 def _open_store(folder: Path, open_files: ExitStack) -> NodeStore | None:
@@ -188,6 +182,5 @@ def _say_invitations(lines: list[InvitationLine], *, is_list: bool) -> None:
 
 def _format_run(run: dict[str, Any], *, is_shared: bool) -> str:
     site = f"{run['site']}: " if is_shared and run["site"] else ""
-    # A line of an earlier version has no date.
-    begun = run["begun"][:10] or "?"
-    return f"{site}{run['status']:<9} {begun:<10} epsilon {number(run['epsilon']):<8} {run['plan']} (per {run['unit']})"
+    said = f"epsilon {number(run['epsilon']):<8} {run['plan']} (per {run['unit']})"
+    return f"{site}{run['status']:<9} {run['begun'][:10]} {said}"

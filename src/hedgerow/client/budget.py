@@ -46,15 +46,7 @@ create table if not exists groups (about text primary key, members text not null
 create table if not exists epochs (epoch text, site text, run_id text not null, slot integer,
     primary key (epoch, site));
 create table if not exists lost (epoch text primary key, is_charged integer not null)"""
-_WITH_TIMES = "alter table runs add column begun text not null default ''"
 _UPGRADES = {
-    # Its lines were a run's, whichever node had reserved it: they are no one's until a node that was in it claims one.
-    1: f"""alter table runs rename to earlier;{_SCHEMA};
-    insert into runs select run_id, '', '', data_set, plan_name, plan_digest, unit, status, events, '' from earlier
-    order by rowid; drop table earlier""",
-    # It did not say in which set-ups its nodes had revealed a nonce, nor when a run was reserved.
-    2: _WITH_TIMES,
-    3: _WITH_TIMES,
     # It did not say in which epochs its nodes had been.
     4: "",
 }
@@ -77,8 +69,8 @@ class BudgetLine:
     """One node's part in one run: "reserved" while it may go on (the events are the plan's), else what it used.
 
     It is "finished", "stopped" by its coordinator, "left" by this node before its end, or "closed" by its owner.
-    `site` and `state` are the node's name and folder; both are empty in a closed line of an earlier version. `begun`
-    is when it was reserved, in UTC; empty in a line of an earlier version.
+    `site` and `state` are the node's name and folder; both are empty in a line for runs that the book has lost. `begun`
+    is when it was reserved, in UTC.
     """
 
     run_id: str
@@ -189,8 +181,7 @@ class BudgetBook:
     def find_status(self, run_id: bytes) -> str | None:
         """The status of this node's line for a run; None for a run that does not stand in the book."""
         rows = self._database.rows(
-            "select status from runs where run_id = ? and (site = ? or (site = '' and status != ?)) order by site desc",
-            (run_id.hex(), self._site, RESERVED),
+            "select status from runs where run_id = ? and site = ?", (run_id.hex(), self._site)
         )
         return rows[0][0] if rows else None
 
@@ -208,21 +199,10 @@ class BudgetBook:
         return [bytes.fromhex(run_id) for (run_id,) in rows]
 
     def claim(self, run_ids: Iterable[bytes]) -> None:
-        """Note that these runs, as far as they are reserved, stand in this node's folder.
-
-        It may have been moved; a line of an earlier version names no node, and the first that was in its run takes it.
-        """
-        rows = self._database.rows(
-            "select run_id from runs where status = ? and (site = '' or (site = ? and state != ?))",
-            (RESERVED, self._site, self._state),
-        )
-        for name in {row[0] for row in rows} & {run_id.hex() for run_id in run_ids}:
-            self._database.write(
-                (
-                    "update or ignore runs set site = ?, state = ? where run_id = ? and site in ('', ?) and status = ?",
-                    (self._site, self._state, name, self._site, RESERVED),
-                )
-            )
+        """Note that these runs, as far as they are reserved, stand in this node's folder, which may have been moved."""
+        sql = "update runs set state = ? where run_id = ? and site = ? and status = ? and state != ?"
+        values = [(self._state, run_id.hex(), self._site, RESERVED, self._state) for run_id in run_ids]
+        self._database.write(*((sql, each) for each in values))
 
     def require_runs(self, run_ids: Iterable[bytes]) -> None:
         """Raise PolicyRefusal (code "budget-lost") unless all these runs stand in the book, and "budget-rolled-back"
@@ -252,7 +232,7 @@ class BudgetBook:
         What is answered is charged to that line, and would be on no account of the data set whose rows are asked.
         """
         for line in self.lines():
-            if line.run_id == run_id.hex() and line.site in ("", self._site) and line.data_set != data_set:
+            if line.run_id == run_id.hex() and line.site == self._site and line.data_set != data_set:
                 asked = f"a run that is counted for the data set {line.data_set!r}, where this one is {data_set!r}"
                 raise PolicyRefusal("policy", code="policy-data-set", asked=asked)
 
@@ -310,7 +290,7 @@ class BudgetBook:
         self.require_data_set(run_id, data_set)
         lines, own = self.lines(data_set), tuple(scope_events(events, run_id.hex()))
         for line in lines:
-            if line.run_id == run_id.hex() and (line.site == self._site or not line.site):
+            if line.run_id == run_id.hex() and line.site == self._site:
                 if line.status == RESERVED:
                     # A node that has lost its database does not know what the run was for; the book does.
                     if line.plan_digest != plan.digest or line.events != own:

@@ -249,7 +249,7 @@ class NodeStore:
             self.database.write(("insert or ignore into sites values (?)", (name,)))
 
     def sites(self) -> frozenset[str]:
-        """The nodes that have worked with this state, one if all is well; none in a state of an earlier version."""
+        """The nodes that have worked with this state, one if all is well."""
         return frozenset(row[0] for row in self.database.rows("select name from sites"))
 
     def note_joining(self, run_id: bytes, task: Task, data_digest: bytes) -> None:
@@ -580,8 +580,6 @@ create table if not exists answers (id text primary key, is_approved integer not
 create table if not exists stops (at text not null)
 """
 _OWNER_VERSION = 2
-_OWNER_UPGRADES = {1: "drop table question"}
-"""A question of an earlier version did not say who adds the noise: the node asks it anew."""
 _ID_DIGITS = 32
 
 
@@ -746,9 +744,7 @@ class OwnerDesk:
         if self._database is None and (is_made or path.exists()):
             # A file of another user, in a folder that is not that user's, would keep the node from starting.
             require_private(self._folder, self._folder.stat())
-            self._database = Database(
-                path, _OWNER_SCHEMA, _OWNER_VERSION, is_exclusive=False, upgrades=_OWNER_UPGRADES
-            )
+            self._database = Database(path, _OWNER_SCHEMA, _OWNER_VERSION, is_exclusive=False)
         return self._database
 
     def _write(self, *statements: Statement) -> None:

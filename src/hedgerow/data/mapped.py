@@ -198,11 +198,11 @@ class ExternalMemory:
     def begin(self, name: str) -> Path:
         """A new folder for the arrays of a table; what was kept of it by another plan, or as it was before, goes."""
         part = self.place(name, ".part")
-        # With the ending of one that was not finished, or of earlier versions.
-        own = re.compile(rf"{re.escape(name)}-[0-9a-f]{{32}}(\.part|\.npz)?")
+        # With the ending of one that was not finished.
+        own = re.compile(rf"{re.escape(name)}-[0-9a-f]{{32}}(\.part)?")
         with _catch_disk_faults(self.folder):
             for old in [path for path in self.folder.iterdir() if own.fullmatch(path.name)]:
-                shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink()
+                shutil.rmtree(old, ignore_errors=True)
             part.mkdir(mode=0o700)
         return part
 

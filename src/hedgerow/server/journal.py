@@ -48,7 +48,6 @@ create table if not exists releases (
 create table if not exists burnt (round integer, cohort text, masked text, primary key (round, cohort, masked))
 """
 _VERSION = 10
-_UPGRADES = {database_version(9): "alter table run add column account text"}
 _ENTRIES = "select entry from releases order by round"
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 _CLOSED_SLOT: Statement = ("update slots set slot = null", ())
@@ -104,7 +103,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self._database = Database(path, _SCHEMA, database_version(_VERSION), upgrades=_UPGRADES)
+        self._database = Database(path, _SCHEMA, database_version(_VERSION))
         self.found: Runs = {}
 
     def load(self, task: Plan | Task, roster: Roster) -> JournalledRun | None:
@@ -182,9 +181,7 @@ class Journal:
 
     def adds_to(self, task: Task) -> bool:
         """Whether its releases protect what the task's do, so that an account may hold both."""
-        rows = self._database.rows("select account, plan_digest from run")
-        # A version before did not write the account down.
-        return all(account == _name_account(task) or digest == task.digest for account, digest in rows)
+        return all(account == _name_account(task) for (account,) in self._database.rows("select account from run"))
 
     def end(self, code: str) -> bytes:
         """Give the run up, unless it was already, and return its number; UsageError where there is none to give up."""
