@@ -74,9 +74,9 @@ def test_a_wide_table_needs_no_file_for_each_column(tmp_path: Path) -> None:
         assert np.array_equal(stretches.join("codes.npy"), expected)
 
 
-def read(folder: Path, table: Path, plan: Plan, more: str = "", holds: bool = False) -> tuple[SiteData, bool]:
+def read(folder: Path, table: Path, plan: Plan, holds: bool = False) -> tuple[SiteData, bool]:
     """The rows, and whether they were kept from before."""
-    memory = ExternalMemory.open(folder, plan, {"rows": table}, more, holds=holds)
+    memory = ExternalMemory.open(folder, plan, {"rows": table}, holds=holds)
     found = find_kept(memory, plan)
     return (found or read_bounded({"rows": table}, plan, memory=memory))["rows"][0], found is not None
 
@@ -149,8 +149,8 @@ def test_codes_belong_to_a_plan_and_to_what_the_site_says(tmp_path: Path) -> Non
     """Other edges give other codes, and other rows may fit by another rule of the site's."""
     table, folder = write_table(tmp_path / "table.parquet"), tmp_path / "codes"
     other = bare_plan(LABELS["binary"], numbers(3, high=2.0))
-    for plan, more in ((number_plan(), ""), (other, ""), (other, "strict")):
-        assert [read(folder, table, plan, more)[1] for _ in range(2)] == [False, True]
+    for plan in (number_plan(), other):
+        assert [read(folder, table, plan)[1] for _ in range(2)] == [False, True]
 
 
 def cut(folder: Path) -> None:

@@ -66,7 +66,8 @@ def test_the_split_is_seeded() -> None:
 def test_the_table_fits_its_plan(tmp_path: Path) -> None:
     """No category is unknown and no value beyond its public bounds; missing values arrive as missing."""
     plan = parse_plan(rand_hie_plan_text())
-    records = concatenate(read_records(write_rand_hie(tmp_path, test_fraction=1.0).test, plan))
+    files = write_rand_hie(tmp_path)
+    records = concatenate(chunk for path in (*files.train.values(), files.test) for chunk in read_records(path, plan))
     assert records.n_records == 20_190
     n_missing = 0
     for feature, column in zip(plan.features, records.features, strict=True):

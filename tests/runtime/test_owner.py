@@ -40,7 +40,6 @@ from hedgerow.protocol.messages import (
     encode,
 )
 from hedgerow.server.coordinator import RunEvent, RunEventKind
-from hedgerow.storage import Database
 from tests.builders import make_plan
 
 if TYPE_CHECKING:
@@ -443,25 +442,6 @@ def test_who_approves_is_told_who_sees_exact_totals(noise: str) -> None:
     assert dict(plan_facts(plan))["who sees what"] == said == who_sees(noise)
     assert dict(describe_visibility(plan, forecast(plan)))["who sees what"] == said
     assert ("it sees exact totals" in said) == (noise == "server")
-
-
-def test_a_desk_of_an_earlier_version_asks_anew(tmp_path: Path) -> None:
-    """An answer that was given stays; a question that did not say who adds the noise is gone."""
-    tmp_path.chmod(0o700)
-    path = tmp_path / "owner.db"
-    with closing(Database(path, _OLD_DESK, 1, is_exclusive=False)) as old:
-        old.write(("insert into question values ('00')", ()), ("insert into answers values (?, 1, '')", (QUESTION.id,)))
-    with closing(OwnerDesk(tmp_path)) as desk:
-        assert desk.pending() is None and desk.find_answer(QUESTION.id) is True
-        desk.ask(dataclasses.replace(QUESTION, run_id="44" * 32))
-        assert desk.pending() is not None
-
-
-_OLD_DESK = """
-create table if not exists question (run_id text);
-create table if not exists answers (id text primary key, is_approved integer not null, answered text not null);
-create table if not exists stops (at text not null)
-"""
 
 
 ANSWERS = [([QUESTION.id], True), ([QUESTION.id, "--deny"], False), (["--deny"], False)]

@@ -12,7 +12,7 @@ import itertools
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +51,6 @@ _DEFAULT_FOLDER, _MODEL = "hedgerow-demo", "model.json"
 _REMEDY = "Give another folder, --out FOLDER, or move the file away first."
 
 
-@dataclass(frozen=True, eq=False)
-class _Result:
-    model: Model
-    sites: Sites
-    scores: dict[str, float]
-    others: Mapping[str, float]
-    files: dict[str, Path]
-
-
 def demonstrate(out: str | None, n_threads: int | None, *, as_json: bool) -> None:
     """Train, test, write model.json, report.txt and shapes.png, and show all of it.
 
@@ -84,11 +75,21 @@ def demonstrate(out: str | None, n_threads: int | None, *, as_json: bool) -> Non
     others = _compare(plan, sites, data, n_threads, quiet=as_json)
     if out is None and (aside := _set_aside(folder / _MODEL)) is not None and not as_json:
         note(f"The model of an earlier demonstration, and what it has cost, is kept as {aside}.")
-    result = _Result(model, sites, scores, others, _write(folder, data, model, scores, quiet=as_json))
+    files = _write(folder, data, model, scores, quiet=as_json)
     if as_json:
-        print_json(_describe_result(result))
-    else:
-        _print_result(console, result)
+        print_json(
+            {
+                "note": _PUBLIC,
+                "sites": {name: site.n_records for name, site in sites.items()},
+                "test": scores,
+                "compared": {name: float(number(area, 6)) for name, area in others.items()},
+                "files": {name: str(path) for name, path in files.items()},
+                "report": model.report.to_dict(),
+            }
+        )
+        return
+    _print_result(console, model, scores, others)
+    _print_files(console, files)
 
 
 def _bound_rows(data: SiteFiles, plan: Plan, *, quiet: bool) -> dict[str, tuple[SiteData, ContributionReport]]:
@@ -147,20 +148,21 @@ def _print_sites(console: Console, sites: Mapping[str, ContributionReport]) -> N
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def _print_result(console: Console, result: _Result) -> None:
-    report, scores = result.model.report, result.scores
+def _print_result(
+    console: Console, model: Model, scores: Mapping[str, float], others: Mapping[str, float]
+) -> None:
     console.print()
     console.print(
         Panel(
-            Text(wrap_text(result.model.report_text(today()), columns=console.width - 6)),
+            Text(wrap_text(model.report_text(today()), columns=console.width - 6)),
             title="what the model promises",
             title_align="left",
-            border_style="green" if report.guarantee == "holds" else "red",
+            border_style="green" if model.report.guarantee == "holds" else "red",
             padding=(0, 2),
         )
     )
     table = _make_table(f"test AUC on {scores['n_records']:,} held-out rows", "")
-    rows = {"private for a person": scores["auc"], **result.others, "chance": 0.5}
+    rows = {"private for a person": scores["auc"], **others, "chance": 0.5}
     above_chance = max(rows.values()) - 0.5
     for name, area in rows.items():
         style = "bold" if area == scores["auc"] else ""
@@ -168,21 +170,20 @@ def _print_result(console: Console, result: _Result) -> None:
         table.add_row(Text(name, style=style), Text(f"{area:.4f}", style=style), Text(bar, style="green"))
     console.print(Padding(table, (0, 0, 1, 2)))
     console.print(Text(f"{_PUBLIC}\n"))
-    _print_files(console, result)
 
 
-def _print_files(console: Console, result: _Result) -> None:
+def _print_files(console: Console, files: Mapping[str, Path]) -> None:
     console.print(Text("Written", style="bold"))
-    for name, path in result.files.items():
+    for name, path in files.items():
         console.print(Text(f"  {name:<10} {path}", overflow="fold"))
-    if "shapes" not in result.files:
+    if "shapes" not in files:
         line = f"""  (for shapes.png: {format_command('pip install "hedgerow[plots]"')})"""
         console.print(Text(line, style="dim"), soft_wrap=True)
     console.print()
     console.print(Text("Next", style="bold"))
-    model, plan = result.files["model"], result.files["plan"]
+    model, plan = files["model"], files["plan"]
     commands: tuple[tuple[str | Path, ...], ...] = (
-        ("hedgerow predict", model, result.files["test data"], "--proba"),
+        ("hedgerow predict", model, files["test data"], "--proba"),
         ("hedgerow privacy", plan),
         ("hedgerow plan init", plan.parent / "site-1.csv", "--label visited"),
     )
@@ -197,17 +198,6 @@ _PUBLIC = (
     "These rows are public. Of private rows such counts and scores are exact, and no guarantee covers them: `hedgerow "
     "evaluate --federated` measures with noise."
 )
-
-
-def _describe_result(result: _Result) -> dict[str, Any]:
-    return {
-        "note": _PUBLIC,
-        "sites": {name: site.n_records for name, site in result.sites.items()},
-        "test": result.scores,
-        "compared": {name: float(number(area, 6)) for name, area in result.others.items()},
-        "files": {name: str(path) for name, path in result.files.items()},
-        "report": result.model.report.to_dict(),
-    }
 
 
 def _compare(plan: Plan, sites: Sites, data: SiteFiles, n_threads: int | None, *, quiet: bool) -> dict[str, float]:

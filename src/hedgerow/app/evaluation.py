@@ -209,7 +209,6 @@ def read_sites(
     plan: Plan,
     *,
     quiet: bool,
-    strict: bool = False,
     allowed: float | None = None,
     external_memory: str | None = None,
 ) -> Sites:
@@ -218,23 +217,22 @@ def read_sites(
     How many rows are used is said on stderr, for the operator's eyes.
 
     Args:
-        strict: refuse a row that does not fit, and a table without rows.
         allowed: the largest share of a table's rows that may be left out; without it, the usual one.
         external_memory: the folder for their codes, see `hedgerow.data.mapped`; None for memory.
 
     Raises:
-        DataError: a table cannot be read or lacks a column; if strict, also for a row.
+        DataError: a table cannot be read or lacks a column.
         LostRowsError: of a table more rows are left out; no row is left of all tables, or those of one class only.
     """
     memory = None
     if external_memory is not None:
-        memory = ExternalMemory.open(Path(external_memory), plan, tables, f"strict {strict}")
+        memory = ExternalMemory.open(Path(external_memory), plan, tables)
     bounded = None if memory is None else find_kept(memory, plan)
     if bounded is None:
         # A URL may have a password in it.
         places = [name if is_url(place) else Path(place).name for name, place in tables.items()]
         with status(f"Reading {join_names(places)}", quiet=quiet):
-            bounded = read_bounded(tables, plan, strict=strict, memory=memory)
+            bounded = read_bounded(tables, plan, memory=memory)
     reports = {name: report for name, (_, report) in bounded.items()}
     most = MAX_LEFT_OUT if allowed is None else allowed
     for name, report in reports.items():

@@ -51,7 +51,6 @@ def add_commands(commands: Any) -> None:
     add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
     add("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
     add("--seed", type=whole(0), metavar="N", help="noise from a seed: voids the model's guarantee")
-    add_shared(add, "--strict")
     add = command.add_argument_group("over nodes: --federated as the coordinator of a roster").add_argument
     text = "who adds the noise, whichever party added it to the training; sites have to allow it (distributed)"
     add_nodes(add, text, "where the run is journalled (MODEL.evaluation-N.journal)")
@@ -123,8 +122,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         require_room(out, model)
         named = parse_sites(arguments.sites) if arguments.federated else {"site": arguments.data}
         tables = adapt_sites(named, arguments.adapters)
-        allowed = arguments.allow_loss
-        rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
+        rows = read_sites(tables, model.plan, quiet=arguments.json, allowed=arguments.allow_loss)
         for name, data in rows.items():
             if data.n_records >= MIN_TO_WARN and (empty := model.without_values(data.codes)):
                 warn(f"Private, for the site {name} only: {no_values_text(empty)}")

@@ -85,7 +85,6 @@ def share(text: str) -> float:
 SHARED: dict[str, dict[str, Any]] = {
     "plan": {"metavar": "PLAN", "help": "a plan's TOML file"},
     "--json": {"action": "store_true", "help": "print one JSON object instead of text; no progress"},
-    "--strict": {"action": "store_true", "help": "refuse a row that does not fit instead of leaving it out"},
     "--threads": {"type": whole(1), "metavar": "N", "help": "threads to compute with (default: all)"},
     "--seed": {
         "type": whole(0),

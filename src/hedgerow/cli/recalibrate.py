@@ -37,7 +37,7 @@ def add_commands(commands: Any) -> None:
     add("--delta", type=chance, metavar="D", help="a small probability that is added to it (default: the plan's)")
     add("--adapter", **ADAPTERS)
     add("--out", metavar="MODEL", help="the model file to write (default: a new recalibrated.json)")
-    add_shared(add, "--seed", "--strict", "--allow-loss", "--json")
+    add_shared(add, "--seed", "--allow-loss", "--json")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -54,8 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     out = check_can_write(arguments.out or "recalibrated.json")
     require_room(out)
     tables = adapt_sites({"site": arguments.data}, arguments.adapters)
-    options = {"strict": arguments.strict, "allowed": arguments.allow_loss}
-    (rows,) = read_sites(tables, model.plan, quiet=arguments.json, **options).values()
+    (rows,) = read_sites(tables, model.plan, quiet=arguments.json, allowed=arguments.allow_loss).values()
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     with use_threads(available_threads()) as n_threads:
         changed, found, cost = recalibrate_model(

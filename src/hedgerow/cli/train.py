@@ -59,7 +59,7 @@ def add_commands(commands: Any) -> None:
     add_shared(add, "--seed")
     text = "keep the codes of the rows in mapped files there, for tables that outgrow the memory (docs/data.md)"
     add("--external-memory", metavar="FOLDER", help=text)
-    add_shared(add, "--strict", "--allow-loss", "--threads", "--json")
+    add_shared(add, "--allow-loss", "--threads", "--json")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     allowed = arguments.allow_loss
     sites = read_sites(
-        files, plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed,
+        files, plan, quiet=arguments.json, allowed=allowed,
         external_memory=arguments.external_memory,
     )  # fmt: skip
     if not arguments.json and (doubt := doubt_of(plan)):

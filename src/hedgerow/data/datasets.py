@@ -68,7 +68,7 @@ def split_by_unit(unit: NDArray[Any], *, test_fraction: float = 0.3, seed: int =
     return chosen
 
 
-def write_rand_hie(folder: str | os.PathLike[str], *, test_fraction: float = 0.3, seed: int = 0) -> SiteFiles:
+def write_rand_hie(folder: str | os.PathLike[str], *, seed: int = 0) -> SiteFiles:
     """Write plan.toml, one site-N.csv per study site and test.csv into `folder`, which is made if need be.
 
     README.md goes with them, of which the plan speaks: where the data come from, and what each column means.
@@ -77,7 +77,7 @@ def write_rand_hie(folder: str | os.PathLike[str], *, test_fraction: float = 0.3
     target.mkdir(parents=True, exist_ok=True)
     table = _read_table()
     site = table.column("site").to_numpy()
-    is_test = split_by_unit(table.column("zper").to_numpy(), test_fraction=test_fraction, seed=seed)
+    is_test = split_by_unit(table.column("zper").to_numpy(), seed=seed)
     train = {}
     for number in np.unique(site).tolist():
         path = target / f"site-{number}.csv"

@@ -160,12 +160,11 @@ class ExternalMemory:
 
     @classmethod
     def open(
-        cls, folder: Path, plan: Plan, tables: Mapping[str, Location], more: str = "", *, holds: bool = False
+        cls, folder: Path, plan: Plan, tables: Mapping[str, Location], *, holds: bool = False
     ) -> ExternalMemory:
         """That of some tables, by their names.
 
         Args:
-            more: what else decides on which rows are used.
             holds: what was read once is used until the folder is deleted, files and databases alike.
 
         Raises:
@@ -173,7 +172,7 @@ class ExternalMemory:
         """
         stamps = {} if holds else {name: stamp_files(place) for name, place in tables.items()}
         own = [(name, os.fspath(place), str(getattr(place, "adapter", ""))) for name, place in tables.items()]
-        said = json.dumps([__version__, plan.digest, more, own, stamps])
+        said = json.dumps([__version__, plan.digest, own, stamps])
         with _catch_disk_faults(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             require_private(folder, folder.stat())

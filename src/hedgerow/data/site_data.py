@@ -337,7 +337,6 @@ def read_bounded(
     tables: Mapping[str, Location],
     plan: Plan,
     *,
-    strict: bool = False,
     memory: ExternalMemory | None = None,
     part: Part | None = None,
 ) -> dict[str, tuple[SiteData, ContributionReport]]:
@@ -351,7 +350,7 @@ def read_bounded(
     rows = {}
     for name, place in tables.items():
         folder = None if memory is None else memory.begin(name)
-        rows[name] = read_site_rows(place, plan, strict=strict, folder=folder, part=part)
+        rows[name] = read_site_rows(place, plan, folder=folder, part=part)
     bounded = bound_sites(rows, plan)
     if memory is not None:
         for name, (data, report) in bounded.items():
@@ -376,38 +375,31 @@ def read_part(
     return (kept or read_bounded(tables, plan, memory=arrays, part=part))[next(iter(tables))][0]
 
 
-def read_site_data(
-    path: str | os.PathLike[str], plan: Plan, *, strict: bool = False
-) -> tuple[SiteData, ContributionReport]:
+def read_site_data(path: str | os.PathLike[str], plan: Plan) -> tuple[SiteData, ContributionReport]:
     """One site's rows from a file or a URL (`hedgerow.data.sources`), bounded as `site_data_from_records` does.
 
     Rows that do not fit are left out and counted.
 
-    Args:
-        strict: refuse the first row that does not fit, and a table without rows. In a federation this tells the others
-            something about a single row.
-
     Raises:
-        DataError: the table cannot be read or lacks a column; if strict, also for a row.
+        DataError: the table cannot be read or lacks a column.
     """
-    return read_bounded({"": path}, plan, strict=strict)[""]
+    return read_bounded({"": path}, plan)[""]
 
 
 def read_site_rows(
     path: str | os.PathLike[str],
     plan: Plan,
     *,
-    strict: bool = False,
     folder: Path | None = None,
     part: Part | None = None,
 ) -> SiteRows:
-    """All rows of a table, or of a part, for `bound_sites`; `strict` and errors as of `read_site_data`.
+    """All rows of a table, or of a part, for `bound_sites`; errors as of `read_site_data`.
 
     Args:
         folder: that `ExternalMemory.begin` gave for their arrays; None without.
         part: of the table; None for the whole.
     """
-    left_out: RowsLeftOut | None = None if strict else {}
+    left_out: RowsLeftOut = {}
     table = open_table(path, plan)
     left = divide_table(table, part, plan.privacy.unit)
     rows = site_rows_from_records(read_records(table, plan, left_out=left_out), plan, left_out, folder, left)
@@ -416,16 +408,13 @@ def read_site_rows(
     return replace(rows, lines=getattr(table, "lines", None))
 
 
-def read_sites_data(
-    paths: Mapping[str, str | os.PathLike[str]], plan: Plan, *, strict: bool = False
-) -> dict[str, SiteData]:
+def read_sites_data(paths: Mapping[str, str | os.PathLike[str]], plan: Plan) -> dict[str, SiteData]:
     """The rows of all sites of a run, from a file each, with the rows of one unit bounded over all of them.
 
     Args:
         paths: each site's file, or URL, by the site's name.
-        strict: see `read_site_data`.
 
     Raises:
         DataError: as `read_site_data`.
     """
-    return {name: data for name, (data, _) in read_bounded(paths, plan, strict=strict).items()}
+    return {name: data for name, (data, _) in read_bounded(paths, plan).items()}

@@ -398,17 +398,10 @@ def to_onnx(plan: Plan, ensemble: Ensemble, classes: Sequence[int] | None = None
 
 
 @dataclass
-class _OnnxColumns:
-    """The attributes of a TreeEnsemble, node after node and leaf after leaf."""
+class _OnnxTrees:
+    """The attributes of a TreeEnsemble: of its nodes, each by their names, and of its leaves."""
 
-    feature: list[int] = field(default_factory=list)
-    split: list[float] = field(default_factory=list)
-    mode: list[int] = field(default_factory=list)
-    missing_true: list[int] = field(default_factory=list)
-    true_child: list[int] = field(default_factory=list)
-    true_is_leaf: list[int] = field(default_factory=list)
-    false_child: list[int] = field(default_factory=list)
-    false_is_leaf: list[int] = field(default_factory=list)
+    nodes: list[dict[str, Any]] = field(default_factory=list)
     members: list[float] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
     leaf_value: list[float] = field(default_factory=list)
@@ -416,58 +409,59 @@ class _OnnxColumns:
 
     def append_tree(self, ensemble: Ensemble, root: Split, output: int) -> None:
         """A tree, its nodes from the root down, left before right."""
-        place = len(self.feature)
-        self.roots.append(place)
+        self.roots.append(len(self.nodes))
         self._append(ensemble, root, output)
-        if self.true_child[place] != self.false_child[place]:
+        node = self.nodes[self.roots[-1]]
+        if node["nodes_truenodeids"] != node["nodes_falsenodeids"]:
             return
         # A node and a leaf of one number. Runtimes take a root with two such children for a tree of a single leaf
         # (onnxruntime 24679), so the leaf gets another number, and the old one is used by no node.
-        leaves = self.true_child if self.true_is_leaf[place] else self.false_child
-        self.leaf_value.append(self.leaf_value[leaves[place]])
-        self.leaf_output.append(output)
-        leaves[place] = len(self.leaf_value) - 1
+        child = "nodes_truenodeids" if node["nodes_trueleafs"] else "nodes_falsenodeids"
+        node[child], _ = self._append_leaf(self.leaf_value[node[child]], output)
 
     def append_constant(self) -> None:
         """A tree that adds 0 to the first output: an ensemble must have one, for the number of records."""
-        self.roots.append(len(self.feature))
-        self._append_node(0, 0.0, _LESS, 0)
-        self.leaf_value.append(0.0)
-        self.leaf_output.append(0)
-        for children, are_leaves in ((self.true_child, self.true_is_leaf), (self.false_child, self.false_is_leaf)):
-            children[-1], are_leaves[-1] = len(self.leaf_value) - 1, 1
+        self.roots.append(len(self.nodes))
+        leaf = self._append_leaf(0.0, 0)
+        self.nodes.append(_describe_node(0, 0.0, _LESS, 0, leaf, leaf))
 
     def _append(self, ensemble: Ensemble, node: Node, output: int) -> tuple[int, int]:
         """A node and what is below it: its place, and whether that is one among leaves."""
         if isinstance(node, Leaf):
-            self.leaf_value.append(node.units / SCORE_UNIT)
-            self.leaf_output.append(output)
-            return len(self.leaf_value) - 1, 1
-        place = len(self.feature)
+            return self._append_leaf(node.units / SCORE_UNIT, output)
+        place, made = len(self.nodes), dict[str, Any]()
+        self.nodes.append(made)
         when_true, when_false = node.left, node.right
-        if node.right_categories is None:
-            self._append_node(node.feature, node.condition, _LESS, int(node.missing_left))
-        else:
+        split, mode, missing_true = node.condition, _LESS, int(node.missing_left)
+        if node.right_categories is not None:
             missing = ensemble.grid.features[node.feature].missing_code
             right = {*node.right_categories, *(() if node.missing_left else (missing,))}
             left = {*range(missing + 1)} - right
-            self._append_node(node.feature, 0.0, _MEMBER, 0)
+            split, mode, missing_true = 0.0, _MEMBER, 0
             # The shorter list: a runtime may go through it one by one.
             self.members.extend([*map(float, sorted(right if len(right) < len(left) else left)), math.nan])
             if len(right) < len(left):
                 when_true, when_false = node.right, node.left
-        self.true_child[place], self.true_is_leaf[place] = self._append(ensemble, when_true, output)
-        self.false_child[place], self.false_is_leaf[place] = self._append(ensemble, when_false, output)
+        children = self._append(ensemble, when_true, output), self._append(ensemble, when_false, output)
+        made.update(_describe_node(node.feature, split, mode, missing_true, *children))
         return place, 0
 
-    def _append_node(self, feature: int, split: float, mode: int, missing_true: int) -> None:
-        self.feature.append(feature)
+    def _append_leaf(self, value: float, output: int) -> tuple[int, int]:
+        self.leaf_value.append(value)
+        self.leaf_output.append(output)
+        return len(self.leaf_value) - 1, 1
+
+
+def _describe_node(
+    feature: int, split: float, mode: int, missing_true: int, if_true: tuple[int, int], if_false: tuple[int, int]
+) -> dict[str, Any]:
+    return {
+        "nodes_featureids": feature, "nodes_modes": mode, "nodes_missing_value_tracks_true": missing_true,
         # The threshold as it is compared: the decimal stands for a number of single precision.
-        self.split.append(float(np.float32(split)))
-        self.mode.append(mode)
-        self.missing_true.append(missing_true)
-        for column in (self.true_child, self.true_is_leaf, self.false_child, self.false_is_leaf):
-            column.append(0)
+        "nodes_splits": float(np.float32(split)),
+        "nodes_truenodeids": if_true[0], "nodes_trueleafs": if_true[1],
+        "nodes_falsenodeids": if_false[0], "nodes_falseleafs": if_false[1],
+    }  # fmt: skip
 
 
 class _Graph:
@@ -524,33 +518,29 @@ class _Graph:
 
     def add_trees(self, ensemble: Ensemble) -> str:
         """The name of the scores, float64 [n, n_outputs]."""
-        columns, constants = _OnnxColumns(), np.zeros(ensemble.n_outputs)
+        trees, constants = _OnnxTrees(), np.zeros(ensemble.n_outputs)
         for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
             root = prune_tree(ensemble, tree, output)
             if isinstance(root, Leaf):
                 constants[output] += root.units / SCORE_UNIT
             else:
-                columns.append_tree(ensemble, root, output)
-        if not columns.roots:
-            columns.append_constant()
+                trees.append_tree(ensemble, root, output)
+        if not trees.roots:
+            trees.append_constant()
+        of_nodes = {name: [node[name] for node in trees.nodes] for name in trees.nodes[0]}
         attributes: dict[str, Any] = {
             "n_targets": ensemble.n_outputs,
             "aggregate_function": 1,  # their sum
             "post_transform": 0,  # none
-            "tree_roots": columns.roots,
-            "nodes_featureids": columns.feature,
-            "nodes_modes": self._tensor("nodes_modes", np.array(columns.mode, dtype=np.uint8)),
-            "nodes_splits": self._tensor("nodes_splits", np.array(columns.split)),
-            "nodes_missing_value_tracks_true": columns.missing_true,
-            "nodes_truenodeids": columns.true_child,
-            "nodes_trueleafs": columns.true_is_leaf,
-            "nodes_falsenodeids": columns.false_child,
-            "nodes_falseleafs": columns.false_is_leaf,
-            "leaf_targetids": columns.leaf_output,
-            "leaf_weights": self._tensor("leaf_weights", np.array(columns.leaf_value)),
+            "tree_roots": trees.roots,
+            **of_nodes,
+            "nodes_modes": self._tensor("nodes_modes", np.array(of_nodes["nodes_modes"], dtype=np.uint8)),
+            "nodes_splits": self._tensor("nodes_splits", np.array(of_nodes["nodes_splits"])),
+            "leaf_targetids": trees.leaf_output,
+            "leaf_weights": self._tensor("leaf_weights", np.array(trees.leaf_value)),
         }
-        if columns.members:
-            attributes["membership_values"] = self._tensor("membership_values", np.array(columns.members))
+        if trees.members:
+            attributes["membership_values"] = self._tensor("membership_values", np.array(trees.members))
         sums = self.add("TreeEnsemble", [self._table], "ai.onnx.ml", **attributes)
         return self.add("Add", [sums, self.constant(constants)]) if constants.any() else sums
 

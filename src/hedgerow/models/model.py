@@ -33,7 +33,7 @@ from hedgerow.methods.registry import find_method
 from hedgerow.models.exports import to_xgboost
 from hedgerow.models.formats import FORMATS
 from hedgerow.plan.fields import require_plain
-from hedgerow.plan.plan import DEFAULT_ALGORITHM, Plan
+from hedgerow.plan.plan import DEFAULT_ALGORITHM, PLAN_VERSION, Plan
 from hedgerow.plan.registry import (
     AbsentLoss,
     AbsentMethod,
@@ -634,7 +634,8 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
         # What is wrong with a part is wrong with the file, in the part's own words.
         what = fault.what.rstrip(".")
         if fault.code == "plan-newer-version":
-            raise ModelError("model-newer-plan", fault=what) from fault
+            version = table["version"]
+            raise ModelError("model-newer-version", part="model's plan", found=version, newest=PLAN_VERSION) from fault
         if fault.code == "report-untrue":
             raise ModelError("model-report-untrue", fault=what) from fault
         raise _invalid(what) from fault

@@ -80,16 +80,12 @@ class Importances:
     """How much each feature moves the scores, in units of the score.
 
     Attributes:
-        values: float64 [n_features], sqrt(own**2 + shared**2).
-        own: float64 [n_features], the deviation of the feature's shape function.
-        shared: float64 [n_features], from the splits on it in trees of several features.
+        values: float64 [n_features], of its shape function and of the splits on it in trees of several features.
         interaction_share: share of the variance that comes from trees of several features, 0 to 1.
         is_weighted: whether released leaf weights were there to weigh with.
     """
 
     values: NDArray[np.float64]
-    own: NDArray[np.float64]
-    shared: NDArray[np.float64]
     interaction_share: float
     is_weighted: bool
 
@@ -123,13 +119,8 @@ def find_importances(ensemble: Ensemble) -> Importances:
             for output in range(ensemble.n_outputs):
                 variances += _split_variances(prune_tree(ensemble, tree, output), n_features) / ensemble.n_outputs
     total = float((own**2).sum() + variances.sum())
-    return Importances(
-        values=np.sqrt(own**2 + variances),
-        own=own,
-        shared=np.sqrt(variances),
-        interaction_share=float(variances.sum()) / total if total > 0 else 0.0,
-        is_weighted=ensemble.leaf_weights is not None,
-    )
+    interaction_share = float(variances.sum()) / total if total > 0 else 0.0
+    return Importances(np.sqrt(own**2 + variances), interaction_share, ensemble.leaf_weights is not None)
 
 
 def find_tree_features(ensemble: Ensemble, tree: int) -> set[int]:
