@@ -80,9 +80,7 @@ class CoordinatorOptions:
 
 
 @contextmanager
-def publish(
-    board: RunBoard, hub: ListeningHub, monitors: Monitors, page: Audience | None = None
-) -> Iterator[None]:
+def publish(board: RunBoard, hub: ListeningHub, monitors: Monitors, page: Audience | None = None) -> Iterator[None]:
     """Tell all who watch how the run is, and at the end how it ended."""
 
     def traffic() -> HubTraffic:

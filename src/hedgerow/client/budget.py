@@ -141,9 +141,7 @@ class BudgetBook:
             (data_set,),
         )
         return [
-            BudgetLine(
-                run_id, site, state, name, plan, digest, unit, status, _read(events, run_id), begun
-            )
+            BudgetLine(run_id, site, state, name, plan, digest, unit, status, _read(events, run_id), begun)
             for run_id, site, state, name, plan, digest, unit, status, events, begun in rows
         ]
 
@@ -180,9 +178,7 @@ class BudgetBook:
 
     def find_status(self, run_id: bytes) -> str | None:
         """The status of this node's line for a run; None for a run that does not stand in the book."""
-        rows = self._database.rows(
-            "select status from runs where run_id = ? and site = ?", (run_id.hex(), self._site)
-        )
+        rows = self._database.rows("select status from runs where run_id = ? and site = ?", (run_id.hex(), self._site))
         return rows[0][0] if rows else None
 
     def list_charged(self) -> set[bytes]:

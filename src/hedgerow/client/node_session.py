@@ -455,9 +455,7 @@ class NodeRun:
         origin: digest of the epoch whose nonces seed the trees, and the seed; no other is taken in this run.
     """
 
-    def __init__(
-        self, setup: NodeSetup, files: NodeFiles, stored: StoredRun, node: Answers, replica: Replica
-    ) -> None:
+    def __init__(self, setup: NodeSetup, files: NodeFiles, stored: StoredRun, node: Answers, replica: Replica) -> None:
         self._setup, self._files, self.node = setup, files, node
         self._store, self._book = files.store, files.book
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)

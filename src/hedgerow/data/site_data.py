@@ -361,9 +361,7 @@ def read_bounded(
     return bounded
 
 
-def read_part(
-    location: Location, plan: Plan, part: Part, *, memory: Path | None = None, name: str = ""
-) -> SiteData:
+def read_part(location: Location, plan: Plan, part: Part, *, memory: Path | None = None, name: str = "") -> SiteData:
     """A part of a site's table, bounded by itself: all rows of a unit are in one. Errors as `read_site_data`.
 
     Args:

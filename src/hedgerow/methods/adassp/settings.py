@@ -124,8 +124,6 @@ def _alike_rounds(plan: Plan, settings: AdasspSettings) -> list[AlikeRounds]:
     rows = plan.privacy.rows_per_unit
     return [
         AlikeRounds(ask_gram(0, "any", basis, settings.gram_multiplier, rows)),
-        list_cross_rounds(
-            CrossProducts, basis, settings.loss(plan), settings.noise_multiplier, rows, settings.rounds
-        ),
+        list_cross_rounds(CrossProducts, basis, settings.loss(plan), settings.noise_multiplier, rows, settings.rounds),
         *(list_line_rounds(plan, settings.line_multipliers) if settings.has_line else []),
     ]
