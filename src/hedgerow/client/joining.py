@@ -195,11 +195,12 @@ def require_allowed(task: Task, setup: NodeSetup) -> None:
 def require_plan_named(task: Task, setup: NodeSetup) -> None:
     """Raise PolicyRefusal unless the owner has named the task's plan: "no-pinned-plan" where none is named at all.
 
-    A coordinator that could make plans up would choose bounds, classes and units by which a model, or no more than
-    whether a node takes part, tells of single rows. A survey refuses nothing for what stands in a row: an owner agrees
-    to surveys as such, with the policy's line ``surveys``, beside the plan that they have named. The ends and groups of
-    curves are the coordinator's. With its own noise it would see the exact count of any of them, so `noise` of the
-    policy, "distributed" by default, decides.
+    A coordinator that made plans up could choose bounds, classes and units such that a model, or already whether a node
+    takes part, tells of single rows.
+
+    A survey has no such plan, and no row makes a node refuse one: the owner agrees to surveys as such, by the policy's
+    line ``surveys``. The coordinator chooses the ends and groups of its curves. If it added the noise itself it would
+    see the exact count of any of them, so the policy's `noise` decides, which is "distributed" by default.
     """
     if isinstance(task, SurveyTask):
         if not setup.policy.surveys:
@@ -286,10 +287,21 @@ def join(
     store, book, policy = files.store, files.book, setup.policy
     # Whatever else is reserved for this node will not go on: a node is in one run at a time.
     left = {old: files.charge(old) for old in book.list_reserved() if old != run_id}
+    epsilon, delta = task.promise
     question = Question(
-        run_id.hex(), _KINDS[type(task)], task.plan.name, task.digest, task.plan.digest, *task.promise, policy.data_set,
-        0.0, policy.max_epsilon, policy.delta, find_visibility(task, policy.shows_figures),
-    )  # fmt: skip
+        run_id=run_id.hex(),
+        kind=_KINDS[type(task)],
+        name=task.plan.name,
+        digest=task.digest,
+        plan_digest=task.plan.digest,
+        epsilon=epsilon,
+        delta=delta,
+        data_set=policy.data_set,
+        total=0.0,  # The book says it below.
+        most=policy.max_epsilon,
+        total_delta=policy.delta,
+        noise=find_visibility(task, policy.shows_figures),
+    )
     is_approved = not policy.asks or store.desk.find_answer(question.id) is True
     if is_approved:
         store.note_joining(run_id, task, NO_HASH)
@@ -316,12 +328,13 @@ def join(
 def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | PolicyRefusal:
     """What answers the queries of the run in the state, or why its owner does not go on with it; raises DataError.
 
-    A run that has cost nothing is left at once, else when another run is joined: until then an owner who took the wrong
-    file can go back.
+    What the owner does not go on with is left at once where it has cost nothing, else when another run is joined: until
+    then an owner who took the wrong file can go back.
 
-    Rows that are others now take the node out of no run: all would see it, and who can have the node start again, as a
-    coordinator that is silent for long, would learn of one row whether it has come. Each round's sum has its whole
-    noise, so a row may be in some rounds and not in others. Only accounts of records know rows that stay.
+    A node whose rows have changed goes on all the same. If it left the run, all would see it, and a coordinator, which
+    can have a node start again by being silent for long, would learn whether one row has come. Each round's sum has its
+    whole noise, so a row may be in some rounds and not in others. Only a method with an account for each record
+    (S-GBDT) needs rows that stay.
     """
     run_id = stored.run_id
     try:

@@ -125,8 +125,8 @@ class Policy:
         return NodePolicy(
             min_cohort=self.min_sites,
             min_colluders=self.min_colluders,
-            # A sum holds three vectors at least, unless the owner wants less; and behind those of the colluders, one
-            # besides one's own.
+            # Of the vectors in a sum at least two are honest, this site's and another one; and with those of the
+            # colluders there are at least three. An owner who allows runs of fewer sites wants less.
             min_honest_survivors=min(self.min_sites, max(2, 3 - self.min_colluders)),
             min_honest_group=min(2, self.min_sites),
             requires_echo=self.requires_echo,

@@ -203,9 +203,10 @@ def bound_tables(tables: Mapping[str, RawTable], asked: OpenTable) -> dict[str, 
 
 
 def read_types(location: Location) -> dict[str, str]:
-    """By column, "number", "text", "date" or "moment" (a time of day) as the table declares it, "" where its cells say.
+    """The kind of each column that the table declares: "number", "text", "date" or "moment" (a time of day).
 
-    In the header's order, without columns of one name, and of types that a table declares and Hedgerow does not read.
+    It is "" where the cells decide. Columns come in the header's order. Left out are columns that share a name, and
+    those of a declared type that Hedgerow does not read.
 
     Raises:
         DataError: the table cannot be opened.

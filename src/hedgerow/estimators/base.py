@@ -161,7 +161,7 @@ def _read_bounds(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> di
 
 def is_dataframe(X: Any) -> bool:
     """Whether `X` has named columns, as pandas' and polars' tables do."""
-    # A lazy table of polars has no shape; to be asked for its columns it warns of.
+    # The shape is asked for first: a lazy table of polars has none, and warns when it is asked for its columns.
     return hasattr(X, "shape") and hasattr(X, "__getitem__") and hasattr(X, "columns")
 
 

@@ -595,8 +595,9 @@ def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitatio
 def choose_members(run: CoordinatorRun) -> set[str]:
     """The sites that take part in a set-up that begins now; none, where they would not mask the next query there.
 
-    A node masks no round in two epochs of which both sums could be opened. Where a slot of the next query was given
-    up after vectors of it had come, an epoch without those who came since may do.
+    A node masks no round in two epochs of which both sums could be opened. So where a slot of the next query was given
+    up after vectors of it had come, the new epoch must exclude that the old sum is opened too. If it does not with all
+    sites that are there, it may without those that have come since.
     """
     members = run.sites.members_for_next_epoch()
     if not run.plan.federation.groups:
@@ -626,10 +627,10 @@ def _choose_from(run: CoordinatorRun, members: set[str], least: int) -> set[str]
 
 
 def explains_refusal(run: CoordinatorRun, site: SiteRecord, code: str) -> bool:
-    """Whether a site refuses to mask a round again of which this run has given a slot up, as it has to.
+    """Whether a site rightly refuses to mask a round again: this run has given up a slot of it.
 
-    Its vector may have left without coming here. In the local model a site that was started again does not know the
-    noise that it has sent.
+    The site's vector may have left it without coming here. In the local model a site that was started again does not
+    know the noise that it has sent.
     """
     if code != Code.PURPOSE_ANSWERED.value or run.view is None:
         return False

@@ -31,10 +31,11 @@ FLOOR_SHARE = 50
 MAX_REFINEMENTS = 6
 """Later releases would move the candidates by noise more than by knowledge."""
 PARTS_OF_SHARE = 3
-"""A cell that holds more than one part in so many of a candidate's share is heavy."""
+"""A cell is heavy that holds more than a third of a candidate's share. The limit is so low that the first release shows
+a feature whose rows all lie in one wide leaf, over whose cells its density is spread evenly."""
 CROWDED = 20
-"""A feature is crowded when its heavy cells hold all but one part in so many of it: with 32 candidates, at most 96 of
-its 253 cells. At a third of a candidate's share a first release notices whose rows all fall into one wide leaf."""
+"""A feature is crowded when its heavy cells hold all but one part in so many of it, which is 95 %. With 32 candidates
+these are at most 96 of its 253 cells."""
 MIN_FREE = 2
 """A feature is cut again while trees use so few of its edges that this many times the candidates are free."""
 

@@ -29,9 +29,9 @@ EVEN_SHARE = 0.1
 DRAWS_FOR_COVERAGE = 16
 """Subsets drawn for each one that is tried: the one whose pairs have been tried least is taken."""
 _MAX_WORDS = 1 << 22
-"""Of public randomness that are held at once."""
+"""Words of public randomness that are held in memory at once."""
 _SWAPS_AT_ONCE = 32
-"""Of all draws: their words stay in the processor's cache."""
+"""Swaps that are scaled together, for all draws: so many that their words stay in the processor's cache."""
 
 Subset = tuple[int, ...]
 
