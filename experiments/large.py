@@ -134,7 +134,7 @@ def _read_part(offered: Any, part: Part) -> SiteData:
 def _shards(n_rows: int, n_trees: int, interaction: str) -> tuple[float, float, str]:
     """The same of a node whose rows are in `N_PARTS` actors of Ray; seconds of the node alone."""
     plan, noise, start = _plan(n_rows, n_trees, interaction), SeededNoise(1), time.process_time()
-    task, shards = TrainingTask(plan), Shards(start_actors(), N_PARTS, _read_part, plan)
+    task, shards = TrainingTask(plan), Shards(start_actors(()), N_PARTS, _read_part, plan)
     read = time.process_time()
     nodes = [ShardedNode("site", shards, task, noise)]
     aggregation = build_aggregation(plan, nodes, task.schedule.n_rounds, noise)

@@ -45,7 +45,7 @@ max = 9
 def test_rows_to_train_on_held_out_and_raw_cells_are_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With mapped files as well: the parts of one table do not take the place of the other's."""
     monkeypatch.setattr(node, "warm_up", lambda *_: None)
-    monkeypatch.setattr(node, "start_actors", lambda: partial(HereWorker, set(), itertools.count()))
+    monkeypatch.setattr(node, "start_actors", lambda _: partial(HereWorker, set(), itertools.count()))
     make_keys(tmp_path, {name: tmp_path for name in ("north", "south", "east")})
     (tmp_path / "plan.toml").write_text(PLAN)
     said = 'version = 1\ndata_set = "wards"\nmax_epsilon = 9.0\ndelta = 1e-4\nsurveys = true\nnoise = ["server"]\n'
@@ -103,7 +103,7 @@ def test_a_ray_of_the_nodes_own_has_a_token_of_this_process(
         given = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "known"}
         for name, value in given.items():
             monkeypatch.setenv(name, value)
-        start_actors()
+        start_actors(())
         seen = sys.modules["ray"].SEEN
         assert seen["address"] == (address or "local") and os.environ["RAY_ADDRESS"] == address
         if not address:

@@ -8,17 +8,20 @@ import importlib.machinery
 import importlib.util
 import json
 import marshal
+import pickle
 import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hedgerow import plugins
+from hedgerow.app.actors import start_actors
 from hedgerow.cli.main import main
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import ModelError, UsageError
@@ -325,33 +328,64 @@ def test_all_that_a_package_can_import_is_in_its_digest(
         load_agreed([line])
 
 
+def drop_parcel() -> None:
+    """As a process that has not imported it."""
+    for each in [name for name in sys.modules if name.partition(".")[0] == "parcel"]:
+        sys.modules.pop(each)
+
+
+def plant(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[str, bytes]:
+    """A package with other code compiled beside one of its modules; the line that names it, and an object of it."""
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(plugins, "_AGREED", plugins._Agreed())
+    monkeypatch.setattr(sys, "meta_path", [each for each in sys.meta_path if not isinstance(each, plugins._Agreed)])
+    Path("parcel").mkdir()
+    for each in ("__init__", "more"):
+        Path(f"parcel/{each}.py").write_text("WHO = 'read'\nclass Thing: pass\n")
+    line = describe_plugin(importlib.import_module("parcel"))
+    content = pickle.dumps(importlib.import_module("parcel.more").Thing())
+    drop_parcel()
+    other = compile("WHO = 'unread'\nclass Thing: pass\n", name, "exec")
+    place = Path(importlib.util.cache_from_source(f"parcel/{name}.py"))
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(importlib.util.MAGIC_NUMBER + b"\1\0\0\0" + bytes(8) + marshal.dumps(other))
+    return line, content
+
+
 @pytest.mark.parametrize("name", ["__init__", "more"])
 def test_what_lies_compiled_beside_sources_that_were_read_is_not_run(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python takes it unasked where it says of itself that it need not be compared; also of modules that come later."""
-    monkeypatch.syspath_prepend(str(folder))
-    Path("parcel").mkdir()
-    for each in ("__init__", "more"):
-        Path(f"parcel/{each}.py").write_text("WHO = 'read'\n")
-    line = describe_plugin(importlib.import_module("parcel"))
-    for each in ("parcel", "parcel.more"):
-        sys.modules.pop(each, None)
-    other = compile("WHO = 'unread'", name, "exec")
-    place = Path(importlib.util.cache_from_source(f"parcel/{name}.py"))
-    place.parent.mkdir(exist_ok=True)
-    place.write_bytes(importlib.util.MAGIC_NUMBER + b"\1\0\0\0" + bytes(8) + marshal.dumps(other))
+    line, _ = plant(name, monkeypatch, folder)
     load_agreed([line])
     more = importlib.import_module("parcel.more")
     assert sys.modules["parcel"].WHO == more.WHO == "read"
-    for each in ("parcel", "parcel.more"):
-        sys.modules.pop(each, None)
-    monkeypatch.setattr(plugins, "_AGREED", plugins._Agreed())
-    monkeypatch.setattr(sys, "meta_path", [each for each in sys.meta_path if not isinstance(each, plugins._Agreed)])
+    drop_parcel()
+    sys.meta_path.remove(plugins._AGREED)
     # Otherwise it would have been.
     assert "unread" in {importlib.import_module(each).WHO for each in ("parcel", "parcel.more")}
-    for each in ("parcel", "parcel.more"):
-        sys.modules.pop(each)
+    drop_parcel()
+
+
+@pytest.mark.parametrize("name", ["__init__", "more"])
+def test_an_actor_that_holds_rows_runs_what_the_policy_names_and_nothing_else(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a process of its own, which imports a plug-in as it reads what it is asked: it has loaded it before."""
+    line, content = plant(name, monkeypatch, folder)
+    # An actor of Ray reads what it is asked only after it was made.
+    ray = SimpleNamespace(is_initialized=lambda: True, remote=lambda **_: lambda kind: SimpleNamespace(remote=kind))
+    for module in ("ray", "ray.exceptions"):
+        monkeypatch.setitem(sys.modules, module, ray)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    start_actors([line])()
+    pickle.loads(content)
+    assert sys.modules["parcel"].WHO == sys.modules["parcel.more"].WHO == "read"
+    drop_parcel()
+    Path("parcel/more.py").write_text("WHO = 'other'\n")
+    with pytest.raises(UsageError, check=coded("plugin")):
+        start_actors([line])()
 
 
 def test_a_file_is_not_taken_for_a_module_of_its_name(folder: Path) -> None:

@@ -12,18 +12,28 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hedgerow.client.shards import Shard, StartWorker, WorkerLost
-from hedgerow.errors import HedgerowError, missing_extra
+from hedgerow.errors import HedgerowError, UsageError, missing_extra
+from hedgerow.plugins import load_agreed
+
+
+class AgreedShard(Shard):
+    """A shard in a process of its own, which has loaded what a policy names before it reads any argument: to read one
+    that holds a plug-in's objects imports that, whatever Python finds under its name.
+    """
+
+    def __init__(self, plugins: Sequence[str]) -> None:
+        load_agreed(plugins)
 
 
 class _Actor:
     """A `Worker` that is an actor of Ray."""
 
-    def __init__(self, ray: Any, handle: Any) -> None:
-        self._ray, self._handle = ray, handle
+    def __init__(self, ray: Any, handle: Any, plugins: Sequence[str]) -> None:
+        self._ray, self._handle, self._plugins = ray, handle, ", ".join(plugins)
 
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
         """See `Worker.ask`."""
@@ -32,7 +42,10 @@ class _Actor:
         def wait() -> Any:
             try:
                 return self._ray.get(asked)
-            except self._ray.exceptions.RayActorError:
+            except self._ray.exceptions.RayActorError as lost:
+                if self._plugins and lost.actor_init_failed:
+                    why = "Where an actor holds the rows it is not installed, or not as the policy names it."
+                    raise UsageError("plugin", name=self._plugins, why=why) from None
                 raise WorkerLost from None
             except self._ray.exceptions.RayTaskError as fault:
                 if isinstance(fault.cause, HedgerowError):
@@ -42,8 +55,11 @@ class _Actor:
         return wait
 
 
-def start_actors() -> StartWorker:
+def start_actors(plugins: Sequence[str]) -> StartWorker:
     """What starts a worker in Ray: in the cluster that RAY_ADDRESS names, or on this machine alone.
+
+    Args:
+        plugins: of the node's policy.
 
     Raises:
         EnvironmentFault: code "missing-extra".
@@ -73,5 +89,5 @@ def start_actors() -> StartWorker:
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False, configure_logging=False, **alone)
     # One that asks for a processor waits for ever where there are more parts than processors.
-    actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Shard)
-    return lambda: _Actor(ray, actor.remote())
+    actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(AgreedShard)
+    return lambda: _Actor(ray, actor.remote(plugins), plugins)

@@ -355,7 +355,8 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
         raise UsageError("usage-missing", missing="A table to train on (DATA), or one to evaluate on (--held-out),")
 
     def share(read_own: ReadPart) -> Callable[[Any], Shards]:
-        return lambda offered: Shards(start_actors(), options.shards or 1, read_own, offered, options.threads or 1)
+        n_parts, n_threads = options.shards or 1, options.threads or 1
+        return lambda offered: Shards(start_actors(policy.plugins), n_parts, read_own, offered, n_threads)
 
     def read(data: str, role: str) -> LoadRows:
         memory = options.state_folder(name).resolve() if options.external_memory else None
