@@ -76,6 +76,29 @@ def test_a_column_without_any_value_is_told(
             assert ("has a value in 'age', 'region'" in said) is (name == "lacking")
 
 
+def test_a_column_of_which_much_is_not_listed_is_told(
+    build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """Codes written in another way are all one category to the model, and the predictions look like any others."""
+    model, rows = build(), {name: np.tile(values, 3) for name, values in COLUMNS.items()}
+    known = np.array(["north", "mars", "west", ""] * 3, dtype=object)
+    model.predict(rows | {"region": known})
+    model.predict({name: values[:4] for name, values in rows.items()} | {"region": np.repeat("NORTH", 4)})
+    assert not recwarn
+    others = rows | {"region": np.where(np.arange(12) < 4, "NORTH", known)}
+    with pytest.warns(NoValuesWarning, match="'region'"):
+        model.predict(others)
+    model.save(tmp_path / "model.json")
+    for name, table in (("known", rows | {"region": known}), ("others", others)):
+        labelled = table | {"y": np.tile(["no", "yes"], 6)}
+        lines = [",".join(labelled), *(",".join(map(str, row)) for row in zip(*labelled.values(), strict=True))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines), encoding="utf-8")
+        for command in ("predict", "evaluate"):
+            capsys.readouterr()
+            assert main([command, str(tmp_path / "model.json"), str(tmp_path / f"{name}.csv")]) == 0
+            assert ("not listed in the model" in " ".join(capsys.readouterr().err.split())) is (name == "others")
+
+
 ENDS = [("binary", ""), ("regression", "end at -3 and 5,"), ("count", "and 12,")]
 
 

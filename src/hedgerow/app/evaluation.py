@@ -24,7 +24,7 @@ from hedgerow.evaluation.sums import names_sites
 from hedgerow.local.training import FederatedEvaluation, add_evaluation
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
-from hedgerow.models.model import MIN_TO_WARN, Model, no_values_text
+from hedgerow.models.model import Model
 from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.plan import Plan
 from hedgerow.server.release import EvaluatedModel, Outcome
@@ -67,19 +67,19 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     """The number of records, scores of a model's predictions for them, and what was predicted and seen in the mean.
 
-    A column without any value is told of.
+    Columns without any value, or with many that the model does not list, are told of.
 
     They are exact, so no guarantee covers them: `evaluate_federated` measures with noise.
     """
-    labels, outputs, empty = [], [], set(model.plan.feature_names)
+    labels, outputs, unread = [], [], []
     for records in chunks:
         codes = model.ensemble.grid.encode(records.features)
-        empty &= model.without_values(codes)
+        unread.append(model.count_unread(codes))
         outputs.append(model.outputs_codes(codes))
         labels.append(records.label)
     truth, output = np.concatenate([label for label in labels if label is not None]), np.concatenate(outputs)
-    if empty and len(truth) >= MIN_TO_WARN:
-        warn(no_values_text(empty))
+    if said := model.describe_unread(unread, len(truth)):
+        warn(said)
     scores, kind = loss_kind(model.plan).scores(truth, output, model.plan.label), model.plan.label.kind
     if kind.predicts == "values" or output.shape[1:] == (2,):
         means = (output, truth) if kind.predicts == "values" else (output[:, 1], truth == 1)

@@ -109,7 +109,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.app.progress import status
     from hedgerow.client.node import available_threads, use_threads
     from hedgerow.local.training import evaluate_federated
-    from hedgerow.models.model import MIN_TO_WARN, Model, no_values_text, require_room, sole_writer
+    from hedgerow.models.model import Model, require_room, sole_writer
     from hedgerow.privacy.noise import SeededNoise, SystemNoise
 
     _check_federated(arguments)
@@ -124,8 +124,8 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         tables = adapt_sites(named, arguments.adapters)
         rows = read_sites(tables, model.plan, quiet=arguments.json, allowed=arguments.allow_loss)
         for name, data in rows.items():
-            if data.n_records >= MIN_TO_WARN and (empty := model.without_values(data.codes)):
-                warn(f"Private, for the site {name} only: {no_values_text(empty)}")
+            if said := model.describe_unread([model.count_unread(data.codes)], data.n_records):
+                warn(f"Private, for the site {name} only: {said}")
         noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(

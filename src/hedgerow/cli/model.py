@@ -163,21 +163,19 @@ def predict(arguments: argparse.Namespace) -> None:
 def _predict_chunks(
     model: Model, chunks: Iterable[Records], arguments: argparse.Namespace, n_columns: int
 ) -> Iterator[Rows]:
-    from hedgerow.models.model import MIN_TO_WARN, no_values_text
-
-    n_rows, empty = 0, set(model.plan.feature_names)
+    n_rows, unread = 0, []
     for records in chunks:
         codes = model.ensemble.grid.encode(records.features)
         n_rows += codes.shape[1]
-        empty &= model.without_values(codes)
+        unread.append(model.count_unread(codes))
         rows = model.predict_rows(codes, chances=arguments.proba, coverage=arguments.interval)
         if records.fits is not None:
             # A row that is left out has a line of its own, without a prediction: lines go with the table's rows.
             found = iter(rows)
             rows = [next(found) if fits else [None] * n_columns for fits in records.fits.tolist()]
         yield rows
-    if empty and n_rows >= MIN_TO_WARN:
-        warn(no_values_text(empty))
+    if said := model.describe_unread(unread, n_rows):
+        warn(said)
 
 
 @contextmanager

@@ -878,7 +878,7 @@ class PrivateTrees(BaseEstimator, ABC):
     def _read_codes(self, X: Any) -> CodeArray:
         check_is_fitted(self, "model_")
         codes, _ = encode_rows(self._read_table(X), self.model_.plan, self.model_.ensemble.grid)
-        self.model_.warn_about_missing(codes)
+        self.model_.warn_about_unread(codes)
         return codes
 
 

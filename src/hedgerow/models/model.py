@@ -16,9 +16,10 @@ import math
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,19 +77,20 @@ _INFINITE = "infinite"
 
 MIN_TO_WARN = 10
 """Records from which on a column without any value is no accident."""
+_MANY_NOT_LISTED = 0.25
+"""A share of a column's cells that is no accident: a plan may leave rare categories out."""
+_NO_VALUE = (
+    "No row has a value in {names} that the model knows: each cell is missing, of another kind or not listed. If rows "
+    "of the training had values there, these predictions can be far off (docs/models.md)."
+)
+_NOT_LISTED = (
+    "More than a quarter of the cells in {names} are not listed in the model, to which they are all one category. If "
+    "they are written in another way than in the training, these predictions can be far off (docs/models.md)."
+)
 
 
 class NoValuesWarning(UserWarning):
-    """What is to be predicted lacks a whole column."""
-
-
-def no_values_text(names: Iterable[str]) -> str:
-    """What is said of features without any value."""
-    named = ", ".join(map(repr, sorted(names)))
-    return (
-        f"No row has a value in {named} that the model knows: each cell is missing, of another kind or not listed. If "
-        "rows of the training had values there, these predictions can be far off (docs/models.md)."
-    )
+    """What is to be predicted lacks a whole column, or much of one is not listed."""
 
 
 class RenamedWarning(UserWarning):
@@ -272,23 +274,40 @@ class Model:
         """
         records = records_from_columns(columns, self.plan, with_label=False)
         codes = self.ensemble.grid.encode(records.features)
-        self.warn_about_missing(codes)
+        self.warn_about_unread(codes)
         return codes
 
-    def without_values(self, codes: CodeArray) -> set[str]:
-        """The features of which no record has a value, or a listed one.
+    def count_unread(self, codes: CodeArray) -> NDArray[np.int64]:
+        """How many cells have no value that the model knows, and how many of these are not listed: [2, n_features].
 
         Args:
             codes: of the grid, [n_features, n].
         """
-        features = zip(self.plan.feature_names, self.ensemble.grid.features, codes, strict=True)
-        without = ((name, feature.n_categories or feature.missing_code, found) for name, feature, found in features)
-        return {name for name, first, found in without if len(found) and (found >= first).all()}
+        features = list(zip(self.ensemble.grid.features, codes, strict=True))
+        unread = [np.count_nonzero(found >= (own.n_categories or own.missing_code)) for own, found in features]
+        unlisted = [np.count_nonzero(found == own.n_categories) * own.is_categorical for own, found in features]
+        return np.array([unread, unlisted])
 
-    def warn_about_missing(self, codes: CodeArray) -> None:
-        """Warn (`NoValuesWarning`) of columns that have no value in any of so many records that one should have one."""
-        if codes.shape[1] >= MIN_TO_WARN and (names := self.without_values(codes)):
-            warn_owner(no_values_text(names), NoValuesWarning)
+    def describe_unread(self, counts: Sequence[NDArray[np.int64]], n_rows: int) -> str:
+        """What is said of columns without any value, or with many that are not listed; "" for nothing.
+
+        Args:
+            counts: see `count_unread`, of each part of the rows.
+        """
+        if n_rows < MIN_TO_WARN:
+            return ""
+        (n_unread, n_unlisted), said = np.sum(counts, axis=0), []
+        empty = n_unread == n_rows
+        many = ~empty & (n_unlisted > _MANY_NOT_LISTED * n_rows)
+        for those, text in ((empty, _NO_VALUE), (many, _NOT_LISTED)):
+            if names := sorted(compress(self.plan.feature_names, those)):
+                said.append(text.format(names=", ".join(map(repr, names))))
+        return " ".join(said)
+
+    def warn_about_unread(self, codes: CodeArray) -> None:
+        """Warn (`NoValuesWarning`) of what `describe_unread` says."""
+        if said := self.describe_unread([self.count_unread(codes)], codes.shape[1]):
+            warn_owner(said, NoValuesWarning)
 
     def predict(self, columns: Columns) -> NDArray[Any]:
         """Class labels as text [n], or values in units of the label, float64 [n], within its bounds.
