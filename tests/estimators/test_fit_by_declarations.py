@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -428,3 +429,31 @@ def test_predictions_are_labels_or_it_is_told(spelling: str, make: Callable[[lis
         model = DPGBDTClassifier(epsilon=20.0, n_trees=1, max_depth=1).fit(X, y)
     is_told = any(each.category is DataConversionWarning for each in told)
     assert is_told == (not set(model.classes_.tolist()) <= set(y))
+
+
+@pytest.mark.parametrize(("values", "classes"), [
+    (["no", "yes "], ["no", "yes"]), (["False", "True"], ["0", "1"]), (["0 ", "1 "], ["0", "1"]),
+    (["0", "1"], ["0", "1", "2"]), (["0", "1 "], ["0", "1 "]), (["False", "True"], ["False", "True"]),
+])  # fmt: skip
+def test_labels_that_are_declared_otherwise_are_told(values: list[str], classes: list[str]) -> None:
+    """As those that are found: they are of the declared classes, and no prediction is equal to them."""
+    X = np.arange(200.0).reshape(-1, 1) % 50
+    model = DPGBDTClassifier(epsilon=20.0, n_trees=1, bounds=(0, 50), n_records=200, classes=classes)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model.fit(X, [values[int(x > 20)] for x in X[:, 0]])
+    is_told = any(each.category is DataConversionWarning for each in told)
+    assert is_told == (not set(values) <= set(classes))
+
+
+def test_a_weight_of_a_class_that_is_not_found_is_told() -> None:
+    """What was found is known only after the survey is paid for: the other weights hold, and nothing is silent."""
+    X = np.arange(600.0).reshape(-1, 1) % 50
+    y = (X[:, 0] > 20).astype(int)
+    fit = partial(DPGBDTClassifier, epsilon=20.0, n_trees=1, max_depth=1, bounds=(0, 50), n_records=600)
+    fit(class_weight={0: 1, 1: 9}).fit(X, y)
+    for weights in ({1: 9, 5: 3}, {"0": 1, "1": 9}):
+        with pytest.warns(UserWarning, match="class_weight") as told:
+            fit(class_weight=weights).fit(X, y)
+        # It says nothing that is not released.
+        assert not any("Private" in str(each.message) for each in told)

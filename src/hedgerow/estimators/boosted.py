@@ -157,7 +157,10 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             indices = _index_classes(values, self.classes_, may_be_others=True).tolist()
             classes = [*self.classes_.tolist(), None]
             if any(value != classes[index] for value, index in zip(values, indices, strict=True) if index >= 0):
-                warn_owner(_WRITTEN_OTHERWISE.format(classes=quote_names(classes[:-1])), DataConversionWarning)
+                self._warn_of_spelling()
+            if others := list(weights.keys() - set(classes[:-1])):
+                # Nothing private: what was found is released, and the weights are declared.
+                warn_caller(_NO_CLASS.format(others=quote_names(others), classes=quote_names(classes[:-1])))
         else:
             y, kind = _read_labels(y)
             table = self._read_table(X, y)
@@ -166,6 +169,10 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
                 _require_finite(numbers_of(y, Place("y", "y", 0)))
             check_classification_targets(y)
             self.classes_ = self._read_declared_classes(y, kind)
+            if kind == "text" and (others := list(set(y.tolist()) - set(self.classes_.tolist()))):
+                # A label of no class at all is an error.
+                if (_index_classes(others, self.classes_, may_be_others=True) >= 0).any():
+                    self._warn_of_spelling()
             if not set(weights) <= set(self.classes_.tolist()):
                 raise self._refuse_weights()
             start = self._begin(table, len(y), sites, units)
@@ -183,6 +190,9 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
     def _choose_kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         # Whether a row is of a class that was found depends on that row and on what was released.
         return labels >= 0 if self._finds_classes else None
+
+    def _warn_of_spelling(self) -> None:
+        warn_owner(_WRITTEN_OTHERWISE.format(classes=quote_names(self.classes_.tolist())), DataConversionWarning)
 
     def _refuse_weights(self) -> UsageError:
         expected = (
@@ -522,9 +532,13 @@ def _take_one_column(y: Any, X: Any) -> Any:
 
 
 _WRITTEN_OTHERWISE = (
-    "y writes classes otherwise than they are found, {classes}: as texts where these are numbers or true and false, or "
-    "with spaces around. Predictions are as they are found, so a score that compares them with y fails. Give y in "
-    "this way, or list its own values as classes=[...]."
+    "y writes classes otherwise than they are found or declared, {classes}: as texts where these are numbers or true "
+    "and false, or with spaces around. Predictions are as they are found or declared, so a score that compares them "
+    "with y fails. Give y in this way, or list its own values as classes=[...]."
+)
+_NO_CLASS = (
+    "class_weight names {others}, and the classes that were found are {classes}: those weights are not used. Name "
+    "classes as they were found, or declare them as classes=[...]."
 )
 _ONE_COLUMN = (
     "A column-vector y was passed when a 1d array was expected: its one column is taken. Give the column itself, such "
