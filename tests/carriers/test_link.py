@@ -44,6 +44,7 @@ from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.stream import WireRefusal
 from hedgerow.transport.carrier import Clock, EnvelopeHub, Fetched, Patience
 from hedgerow.transport.envelope import (
+    HIGHEST_NUMBER,
     Envelope,
     EnvelopeKind,
     LinkKeys,
@@ -54,7 +55,15 @@ from hedgerow.transport.envelope import (
     seal_messages,
     sign,
 )
-from hedgerow.transport.identities import PrivateIdentity, Role, build_roster, new_identity, read_private
+from hedgerow.transport.identities import (
+    PrivateIdentity,
+    Role,
+    build_roster,
+    create_identity,
+    new_identity,
+    read_private,
+    read_roster,
+)
 from hedgerow.transport.interface import Joined, Left
 from tests.carriers.conftest import Federation
 from tests.plugins.test_plugin_loading import OBLIVIOUS, forget
@@ -592,13 +601,46 @@ def test_an_older_greeting_is_refused_and_the_coordinator_is_told_the_newest_num
     run(federation, office)
 
 
+def test_a_coordinator_that_counts_too_high_shuts_no_other_out(office: Office) -> None:
+    """Nobody could coordinate the site any more, by any roster, until its owner deleted what the node keeps; and what
+    an earlier roster's coordinator has sent is not taken again, should its roster come back.
+    """
+    federation = office.federation  # type: ignore[attr-defined]
+    folder, first = federation.folder, read_private(Path(federation.path("hub.private.json")))
+    secret, link = os.urandom(32), os.urandom(32)
+
+    def send(kind: EnvelopeKind, number: int, to_node: bytes = b"") -> tuple[bytes, Envelope]:
+        site_name = "site-0" if to_node else ""
+        bare = Envelope(kind, site_name, link, number, derive_public_key(secret), bytes(32))
+        body = seal_messages(bare, to_node, [], os.urandom) if to_node else replace(bare, body=bundle_messages([]))
+        raw = sign(body, first.seed)
+        return raw, parse(office.answer(FIRST_NODE, raw))
+
+    too_high = send(EnvelopeKind.GREETING, HIGHEST_NUMBER)[1]
+    assert (too_high.kind, too_high.number) == (EnvelopeKind.LOST, 0), "the coordinator may name the next number"
+    old, reply = send(EnvelopeKind.GREETING, HIGHEST_NUMBER - 1)
+    keys = LinkKeys.agree(secret, reply.key, link, "site-0")
+    assert reply.kind is send(EnvelopeKind.REQUEST, HIGHEST_NUMBER, keys.to_node)[1].kind is EnvelopeKind.REPLY
+    before, roster = (folder / "roster.toml").read_bytes(), read_roster(folder / "roster.toml")
+    (folder / "hub.private.json").unlink()
+    (folder / "hub.public.toml").unlink()
+    second, _, _ = create_identity(folder, "hub", Role.COORDINATOR)
+    (folder / "roster.toml").write_text(build_roster(second.public, roster.sites).to_toml())
+    run(federation, office)
+    assert federation.model() == federation.local_model()
+    with closing(sqlite3.connect(folder / "site-0-state" / "link.db")) as connection:
+        assert len(connection.execute("select * from link where secret != x''").fetchall()) == 1, "old keys are gone"
+    (folder / "roster.toml").write_bytes(before)
+    assert parse(office.answer(FIRST_NODE, old)).kind is EnvelopeKind.LOST
+
+
 def test_two_processes_do_not_answer_for_one_site(office: Office) -> None:
     """While one process works on a request, another one that has the same file is refused by the database's lock."""
     federation = office.federation  # type: ignore[attr-defined]
-    store = LinkStore(federation.folder / "site-0-state")
+    store = LinkStore(federation.folder / "site-0-state", bytes(32))
     try:
         with pytest.raises(EnvironmentFault) as refused:
-            LinkStore(federation.folder / "site-0-state")
+            LinkStore(federation.folder / "site-0-state", bytes(32))
         assert refused.value.code == "database-locked"
     finally:
         store.close()

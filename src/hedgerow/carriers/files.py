@@ -164,7 +164,7 @@ def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
         request, envelope = _read(path, HandedOn, roster.coordinator.identity_key)
         if envelope.kind not in (EnvelopeKind.GREETING, EnvelopeKind.REQUEST) or envelope.site != name:
             raise _refuse(path, f"it is not for {name}")
-        with closing(LinkStore(state)) as store:
+        with closing(LinkStore(state, roster.coordinator.identity_key)) as store:
             link = store.load()
         if link is not None and envelope.number < link.number:
             return False
@@ -193,7 +193,7 @@ def carry_out_of_site(file: SiteFile, folder: Path) -> None:
         note(f"{name} has nothing to carry out: nothing has been carried in.")
         return
     envelope, data = parse(reply), HandedBack(reply).to_bytes()
-    with closing(LinkStore(state)) as store:
+    with closing(LinkStore(state, read_roster(Path(file.roster)).coordinator.identity_key)) as store:
         messages = store.open_reply(name, envelope)
     named = name_file(name, envelope.number, _REPLY)
     page = describe_reply(named, data, envelope, messages, state, read_policy(file.policy))

@@ -55,6 +55,7 @@ from hedgerow.protocol.messages import (
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.storage import Database
 from hedgerow.transport.envelope import (
+    HIGHEST_NUMBER,
     Envelope,
     EnvelopeKind,
     LinkKeys,
@@ -69,11 +70,12 @@ from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_pr
 
 _SCHEMA = """
 create table if not exists link (
-    one integer primary key check (one = 1), link blob not null, hub_key blob not null, secret blob not null,
+    coordinator blob primary key, link blob not null, hub_key blob not null, secret blob not null,
     number integer not null, request blob not null, reply blob, kept blob not null
 )
 """
-_VERSION = 2
+_VERSION = 3
+_END = "update link set link = x'', hub_key = x'', secret = x'', request = x'', reply = null, kept = x''"
 
 
 @dataclass
@@ -92,24 +94,31 @@ class _Link:
 class LinkStore:
     """The link of one node, in a file of its own (mode 0600). One process at a time has it open.
 
+    Numbers are counted for each coordinator by itself, whose key is `coordinator`: one that went too high has shut
+    itself out, and not who coordinates by a later roster. What it has sent stays known, should its roster come back.
+
     Raises EnvironmentFault, as `Database`: "database-locked" while another process answers a request.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, coordinator: bytes) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._coordinator = coordinator
         self._database = Database(folder / "link.db", _SCHEMA, database_version(_VERSION))
         # What was replaced is overwritten, so that a link's old keys cannot be read from the file.
         self._database.rows("pragma secure_delete = on")
 
     def load(self) -> _Link | None:
-        """The link written last."""
-        rows = self._database.rows("select link, hub_key, secret, number, request, reply, kept from link")
+        """The link with this coordinator that was written last."""
+        fields = "link, hub_key, secret, number, request, reply, kept"
+        rows = self._database.rows(f"select {fields} from link where coordinator = ?", (self._coordinator,))
         return _Link(*rows[0]) if rows else None
 
     def save(self, link: _Link) -> None:
         """On the disk when this returns."""
+        own = (self._coordinator,)
         values = (link.link, link.hub_key, link.secret, link.number, link.request, link.reply, link.kept)
-        self._database.write(("insert or replace into link values (1, ?, ?, ?, ?, ?, ?, ?)", values))
+        save = "insert or replace into link values (?, ?, ?, ?, ?, ?, ?, ?)"
+        self._database.write((f"{_END} where coordinator != ?", own), (save, own + values))
 
     def open_reply(self, site: str, reply: Envelope) -> tuple[bytes, ...]:
         """The messages in this site's own reply of the link that is there; none in one that says that it is lost."""
@@ -152,7 +161,7 @@ class CarriedNode:
         is_ours = request.site in ("", self._identity.public.name)
         if request.kind not in (EnvelopeKind.GREETING, EnvelopeKind.REQUEST) or not is_ours:
             raise WireRefusal(WireCode.UNEXPECTED_FRAME)
-        with closing(LinkStore(self._folder)) as store:
+        with closing(LinkStore(self._folder, self._roster.coordinator.identity_key)) as store:
             return self._reply(request, store)
 
     def _reply(self, request: Envelope, store: LinkStore) -> bytes:
@@ -161,12 +170,13 @@ class CarriedNode:
         if link is not None and (link.link, link.request) == (request.link, request.digest):
             return self._answer_lost(request, latest) if link.reply is None else link.reply
         entropy, is_next = self._setup.entropy, request.number == latest + 1
-        if request.kind is EnvelopeKind.GREETING and request.number > latest:
+        if request.kind is EnvelopeKind.GREETING and latest < request.number < HIGHEST_NUMBER:
             link = _Link(request.link, request.key, entropy(KEY_BYTES), request.number, request.digest)
         elif request.kind is EnvelopeKind.REQUEST and link is not None and link.link == request.link and is_next:
             link.number, link.request, link.reply = request.number, request.digest, None
         else:
-            # An older greeting, which who carries it has kept, would take the node out of its run.
+            # An older greeting, which who carries it has kept, would take the node out of its run. After one with a
+            # number too high the coordinator could not greet again.
             return self._answer_lost(request, latest)
         keys = LinkKeys.agree(link.secret, link.hub_key, link.link, self._identity.public.name)
         messages = open_messages(request, keys.to_node)

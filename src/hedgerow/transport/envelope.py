@@ -24,7 +24,7 @@ from hedgerow.protocol.stream import WireCode, WireRefusal, translate_fault
 
 LINK_BYTES = HASH_BYTES
 HIGHEST_NUMBER = 0xF0000000
-"""That a node may name; requests of a link have room above it."""
+"""That a node may name, or take in a greeting; requests of a link have room above it."""
 MAX_MESSAGES = 4096
 """In one envelope."""
 _DOMAIN = b"flower"
@@ -57,8 +57,8 @@ class Envelope(Encoded):
         kind: also the kind in the head.
         site: the node's; "" in a greeting.
         link: drawn at random for each link.
-        number: one more than that of the request before; a greeting's is higher than all that its node has seen, and a
-            lost one's is the highest.
+        number: one more than that of the request before; a greeting's is higher than all that its node has seen of
+            this coordinator, and a lost one's is the highest.
         key: the sender's X25519 key for this link.
         request: SHA-256 of the request that this answers, without its signature; zeros in a request.
         body: a sealed Bundle, bound to the envelope without it; in a greeting an open one.
