@@ -28,6 +28,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import read_prepared_ledger
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.queries import Choice, IntVector, PureQuery, Query
 from hedgerow.server.release import PlainAggregation, Releaser, run_program
 from hedgerow.training.steps import play
@@ -163,7 +164,7 @@ class _Checked:
         privacy = self.plan.privacy
         self.epsilon = get_accountant(privacy.accountant).epsilon(releaser.ledger.events(), privacy.delta)
         if self.epsilon > self.task.promise[0]:
-            self._note(f"it spends epsilon {self.epsilon:g}, where {self.task.promise[0]:g} was promised")
+            self._note(f"it spends epsilon {format_up(self.epsilon)}, where {self.task.promise[0]:g} was promised")
 
     def _replay(self, asked: Sequence[object], released: Sequence[IntVector], model: Ensemble) -> None:
         """Give the program the same releases over other rows: all that it asks and makes follows from releases."""

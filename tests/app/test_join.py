@@ -28,6 +28,7 @@ from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plugins import describe_plugin, load_plugin
 from hedgerow.privacy.events import GaussianEvent
+from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.stream import Current, WireCode, WireRefusal
 from hedgerow.study import Notebook, StudyBook, read_invitation
 from hedgerow.transport.identities import Role, build_roster, new_identity
@@ -281,7 +282,7 @@ def test_what_has_been_spent_is_shown_before_the_question(invitation: str, capsy
         corrected = f"{PLAN}# Corrected.\n".replace("epsilon = 1", f"epsilon = {epsilon}")
         Path("corrected.toml").write_text(corrected, encoding="utf-8")
         said = " ".join(joined(capsys, invitation, "--plan", "corrected.toml").split())
-        assert f"spent, or reserved epsilon {spent:.4g} of 1 at delta 1e-05 with this run" in said
+        assert f"spent, or reserved epsilon {format_up(spent, 4)} of 1 at delta 1e-05 with this run" in said
         assert ("would refuse the run (policy-over-budget)" in said) is is_refused
 
 

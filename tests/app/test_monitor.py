@@ -52,7 +52,7 @@ def test_everything_is_on_the_screen(width: int) -> None:
     lines = drawn(view_of(), width, 30)
     page = "\n".join(lines)
     for text in (
-        "40 of 100, 12 a second, 5.0 s left", "0.432 of 1, at delta", "to the sites 12.3 MB",
+        "40 of 100, 12 a second, 5.0 s left", "0.4321 of 1, at delta", "to the sites 12.3 MB",
         "from the sites 999 bytes", "4 dropouts, 1 refusal, 1 round begun again", "policy-over-budget",
         "connection-lost", "● ready", "✕ refused", "? silent",
         "Collecting masked vectors", "site-30 is connected",

@@ -93,7 +93,7 @@ def test_lines_without_a_terminal(
     run(plan, quiet=False)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 13
-    assert lines[-1] == "Training: 13/13 rounds, epsilon 2.00 of 2, 2 sites"
+    assert lines[-1] == "Training: 13/13 rounds, epsilon 2 of 2, 2 sites"
 
 
 def test_the_first_run_says_why_it_is_slow(
@@ -172,7 +172,7 @@ def test_bar_in_a_terminal(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bar, "Console", terminal)
     run(plan, quiet=False)
     last = [line for line in screen.getvalue().replace("\r", "\n").split("\n") if "rounds" in line][-1]
-    assert "13/13 rounds" in last and "epsilon 2.00 of 2" in last and "2 sites" in last
+    assert "13/13 rounds" in last and "epsilon 2 of 2" in last and "2 sites" in last
 
 
 def test_a_notebook_has_a_bar_of_its_own(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hedgerow.app.document import render_document, render_figures, render_text
-from hedgerow.app.output import PRIVATE, PRIVATE_MARK, alarm, json_text, note, number, print_facts, width, wrap_text
+from hedgerow.app.output import PRIVATE, PRIVATE_MARK, alarm, json_text, note, print_facts, width, wrap_text
 from hedgerow.app.progress import follow_steps
 from hedgerow.app.statistics import Sheet, print_sheet, render_sheet
 from hedgerow.data.site_data import read_site_rows, site_rows_from_records
@@ -21,6 +21,7 @@ from hedgerow.data.units import MAX_LEFT_OUT, RowCount
 from hedgerow.local.attacks import AttackReport, Target, run_attacks
 from hedgerow.local.simulation import simulate_records
 from hedgerow.models.model import Model
+from hedgerow.privacy.rounding import format_cost, format_up
 
 MAX_MADE = 1_000
 MADE = "Rows made from the plan, like no one's: these figures are not private."
@@ -119,9 +120,9 @@ def list_attack_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Of which table, and what the ledger of one training says; evaluations of the model are not in it."""
     bound, n_rows = found["bound"], found["rows_per_unit"]
     unit = "rows" if n_rows == 1 else f"units of up to {n_rows} rows"
-    epsilon, mu = (number(float("inf") if bound[name] == "infinite" else bound[name]) for name in ("epsilon", "mu"))
-    facts = [("table", f"{found['n_units']:,} {unit}"), ("each training", f"epsilon {epsilon} at {bound['delta']:g}")]
-    return facts if bound["mu"] == "infinite" else [*facts, ("mu", mu)]
+    epsilon, mu = (float("inf") if bound[name] == "infinite" else bound[name] for name in ("epsilon", "mu"))
+    facts = [("table", f"{found['n_units']:,} {unit}"), ("each training", format_cost(epsilon, bound["delta"], 4))]
+    return facts if bound["mu"] == "infinite" else [*facts, ("mu", format_up(mu, 4))]
 
 
 def render_attack(found: Mapping[str, Any], subject: str) -> str:

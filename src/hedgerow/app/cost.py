@@ -23,6 +23,7 @@ from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.outlook import is_measured, outlook_facts, outlook_of
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import PrivacyContext, list_warnings
+from hedgerow.privacy.rounding import format_cost, format_up
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.secagg.guarantees import MIN_COHORT
 from hedgerow.training.settings import Settings
@@ -74,16 +75,16 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     whole = expected.settings.bounded_by or f"mu {number(mu_of(privacy.epsilon, privacy.delta))} in all"
     facts = [
         ("protects", f"{unit}, against {whom}"),
-        ("promise", f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} (accountant {privacy.accountant})"),
-        ("spends", f"epsilon {number(expected.epsilon_gdp, 6)} by exact accounting (gdp); by a second, coarser method "
-         f"(rdp) {number(expected.epsilon_rdp, 6)}"),
+        ("promise", f"{format_cost(privacy.epsilon, privacy.delta)} (accountant {privacy.accountant})"),
+        ("spends", f"epsilon {format_up(expected.epsilon_gdp)} by exact accounting (gdp); by a second, coarser method "
+         f"(rdp) {format_up(expected.epsilon_rdp)}"),
         ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per {expected.settings.step} "
          f"({whole})"),
     ]  # fmt: skip
     if privacy.accountant in ("pure", "pld"):
-        facts.insert(2, ("spends", f"epsilon {number(expected.epsilon_promised, 6)} by {privacy.accountant}"))
+        facts.insert(2, ("spends", f"epsilon {format_up(expected.epsilon_promised)} by {privacy.accountant}"))
     if expected.epsilon_by_rows:
-        said = ", ".join(f"{count} rows {number(epsilon, 3)}" for count, epsilon in expected.epsilon_by_rows.items())
+        said = ", ".join(f"{count} rows {format_up(epsilon, 3)}" for count, epsilon in expected.epsilon_by_rows.items())
         facts.append(("a person", f"with several records is promised less, by epsilon: {said}; privacy.unit mends it"))
     if (count := PublicInputs.from_plan(plan).records_of_a_line) > 1:
         facts.append(("one line", f"of a CSV may touch {count} records (privacy.line_breaks); the promise is for one"))

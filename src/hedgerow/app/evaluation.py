@@ -27,6 +27,7 @@ from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import Model
 from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.rounding import format_cost
 from hedgerow.server.release import EvaluatedModel, Outcome
 
 _TITLES = {
@@ -134,7 +135,7 @@ def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path
         print_facts([(escape_for_terminal(name), _describe_group(figures)) for name, figures in groups.items()])
     if found.evaluation.left_out:
         print("\n" + wrap_text(f"  {describe_left_out(found.evaluation.left_out)}", hanging=2))
-    print(f"\n  This evaluation alone cost epsilon {number(found.cost.epsilon, 6)} at delta {found.cost.delta:.3g}.")
+    print(f"\n  This evaluation alone cost {format_cost(found.cost.epsilon, found.cost.delta)}.")
     print("  The model with all that was released about it:\n")
     print(wrap_text(found.model.report_text(today())))
 

@@ -49,6 +49,7 @@ from hedgerow.client.budget import BudgetBook
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import EVALUATION_KINDS
+from hedgerow.privacy.rounding import format_up
 
 _LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
 _OF_MODEL = ("outcome", "created_with", "plan_digest", "agreed_digest")
@@ -238,7 +239,7 @@ def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[s
     report, facts = model.report, dict(content["facts"])
     public = [("sites", "their names, and that they take part")]
     public += [] if report.public is None else report.public.facts(report.n_prepared)
-    epsilon, is_pure = float(f"{report.epsilon:.6g}"), report.accounted_by == "pure"
+    epsilon, is_pure = float(format_up(report.epsilon)), report.accounted_by == "pure"
     entry: Content = _fill(words, {
         **said, **{name.replace(" ", "_"): text for name, text in facts.items()},
         "slug": re.sub(r"[^a-z0-9]+", "_", model.plan.name.lower()).strip("_") or "model",
@@ -360,12 +361,13 @@ def _render_budget(content: Content, notes: Mapping[str, str]) -> list[str]:
         return [render_text(notes["no_book"])]
     parts = [render_text(notes["book"])]
     for data_set in content["budget"]["data_sets"]:
-        epsilon, delta = _format_cell(data_set["epsilon"]), f"{content['budget']['delta']:.3g}"
+        epsilon, delta = format_up(data_set["epsilon"]), format_up(content["budget"]["delta"], 3)
         said = f"{data_set['data_set']}: epsilon {epsilon} together at delta {delta}"
         own = content["model"]["plan_digest"], content["model"]["agreed_digest"]
+        runs = [{**run, "epsilon": format_up(run["epsilon"])} for run in data_set["runs"]]
         rows = [
             (*(_format_cell(run[name] or "?") for name in _OF_RUNS), "yes" if run["plan_digest"] in own else "no")
-            for run in data_set["runs"]
+            for run in runs
         ]
         parts += [render_text(said), render_table(data_set["data_set"], (*_OF_RUNS, "this plan"), rows)]
     return parts

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hedgerow.app.inputs import is_terminal
-from hedgerow.app.output import note, number
+from hedgerow.app.output import note
 from hedgerow.plan.plan import who_sees
+from hedgerow.privacy.rounding import format_up
 from hedgerow.transport.interface import is_worth_a_line
 
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ def list_facts(question: Question) -> list[tuple[str, str]]:
             ("fingerprint", f"{question.words}; call the coordinator, and compare"),
             ("question", question.id),
         ]
-    cost = "nothing bounds it" if math.isinf(question.epsilon) else f"epsilon {number(question.epsilon)}"
+    cost = "nothing bounds it" if math.isinf(question.epsilon) else f"epsilon {format_up(question.epsilon, 4)}"
     return [
         ("asked for", f"{question.kind}, run {question.run_id[:12]}, asked {question.asked} UTC"),
         ("plan", f"{question.name}, {question.words}"),
         ("who sees what", who_sees(question.noise)),
-        ("costs", f"{cost} at delta {question.delta:g}"),
+        ("costs", f"{cost} at delta {format_up(question.delta)}"),
         ("then spent", f"{format_budget(question.total, question.most, question.total_delta)} of {question.data_set}"),
         ("question", question.id),
     ]
@@ -44,7 +45,7 @@ def list_facts(question: Question) -> list[tuple[str, str]]:
 
 def format_budget(epsilon: float, most: float, delta: float) -> str:
     """So much of what a policy allows."""
-    return f"epsilon {number(epsilon)} of {most:g} at delta {delta:g}"
+    return f"epsilon {format_up(epsilon, 4)} of {most:g} at delta {format_up(delta)}"
 
 
 def approval_command(question: Question, folder: object) -> str:

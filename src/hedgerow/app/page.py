@@ -41,6 +41,7 @@ from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, scope_events
 from hedgerow.privacy.ledger import read_prepared_events
+from hedgerow.privacy.rounding import format_cost, format_up
 from hedgerow.protocol.messages import NodeState
 from hedgerow.protocol.stream import EventReport, RunReport, WireRefusal, read_code
 from hedgerow.server.status import EventsSince
@@ -349,7 +350,7 @@ def plan_facts(plan: Plan) -> list[list[str]]:
         ["fingerprint", format_spoken(bytes.fromhex(plan.digest))],
         ["predicts", f"{plan.label.name} ({plan.label.type}), from {len(plan.features)} features"],
         ["protects", unit],
-        ["promise", f"epsilon {number(privacy.epsilon)} at delta {privacy.delta:g}"],
+        ["promise", format_cost(privacy.epsilon, privacy.delta, 4)],
         ["who sees what", who_sees(find_visibility(TrainingTask(plan)))],
         ["sites needed", str(plan.federation.min_sites)],
     ]
@@ -392,9 +393,9 @@ def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
     own = TrainingTask(plan).schedule.events + ([] if _identify_survey(plan) in surveys else read_prepared_events(plan))
     whole = gdp.epsilon([*before, *own], delta)
     return [
-        ["before this run", f"epsilon {number(gdp.epsilon(before, delta))}"],
-        ["with this run, at most", f"epsilon {number(whole)}"],
-        ["at delta", f"{delta:g}"],
+        ["before this run", f"epsilon {format_up(gdp.epsilon(before, delta), 4)}"],
+        ["with this run, at most", f"epsilon {format_up(whole, 4)}"],
+        ["at delta", format_up(delta)],
     ]
 
 
@@ -409,7 +410,7 @@ def _identify_survey(plan: Plan) -> Hashable:
 def _describe_past(run: PastRun) -> list[str]:
     delta = run.plan.privacy.delta
     epsilon = get_accountant("gdp").epsilon([*read_prepared_events(run.plan), *run.events], delta)
-    return [run.name, run.state, run.plan.name, number(epsilon), run.remark]
+    return [run.name, run.state, run.plan.name, format_up(epsilon, 4), run.remark]
 
 
 # The page of a site ---------------------------------------------------------------------------------------------------
@@ -666,7 +667,7 @@ class _Look:
         """What a question asks for, with what was spent before; without its number, which the page sends along."""
         before = self._book.spent(question.data_set, question.total_delta)
         *facts, then, _ = list_facts(question)
-        return [*facts, ("spent now", f"epsilon {before:.4g}"), then]
+        return [*facts, ("spent now", f"epsilon {format_up(before, 4)}"), then]
 
     def _describe_ledger(self) -> dict[str, Any]:
         """The budget book as numbers, a table and a curve."""
@@ -679,7 +680,7 @@ class _Look:
         (*_, total), most = self._totals, policy.max_epsilon
         last = len(self._totals) - 1
         points = [(float(n), each) for n, each in enumerate(self._totals)]
-        facts = [["spent", f"epsilon {number(total)}"]]
+        facts = [["spent", f"epsilon {format_up(total, 4)}"]]
         reserved: list[tuple[float, float]] = []
         if any(line.status == RESERVED for line in lines):
             facts[0][0] = "spent, or reserved"
@@ -687,9 +688,9 @@ class _Look:
             self._note_spent(lines, last - 1)
             if self._in_run:
                 points, reserved = [*points[:-1], *self._in_run], [points[-2], points[-1]]
-                facts.insert(0, ["spent so far", f"epsilon {number(self._in_run[-1][1])}"])
+                facts.insert(0, ["spent so far", f"epsilon {format_up(self._in_run[-1][1], 4)}"])
         facts += self._after
-        facts += [["your policy allows", f"epsilon {number(most)}"], ["at delta", f"{policy.delta:g}"]]
+        facts += [["your policy allows", f"epsilon {number(most)}"], ["at delta", format_up(policy.delta)]]
         limit = most if 0 < most < math.inf else max(1.1 * total, 1.0)
         return {
             "budget": facts,
@@ -697,7 +698,7 @@ class _Look:
             "ledger": {"points": points, "reserved": reserved, "most": max(1, last), "limit": limit},
             "runs": self._runs,
             "invitations": [
-                [line.last, line.kind, line.plan_name, number(line.epsilon), line.answer, str(line.count)]
+                [line.last, line.kind, line.plan_name, format_up(line.epsilon, 4), line.answer, str(line.count)]
                 for line in reversed(self._book.invitations()[-_MAX_INVITATIONS:])
             ],
         }
@@ -709,13 +710,13 @@ class _Look:
         for end, line in enumerate(lines[first:], first + 1):
             self._totals.append(compose_epsilon(list_costs(lines[:end]), delta))
             name = line.run_id[:12] + (f" of {line.site}" if line.site and line.site != self._session.site else "")
-            costs = [number(line.epsilon(delta)), number(self._totals[-1])]
+            costs = [format_up(line.epsilon(delta), 4), format_up(self._totals[-1], 4)]
             self._runs.insert(0, [name, line.begun, line.plan_name, line.status, *costs])
         plan = self._session.plan
         self._after = []
         if plan is not None and not any(line.status == RESERVED for line in lines):
             whole = compose_epsilon([*list_costs(lines), *TrainingTask(plan).schedule.events], delta)
-            self._after = [["after one more run by this plan", f"epsilon {number(whole)}, at most"]]
+            self._after = [["after one more run by this plan", f"epsilon {format_up(whole, 4)}, at most"]]
 
     def _note_spent(self, lines: Sequence[BudgetLine], start: int) -> None:
         """A point of the curve, which begins at `start`: what the run that goes on has cost by now."""

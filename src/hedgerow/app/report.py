@@ -32,6 +32,7 @@ from hedgerow.evaluation.estimates import CalibrationCurve
 from hedgerow.models.model import Model
 from hedgerow.models.plots import draw_calibration, plot_shapes
 from hedgerow.plan.fields import read_json
+from hedgerow.privacy.rounding import format_up
 from hedgerow.survey.statistics import BAND
 from hedgerow.trees.importances import find_importances
 
@@ -131,7 +132,7 @@ def render_promise(content: Content) -> list[str]:
     if not report["voided_by"]:
         whom = "one row" if report["unit"] == "record" else f"all rows of one {report['unit']}"
         epsilon = dict(content["facts"])["epsilon spent"].split(" ")[0]
-        figures += [("epsilon", epsilon), ("delta", f"{report['delta']:.3g}"), ("protects", whom)]
+        figures += [("epsilon", epsilon), ("delta", format_up(report['delta'], 3)), ("protects", whom)]
     return [
         render_figures(figures),
         *(render_text(f"Void: {reason}.", "void") for reason in report["voided_by"]),

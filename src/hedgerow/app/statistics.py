@@ -25,6 +25,7 @@ from hedgerow.app.inputs import join_names
 from hedgerow.app.output import print_facts
 from hedgerow.local.survey import TableSurvey
 from hedgerow.models.plots import CLASS_COLOURS
+from hedgerow.privacy.rounding import format_up
 from hedgerow.survey.curves import Curve, SurvivalCurves
 from hedgerow.survey.statistics import (
     BAND,
@@ -304,7 +305,7 @@ def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
     found, report = survey.statistics, survey.report
     is_curves = isinstance(found, SurvivalCurves)
     figures = [("records, about", count_text(found.n_records)), ("epsilon", short(report.epsilon))]
-    figures.append(("delta", f"{report.delta:g}"))
+    figures.append(("delta", format_up(report.delta)))
     sheets = build_sheets(found, is_page=True)
     body = [
         render_figures(figures),

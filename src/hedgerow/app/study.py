@@ -26,6 +26,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.plan.toml import schema_line, toml_value
 from hedgerow.privacy.events import scope_events
+from hedgerow.privacy.rounding import format_cost
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
 from hedgerow.transport import identities
 from hedgerow.transport.connections import allow_many_connections
@@ -113,7 +114,7 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
     print_facts(
         [
             ("study", f"{name}, in the folder {folder}"),
-            ("plan", f"{plan.name}, epsilon {plan.privacy.epsilon:g} at delta {plan.privacy.delta:g}"),
+            ("plan", f"{plan.name}, {format_cost(plan.privacy.epsilon, plan.privacy.delta)}"),
             ("groups of sites", groups_text(plan, max(USUAL_GROUPS * MIN_GROUP, plan.federation.min_sites))),
             ("sites dial", address),
             ("fingerprint", identity.public.fingerprint()),

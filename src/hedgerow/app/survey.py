@@ -26,6 +26,7 @@ from hedgerow.models.model import write_atomically
 from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import Plan, read_table
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.privacy.rounding import format_up
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import Outcome
 from hedgerow.survey.curves import SurvivalCurves
@@ -123,12 +124,13 @@ class Survey:
         """
         if self.plan is not None or not label:
             return
+        spent = format_up(self.found.report.epsilon, 3)
         if len(getattr(self.found.statistics, "classes", ())) < 2:
             missing = f"neither two classes nor a range of the label {label!r} stand out of the noise"
             said = "" if kept is None else f"Write what it lacks into {kept}: all else there is paid for, and trains. "
-            raise NothingFoundError("survey-no-plan", missing=missing, spent=self.found.report.epsilon, kept=said)
+            raise NothingFoundError("survey-no-plan", missing=missing, spent=spent, kept=said)
         missing = "no column stands out of the noise but the label"
-        raise NothingFoundError("survey-no-plan", missing=missing, spent=self.found.report.epsilon, kept="")
+        raise NothingFoundError("survey-no-plan", missing=missing, spent=spent, kept="")
 
 
 def survey_over_tables(

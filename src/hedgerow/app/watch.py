@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from hedgerow.app.inputs import join_names
 from hedgerow.app.output import megabytes, number
+from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import EVALUATION, SURVEY, WAITING, EventReport, RunReport, SiteReport, SiteState
 
@@ -117,6 +118,7 @@ class RunView:
             if count:
                 noun, gap, rest = what.partition(" ")
                 troubles.append(f"{count} {noun}{'s' * (count != 1)}{gap}{rest}")
+        spent = f"{format_up(report.epsilon_spent, 4)} of {report.epsilon_limit:g}, at delta {format_up(report.delta)}"
         tally = Counter(site.state for site in report.sites)
         return {
             "title": f"{kind} {report.run_id.hex()[:8]}",
@@ -128,9 +130,7 @@ class RunView:
             "pace": f"{number(report.rounds_per_second, 3)} a second" if report.rounds_per_second > 0 else "",
             "left": "" if left is None else f"{span(left)} left",
             "epsilon": [report.epsilon_spent, report.epsilon_limit] if has_promise else None,
-            "epsilon_text": f"{report.epsilon_spent:.3f} of {report.epsilon_limit:g}, at delta {report.delta:g}"
-            if has_promise
-            else "The plan promises no privacy.",
+            "epsilon_text": spent if has_promise else "The plan promises no privacy.",
             "curve": list(self._curve),
             "facts": [
                 ["plan", report.plan_digest.hex()[:8]],

@@ -12,6 +12,7 @@ from hedgerow.app.output import note, number, print_facts, print_json
 from hedgerow.cli.options import add_command, add_shared, whole
 from hedgerow.errors import PrivacyError
 from hedgerow.plugins import describe_plugin, load_plugin
+from hedgerow.privacy.rounding import format_up
 
 
 def add_commands(commands: Any) -> None:
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
         )  # fmt: skip
         return
     largest = [(kind, f"{number(share)} of the stated squared norm, at most") for kind, share in found.largest.items()]
-    cost = ("cost", f"epsilon {number(found.epsilon)} of {number(plan.privacy.epsilon)}")
+    cost = ("cost", f"epsilon {format_up(found.epsilon, 4)} of {number(plan.privacy.epsilon)}")
     print_facts([("method", plan.model.algorithm), ("rounds", f"{found.n_rounds:,}"), cost, *largest])
     if arguments.plugins:
         # As it stands, for policies: a line that is wrapped is no TOML.

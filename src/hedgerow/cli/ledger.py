@@ -15,6 +15,7 @@ from hedgerow.app.inputs import read_policy
 from hedgerow.app.output import note, number, print_facts, print_json
 from hedgerow.cli.options import add_command
 from hedgerow.errors import EnvironmentFault, UsageError
+from hedgerow.privacy.rounding import format_up
 
 if TYPE_CHECKING:
     from hedgerow.client.budget import BudgetBook, BudgetLine, InvitationLine
@@ -94,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
         note(f"{count} set-up(s) of the plan {digest[:12]} are counted no more: the seed may be drawn again.")
     for data_set in content["data_sets"]:
         limit = f" of {number(data_set['max_epsilon'])}" if "max_epsilon" in data_set else ""
-        print(f"{data_set['data_set']}: epsilon {number(data_set['epsilon'])}{limit} at delta {delta:g}")
+        print(f"{data_set['data_set']}: epsilon {format_up(data_set['epsilon'], 4)}{limit} at delta {format_up(delta)}")
         is_shared = len({run["site"] for run in data_set["runs"]}) > 1
         print_facts([(f"run {run['run_id'][:12]}", _format_run(run, is_shared=is_shared)) for run in data_set["runs"]])
     _say_invitations(asked, is_list=arguments.invitations)
@@ -177,10 +178,10 @@ def _say_invitations(lines: list[InvitationLine], *, is_list: bool) -> None:
     for line in lines:
         span = line.first if line.first == line.last else f"{line.first} to {line.last}"
         what = f"{line.plan_name} ({line.plan_digest[:12]})" if line.plan_digest else "of many kinds"
-        print(f"  {line.count} x {line.kind}, epsilon {number(line.epsilon)}, {what}: {line.answer}, {span}")
+        print(f"  {line.count} x {line.kind}, epsilon {format_up(line.epsilon, 4)}, {what}: {line.answer}, {span}")
 
 
 def _format_run(run: dict[str, Any], *, is_shared: bool) -> str:
     site = f"{run['site']}: " if is_shared and run["site"] else ""
-    said = f"epsilon {number(run['epsilon']):<8} {run['plan']} (per {run['unit']})"
+    said = f"epsilon {format_up(run['epsilon'], 4):<8} {run['plan']} (per {run['unit']})"
     return f"{site}{run['status']:<9} {run['begun'][:10]} {said}"

@@ -109,6 +109,7 @@ def compile_kernels(arguments: argparse.Namespace) -> None:
 def print_result(done: NodeResult, *, as_json: bool) -> None:
     """What a run was for, and what this site's data have cost by now."""
     from hedgerow.app.evaluation import score_facts
+    from hedgerow.app.owner import format_budget
     from hedgerow.evaluation.estimates import Evaluation
     from hedgerow.survey.curves import SurvivalCurves
     from hedgerow.trees.ensemble import Ensemble
@@ -134,8 +135,8 @@ def print_result(done: NodeResult, *, as_json: bool) -> None:
         facts.append(("curves", f"of {len(result.curves)} groups"))
     else:
         facts.append(("statistics", f"of {len(result.columns)} columns"))
-    budget_text = f"{policy.data_set}: epsilon {spent:.4g} of {policy.max_epsilon:g} at delta {policy.delta:g}"
-    print_facts([*facts, ("budget", budget_text)])
+    budget_text = format_budget(spent, policy.max_epsilon, policy.delta)
+    print_facts([*facts, ("budget", f"{policy.data_set}: {budget_text}")])
 
 
 def answer_carriers(arguments: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hedgerow.app.inputs import adapt_sites, check_can_write
 from hedgerow.app.output import number, print_facts, print_json, today, warn_seeded, wrap_text
 from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_shared, chance
+from hedgerow.privacy.rounding import format_cost
 
 if TYPE_CHECKING:
     from hedgerow.methods.recalibration import Recalibration
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
     if noise.seeded:
         warn_seeded()
     print_facts([*_list_facts(model, found), ("model", f"written to {out}")])
-    print(f"\n  This alone cost epsilon {number(cost.epsilon, 6)} at delta {cost.delta:.3g}.")
+    print(f"\n  This alone cost {format_cost(cost.epsilon, cost.delta)}.")
     print("  The model with all that was released about it:\n")
     print(wrap_text(changed.report_text(today())))
 

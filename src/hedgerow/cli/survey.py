@@ -13,6 +13,7 @@ from hedgerow.app.output import WIDEST, format_command, note, print_facts, print
 from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_nodes, add_shared, read_options, whole
 from hedgerow.errors import UsageError
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.rounding import format_up
 
 if TYPE_CHECKING:
     from hedgerow.app.survey import Survey, SurveyOptions
@@ -181,7 +182,7 @@ def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path],
     print_facts([(name, str(path)) for name, path in files.items()])
     if made.plan is not None:
         epsilon = usual_epsilon(found.report) if options.train_epsilon is None else options.train_epsilon
-        both = f"The plan promises epsilon {epsilon:g} for these statistics and the training together"
+        both = f"The plan promises epsilon {format_up(epsilon)} for these statistics and the training together"
         command = train.replace("{plan}", shlex.quote(str(files[PLAN])))
         note(f"{both}: {format_command(f'hedgerow {command}')}")
 

@@ -26,6 +26,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant, mu_of
 from hedgerow.privacy.cost import for_rows
 from hedgerow.privacy.events import Event, GaussianEvent, event_from_dict, scope_events
+from hedgerow.privacy.rounding import format_up
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS
 from hedgerow.storage import Database, Statement
 
@@ -303,10 +304,10 @@ class BudgetBook:
             raise PolicyRefusal(
                 "policy-over-budget",
                 data_set=data_set,
-                total=total,
-                delta=delta,
+                total=format_up(total, 4),
+                delta=format_up(delta),
                 epsilon=epsilon,
-                spent=compose_epsilon(list_costs(lines), delta),
+                spent=format_up(compose_epsilon(list_costs(lines), delta), 4),
             )
         return True
 

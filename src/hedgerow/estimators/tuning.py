@@ -32,6 +32,7 @@ from hedgerow.privacy.events import Event, GaussianEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.privacy.report import build_report
+from hedgerow.privacy.rounding import format_up
 
 Estimator = TypeVar("Estimator", bound=PrivateTrees)
 
@@ -198,7 +199,8 @@ def _merge_accounts(
             ledger = ledger.with_run(f"setting {number}", other.model_.ledger.releases[n_shared:], n_shared)
     report = build_report(ledger, chosen.model_.report)
     if report.epsilon > float(asked.epsilon):
-        raise PrivacyError("budget-exceeded", what="All settings", spent=report.epsilon, epsilon=float(asked.epsilon))
+        spent = format_up(report.epsilon)
+        raise PrivacyError("budget-exceeded", what="All settings", spent=spent, epsilon=float(asked.epsilon))
     chosen.model_ = replace(chosen.model_, ledger=ledger, report=report)
     chosen.privacy_report_, chosen.ledger_ = report, ledger
     chosen.set_params(epsilon=asked.epsilon)

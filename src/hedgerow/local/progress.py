@@ -18,6 +18,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.queries import Query
 
 _WIDEST = 100
@@ -126,5 +127,5 @@ class TrainingProgress:
         total = self._plan.privacy.epsilon
         if math.isinf(total):
             return "no privacy" if plain else "[red]no privacy[/]"
-        text = f"epsilon {self._spent:.2f} of {total:g}"
+        text = f"epsilon {format_up(self._spent, 3)} of {total:g}"
         return text if plain else f"[cyan]{text}[/]"

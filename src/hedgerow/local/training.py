@@ -35,6 +35,7 @@ from hedgerow.privacy.calibration import QueryNoise
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, build_lazy_report, build_report
+from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.rounds import VECTOR_ID, clip, noise_mode, round_in
 from hedgerow.secagg.guarantees import assign_groups, default_wishes
@@ -386,5 +387,6 @@ def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
     text = "not measurable" if math.isnan(area.value) else f"{area.value:.3f} ± {area.noise_error:.3f}"
     n_records = f"about {max(found.evaluation.n_records.value, 0):,.0f} records"
     void = " (void)" if found.cost.guarantee == "void" else ""
-    subtitle = f"AUC {text} · {n_records} · epsilon {found.cost.epsilon:.3g}{void} · bars: 95 % of the privacy noise"
+    cost = f"epsilon {format_up(found.cost.epsilon, 3)}{void}"
+    subtitle = f"AUC {text} · {n_records} · {cost} · bars: 95 % of the privacy noise"
     draw_calibration(found.evaluation.curves, found.model.plan.label.name, subtitle, path)

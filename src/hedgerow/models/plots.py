@@ -23,6 +23,7 @@ from hedgerow.models.bands import shape_bands, why_unknown
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, format_day
 from hedgerow.plan.plan import Feature
+from hedgerow.privacy.rounding import format_up
 from hedgerow.survey.statistics import BAND
 from hedgerow.trees.importances import Importances, Shape, find_importances, shape_function
 
@@ -266,7 +267,8 @@ def _find_central_range(borders: NDArray[Any], density: NDArray[Any], is_weighte
 def _subtitle(model: Model, found: Importances, n_shown: int) -> str:
     report = model.report
     parts = [f"label {model.plan.label.name}", f"{model.ensemble.n_trees} trees"]
-    parts.append(f"epsilon {report.epsilon:.3g}" + (" (guarantee void)" if report.guarantee == "void" else ""))
+    void = " (guarantee void)" if report.guarantee == "void" else ""
+    parts.append(f"epsilon {format_up(report.epsilon, 3)}{void}")
     if found.interaction_share > 0:
         parts.append(f"{found.interaction_share:.0%} of the variance from trees of several features")
     if n_shown < len(model.plan.features):

@@ -28,6 +28,7 @@ from hedgerow.privacy.events import (
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
 from hedgerow.privacy.outlook import outlook_facts
 from hedgerow.privacy.public import PublicInputs
+from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.queries import NoiseCohort
 
 ADJACENCY = "add or remove one"
@@ -381,10 +382,10 @@ class PrivacyReport(PrivacyContext):
         request = ""
         if self.epsilon_requested is not None:
             of_training = " for the training" if any(release.is_later for release in self.ledger) else ""
-            request = f" (requested{of_training}: {_format_up(self.epsilon_requested)})"
+            request = f" (requested{of_training}: {format_up(self.epsilon_requested)})"
         word = "no part of Hedgerow: what one record may add to its sums is its author's word (hedgerow check-method)"
         return [
-            ("epsilon spent", f"{_format_up(self.epsilon)} at delta {self.delta:.3g}{request}"),
+            ("epsilon spent", f"{format_up(self.epsilon)} at delta {format_up(self.delta, 3)}{request}"),
             *(("", line) for line in self._describe_account()),
             *([("protects", protected)] if self.guarantee == "holds" else []),
             ("neighbouring data", f"{self.adjacency} {'record' if self.unit == 'record' else self.unit}"),
@@ -404,7 +405,7 @@ class PrivacyReport(PrivacyContext):
         stated = f" and {self.condition}" if self.authors else ""
         return (
             f"Privacy guarantee: HOLDS for one {self.unit}{rows}, given what is taken as public below{stated}: "
-            f"epsilon {_format_up(self.epsilon)} at delta {self.delta:.3g}"
+            f"epsilon {format_up(self.epsilon)} at delta {format_up(self.delta, 3)}"
         )
 
     @property
@@ -414,9 +415,9 @@ class PrivacyReport(PrivacyContext):
 
     def _describe_account(self) -> list[str]:
         """Who found epsilon."""
-        exact, renyi = _format_up(self.epsilon_gdp), _format_up(self.epsilon_rdp)
+        exact, renyi = format_up(self.epsilon_gdp), format_up(self.epsilon_rdp)
         if self.epsilon_own is not None:
-            own = f"{_format_up(self.epsilon_own)} by {_OWN_WORDS[self.accountant]} ({self.accountant})"
+            own = f"{format_up(self.epsilon_own)} by {_OWN_WORDS[self.accountant]} ({self.accountant})"
             return [own, f"{exact} by gdp and {renyi} by rdp, both bounds"]
         if self.accounted_by != self.accountant:
             return [f"a bound by {self.accounted_by}: {self._account.why}"]
@@ -457,10 +458,10 @@ class PrivacyReport(PrivacyContext):
             before = f" The {self.n_prepared} sums before it are counted." if self.n_prepared else ""
             facts.append(
                 ("one run", "this is one run over these rows, and further runs over them add up: a second one like it "
-                 f"would make epsilon {_format_up(self.epsilon_of_two_runs, 3)} together.{before}")
+                 f"would make epsilon {format_up(self.epsilon_of_two_runs, 3)} together.{before}")
             )  # fmt: skip
         if self.public is not None:
-            public = [*self.public.facts(self.n_prepared), ("delta", f"{self.delta:.3g}, declared")]
+            public = [*self.public.facts(self.n_prepared), ("delta", f"{format_up(self.delta, 3)}, declared")]
             who = f": {name_first(sites)}" if sites else ""
             public.append(("sites", f"their names, and that they take part{who}"))
             facts += [("taken as public" if not at else "", f"{each[0]}: {each[1]}") for at, each in enumerate(public)]
@@ -485,14 +486,14 @@ class PrivacyReport(PrivacyContext):
             return f"beyond {self.max_rows_per_unit} at a site are left out, so who has more is promised the same"
         amounts = {count: self.epsilon_of_rows(count) for count in ROWS_OF_ONE_PERSON}
         said = "; ".join(
-            f"{count} row{'' if count == 1 else 's'}: {_format_up(epsilon, 3)} ({_format_factor(epsilon)})"
+            f"{count} row{'' if count == 1 else 's'}: {format_up(epsilon, 3)} ({_format_factor(epsilon)})"
             for count, epsilon in amounts.items()
         )
         return f"epsilon, and the factor of the odds, for one person with {said}"
 
     def _list_lines(self) -> list[tuple[str, str]]:
         count = 1 if self.public is None else self.public.records_of_a_line
-        amount = f"{count} of them, for which it is epsilon {_format_up(self.epsilon_of_rows(count), 3)} together"
+        amount = f"{count} of them, for which it is epsilon {format_up(self.epsilon_of_rows(count), 3)} together"
         said = f"by privacy.line_breaks one line of a file may have a say in more than one {self.unit}: in {amount}"
         return [("lines of a CSV", said)] if count > 1 else []
 
@@ -554,12 +555,12 @@ def check_claims(claims: Mapping[str, Any], report: PrivacyReport, *, exact: boo
     # Each of the others is a bound, so the one that was given as the whole may be any of them, and no less.
     whole = numbers.pop("epsilon", math.inf)
     if whole < min(numbers.values()) * (1 - _TOLERANCE):
-        found = _format_up(min(numbers.values()))
-        raise _refuse_claim(f"epsilon is {_format_up(whole)}", f"no accountant found less than {found}")
+        found = format_up(min(numbers.values()))
+        raise _refuse_claim(f"epsilon is {format_up(whole)}", f"no accountant found less than {found}")
     for name, value in numbers.items():
         least = _find_least(name, report, exact=exact)
         if value < least * (1 - _TOLERANCE):
-            raise _refuse_claim(f"{name} is {_format_up(value)}", f"it is {_format_up(least)}")
+            raise _refuse_claim(f"{name} is {format_up(value)}", f"it is {format_up(least)}")
     # A version before had neither. The words are not compared: another version may put them otherwise.
     for name in ("n_records", "accounted_by"):
         is_known = name in claims and (name == "n_records" or report.accountant != "pld")
@@ -602,7 +603,8 @@ def list_warnings(epsilon: float, delta: float, n_records: int | None) -> tuple[
     found = []
     if n_records is not None and delta * n_records >= 1:
         found.append(
-            f"delta is not below 1 / n_records ({delta:.3g}, 1 / {n_records}): the promise may fail for somebody"
+            f"delta is not below 1 / n_records ({format_up(delta, 3)}, 1 / {n_records}): the promise may fail for "
+            "somebody"
         )
     if LARGE_EPSILON < epsilon < math.inf:
         found.append(f"epsilon is above {LARGE_EPSILON:g}: so weak a promise hides next to nothing about anybody")
@@ -649,17 +651,6 @@ def _report_error(what: str) -> PrivacyError:
     return PrivacyError("malformed", code="malformed-report", what=what)
 
 
-def _format_up(value: float, digits: int = 6) -> str:
-    """So many digits, rounded up: a report never shows less than was spent."""
-    if value in (0.0, math.inf):
-        return "0" if value == 0 else "infinite"
-    shown = f"{value:.{digits}g}"
-    if float(shown) < value:
-        unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-        shown = f"{float(shown) + unit:.{digits}g}"
-    return shown
-
-
 def _compute_factor(epsilon: float) -> float:
     """By how much odds may change."""
     return math.exp(epsilon) if epsilon < 700 else math.inf
@@ -670,7 +661,7 @@ def _format_factor(epsilon: float) -> str:
     factor = _compute_factor(epsilon)
     if factor >= 1e6:
         return "over 1,000,000"
-    return f"{math.ceil(factor):,}" if factor >= 1000 else _format_up(factor, 3)
+    return f"{math.ceil(factor):,}" if factor >= 1000 else format_up(factor, 3)
 
 
 def _to_json(epsilon: float) -> float | str:
@@ -691,6 +682,6 @@ def _in_words(report: PrivacyReport, subject: str) -> str:
     under = f" This holds {report.condition}." if report.authors else ""
     return (
         f"Whatever anybody may conclude from {subject}: the chance that they do is at most "
-        f"{math.ceil(factor * 100) / 100:.2f} times, plus {report.delta:.3g}, what it would be had {without}; and the "
-        f"other way round.{under}"
+        f"{math.ceil(factor * 100) / 100:.2f} times, plus {format_up(report.delta, 3)}, what it would be had "
+        f"{without}; and the other way round.{under}"
     )

@@ -28,6 +28,7 @@ from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release, read_prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
+from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.groups import combine, pack
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.stream import Salvage
@@ -441,7 +442,7 @@ def check_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyRepor
         noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
         spent = compute_account(privacy.accountant, noised, privacy.delta).epsilon
     if spent > privacy.epsilon:
-        raise PrivacyError("budget-exceeded", what="The run", spent=spent, epsilon=privacy.epsilon)
+        raise PrivacyError("budget-exceeded", what="The run", spent=format_up(spent), epsilon=privacy.epsilon)
     return report
 
 
@@ -450,7 +451,7 @@ def check_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
     cost = build_report(own, context)
     requested = context.epsilon_requested
     if requested is not None and cost.epsilon > requested:
-        raise PrivacyError("budget-exceeded", what="The evaluation", spent=cost.epsilon, epsilon=requested)
+        raise PrivacyError("budget-exceeded", what="The evaluation", spent=format_up(cost.epsilon), epsilon=requested)
     return cost
 
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from hedgerow.errors import DataError
 from hedgerow.losses.poisson import MAX_COUNT
 from hedgerow.plan.plan import MAX_FEATURE_BOUND
+from hedgerow.privacy.rounding import format_up
 from hedgerow.survey import queries
 from hedgerow.survey.kinds import ABSENT, NUMBER, USUAL_CLASSES
 
@@ -438,7 +439,7 @@ class Findings:
             return
         if self.label is None:
             seen = f"Of its values {self.classes[0]} alone stands" if self.classes else "None of its values stands"
-            raise DataError("data-one-class-private", seen=seen, spent=spent)
+            raise DataError("data-one-class-private", seen=seen, spent=format_up(spent, 3))
         about = f"About {self.label.mass:,.0f} records, between {self.label.low:g} and {self.label.high:g}, stand"
         seen = about if self.label.mass else "Nothing stands"
-        raise DataError("data-range-private", seen=seen, spent=spent)
+        raise DataError("data-range-private", seen=seen, spent=format_up(spent, 3))
