@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -329,6 +331,10 @@ def test_files_that_cannot_be_opened(tmp_path: Path, sick_plan: SickPlan, monkey
     assert code_of(tmp_path / "none.csv") == "data-file-missing"
     (tmp_path / "folder.csv").mkdir()
     assert code_of(tmp_path / "folder.csv") == "data-unreadable"
+    odd = tmp_path / os.fsdecode(b"\xff.csv")
+    with suppress(OSError):  # macOS has no file whose name is not UTF-8.
+        odd.write_bytes(b"age,sex,sick\n1,f,no\n")
+        assert code_of(odd) == "data-unreadable"
 
     def forbidden(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")

@@ -82,8 +82,11 @@ def existing_file(location: str) -> Path:
     try:
         with open(file, "rb") as stream:
             first = stream.read(1)
+        str(file).encode()
     except OSError as error:
         raise file_error(str(file), error) from None
+    except UnicodeEncodeError:  # Arrow opens no such file.
+        raise DataError("data-unreadable", path=file, fault="its name is not UTF-8 text") from None
     if not first:
         raise DataError("data-empty", source=file)
     return file
