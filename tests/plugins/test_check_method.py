@@ -285,11 +285,11 @@ def lie() -> Iterator[Callable[..., MethodCheck]]:
             (alike,) = super().schedule(plan).rounds
             return Schedule((replace(alike, query=replace(alike.query, purpose=self.kind.purpose_of(0, "any"))),))
 
-    def check(program: Callable[..., Program], kind: type[Any] = toy_method.ClassCounts) -> MethodCheck:
+    def check(program: Callable[..., Program], kind: type[Any] = toy_method.ClassCounts, **rules: Any) -> MethodCheck:
         def resolve(plan: Plan) -> Named:
             return Named(**vars(toy_method.resolve(plan)), kind=kind)
 
-        add_method("liar", replace(toy_method.METHOD, parts=lambda: Parts(resolve, program)))
+        add_method("liar", replace(toy_method.METHOD, parts=lambda: Parts(resolve, program), **rules))
         try:
             return check_method(make_plan("binary", {"algorithm": "liar"}))
         finally:
@@ -354,6 +354,25 @@ def test_a_site_that_keeps_its_first_answer_is_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(LeafSums, "answer", lambda self, site: site.__dict__.setdefault("first", honest(self, site)))
     found = check_method(make_plan("regression", {"n_trees": 3, "start": "none", "calibration": "none"}))
     assert [fault for fault in found.faults if "missed the rounds" in fault]
+
+
+class Counting(toy_method.ClassCounts):
+    """It keeps how often it was asked, also where it missed a round."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        self.miss(site)
+        return super().answer(site)
+
+    def miss(self, site: TrainingSite) -> None:
+        site.kept["asked"] = site.kept.get("asked", 0) + 1  # type: ignore[index, union-attr]
+
+
+@pytest.mark.parametrize("says_so", [False, True])
+def test_a_method_that_keeps_something_from_round_to_round_says_so(says_so: bool, lie: Any) -> None:
+    """A node with other rows would go on in its run, with what was kept of the rows before."""
+    found = lie(lying(Counting), Counting, keeps_accounts=says_so)
+    assert bool([fault for fault in found.faults if "keeps_accounts" in fault]) is not says_so
+    assert says_so is (found.faults == ())
 
 
 def test_the_command_says_what_it_found(tmp_path: Path, capsys: Any) -> None:

@@ -184,7 +184,10 @@ class Query:
         raise refuse_query(f"its kind, {type(self).__name__}, is unknown", "unknown-query-kind")
 
     def miss(self, site: Any) -> None:
-        """What a site does that has missed the round: it takes the update in."""
+        """What a site does that has missed the round: it takes the update in.
+
+        Only queries of a method that says so (`Method.keeps_accounts`) may do more here.
+        """
         site.take_in(self.update)
 
     def left_open(self) -> bytes:
