@@ -38,7 +38,6 @@ class HedgerowError(Exception):
     and `remedy` may be among the values.
 
     Args:
-        entry: the name of the entry.
         code: a stable kebab-case word for machines; the entry's own when not given.
         values: what the entry's sentences name in braces; `{code}` need not be given.
     """

@@ -52,7 +52,6 @@ def expect_round(
     """What the round of a query must say.
 
     Args:
-        noise: who adds the noise.
         variance: of the accounted noise (that of one record with local noise), grid units squared, 0 without privacy.
         n_nodes: members of the epoch, each of whom may add a whole share of distributed noise.
         model: 32-byte digest of all releases so far.

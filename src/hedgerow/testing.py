@@ -68,7 +68,6 @@ def check_method(plan: Plan, *, seed: int = 0) -> MethodCheck:
 
     Args:
         plan: of the method and the loss to be checked; a small one takes a second.
-        seed: of the rows and the noise.
 
     Returns:
         The faults that were found, and what the run asked for and cost.

@@ -108,9 +108,7 @@ class RunLines:
     """Says on stderr what happens: every site's coming and going, who is awaited, and now and then how far the run is.
 
     Args:
-        n_rounds: of the run.
         sites: all of its roster.
-        quiet: whether nothing is said.
         shows: is told each time for whom the run waits, and how long it has and will, "" for no one: the page shows the
             same as the log says.
 
@@ -334,7 +332,6 @@ def carry_out(
     Args:
         keys: the coordinator's identity, and the roster.
         plan: of the run; `about`'s own unless a model is trained.
-        noise: for the releases.
         file: where its result goes, and where it is journalled.
         about: the model to be evaluated, or the survey; None trains a model.
         opened: the hub, from when the run can begin until it is over.

@@ -131,7 +131,6 @@ class Log:
 
         Args:
             level: INFO, WARNING or ERROR.
-            site: whom it is about.
             more: of an error.
         """
         run, site, text = self.run().hex()[:12], site or self.site, text.strip()

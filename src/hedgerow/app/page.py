@@ -254,7 +254,6 @@ class Console(Page):
     """Serves the page of a run until it is closed; an `Audience` of that run.
 
     Args:
-        place: see `Page`.
         plan: what the coordinator knows of the run beside its reports; None for a monitor.
 
     Raises:
@@ -445,8 +444,6 @@ class SitePage(Page):
     """Serves a site's page until it is closed.
 
     Args:
-        place: see `Page`.
-        site: its name.
         study: that it takes part in, if that has a name.
 
     Raises:
@@ -617,9 +614,7 @@ class _Look:
     """What stands on the page of a node that runs; to be called now and then, by one thread.
 
     Args:
-        session, store: the node's.
         book: opened for this.
-        policy: the owner's.
     """
 
     def __init__(self, session: NodeSession, store: NodeStore, book: BudgetBook, policy: Policy) -> None:

@@ -259,11 +259,7 @@ def _describe_unknown(found: TableStatistics | SurvivalCurves) -> str:
 
 
 def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, names: Sequence[str]) -> None:
-    """The statistics on a terminal.
-
-    Args:
-        names: of the sites.
-    """
+    """The statistics on a terminal."""
     print_facts([("sites", _describe_sites(names)), ("records", f"about {count_text(found.n_records)}")])
     console.print()
     for sheet in build_sheets(found):

@@ -53,7 +53,6 @@ def coordinate(
 
     Args:
         clock: of the run; None for this machine's.
-        quiet: do not say what happens.
 
     Raises:
         Waiting: the carrier's, while there is no result.

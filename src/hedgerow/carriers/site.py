@@ -138,7 +138,6 @@ class CarriedNode:
     Args:
         identity: the site's, from its own file, as `roster`.
         roster: the roster that the site has pinned.
-        setup: what the node's owner gives it.
         folder: the node's own, for its states, and for what its owner alone is told.
         budget: the budget book's file.
     """

@@ -126,12 +126,7 @@ class BudgetBook:
         self.peers = PeerBook(path.with_name(name if name != path.name else f"{path.name}.peers"))
 
     def serve(self, site: str, state: str | Path) -> None:
-        """From now on what is asked, reserved and settled here are the lines of one node; `lines` shows all.
-
-        Args:
-            site: its name.
-            state: its folder.
-        """
+        """From now on what is asked, reserved and settled here are the lines of one node; `lines` shows all."""
         self._site, self._state = site, str(Path(state).resolve())
 
     def lines(self, data_set: str | None = None) -> list[BudgetLine]:

@@ -271,9 +271,6 @@ def join(
 ) -> tuple[StoredRun, Answers, Replica] | Question | None:
     """Take up a run, if plan, policy and budget allow it, and leave all others.
 
-    Args:
-        current: see `require_joinable`.
-
     Returns:
         The run, what answers its queries, and its replica; what the owner has to be asked first, and then nothing is
         written; None where the node is in the run already.

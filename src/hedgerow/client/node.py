@@ -74,8 +74,6 @@ class SamplingSource(Protocol):
 
         Args:
             threshold: 1 to SAMPLING_STEPS.
-            n_records: how many.
-            purpose: of the query.
         """
 
 
@@ -101,7 +99,6 @@ class SeededSampling:
     For experiments and tests; a model made with it has no guarantee.
 
     Args:
-        seed: any integer.
         numbers: uint64 [n], the numbers of this site's records, distinct over all sites.
     """
 
@@ -124,7 +121,6 @@ def seed_samplings(seed: int, sizes: Mapping[str, int]) -> dict[str, SamplingSou
     """A seeded source for each of some sites, whose records are numbered one site after the other.
 
     Args:
-        seed: any integer.
         sizes: records of each site, in the order of the numbers.
     """
     sources: dict[str, SamplingSource] = {}
@@ -172,8 +168,6 @@ def add_site_noise(
     """What leaves of a site's exact sums: int64 [query.length], with the noise that is drawn there.
 
     Args:
-        plan: by which the sums are made.
-        n_records, source: as of `draw_site_noise`.
         shows: whether figures of this site alone may leave it, with noise of their own.
     """
     if isinstance(query, SiteQuery):
@@ -215,11 +209,6 @@ class Node:
     """One site of a run.
 
     Args:
-        site: the site's name.
-        data: its rows.
-        plan: the plan that all agreed on.
-        settings: the plan's resolved settings.
-        n_threads: threads to sum with.
         sampling: where samples come from when the plan draws any; None for the operating system.
         noise: where the records' noise comes from in the local model; None for the operating system.
 
@@ -344,10 +333,7 @@ class EvaluationNode:
     """One site of an evaluation; it answers an `EvaluationQuery` and nothing else.
 
     Args:
-        site: the site's name.
         data: its held-out rows.
-        plan: the plan of the model.
-        n_threads: threads to predict with.
         noise: where the noise comes from that is added here: to single sites' figures, and in the local model to
             records; None for the operating system.
         shows: whether this site's own figures may be shown, with noise of its own.
@@ -450,7 +436,6 @@ def warm_up(plan: Plan | None, n_threads: int = 1, n_rows: int | None = None) ->
 
     Args:
         plan: without one, the queries are those of a usual one.
-        n_threads: to sum with.
         n_rows: of the site; few ones are summed without kernels. None loads all.
     """
     plan = (plan or Plan.from_dict(_USUAL)).with_structure_seed(0)
@@ -523,9 +508,7 @@ class ArrivalsOfRun:
 
     Args:
         source: the folder.
-        plan: the run's.
         database: the node's, with the table ``arrivals (run_id, name, digest, round)``.
-        run_id: of the run.
         is_closed: whether no new file is taken in: after a state was lost or rolled back, no one knows which files
             have been in rounds already.
     """
@@ -543,7 +526,6 @@ class ArrivalsOfRun:
         """The rows to take in before the round of this number.
 
         Args:
-            round_number: of the round.
             may_be_new: whether files that were not seen before are taken in; not while releases are gone through again.
 
         Raises:

@@ -442,7 +442,6 @@ class NodeRun:
     """The run that a node is in.
 
     Args:
-        setup: what the owner gives the node.
         files: the node's, in which the run is open.
         stored: the run as the store has it; its participant is None where the store's was lost.
         node: answers the queries over the site's rows.

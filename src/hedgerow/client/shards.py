@@ -88,10 +88,8 @@ class Shards:
 
     Args:
         start: starts a worker with a `Shard` that holds nothing.
-        n_parts: of the rows.
         read: reads a part, in the worker.
         offered: the plan by which the rows are read, or what a survey asks.
-        n_threads: to sum with, in each worker.
 
     Attributes:
         n_records: rows of all parts together.
@@ -191,11 +189,8 @@ class ShardedNode:
     """One site of a run whose rows are in parts; it answers as `make_node`'s over all of them.
 
     Args:
-        site: the site's name.
-        shards: its rows.
         task: that all agreed on.
         noise: where the site's own noise comes from: one draw, whatever the parts.
-        shows: see `EvaluationNode`.
     """
 
     def __init__(

@@ -622,7 +622,6 @@ class Question:
 
         Args:
             change: who comes and goes.
-            digest: the roster's.
         """
         of = digest.hex()
         return cls("00" * 32, ROSTER, change, of, of, 0.0, 0.0, "", 0.0, 0.0, 0.0, "")

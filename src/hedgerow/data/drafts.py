@@ -128,7 +128,6 @@ def draft_plan(
     Args:
         label: the column to be predicted; every other column becomes a feature. For times to an event, a pair: the
             column of the times, and that which says whether the event was seen then.
-        epsilon: the promise.
         codebook: what a code book says of columns; see `hedgerow.data.drafts`.
 
     Raises:

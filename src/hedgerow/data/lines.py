@@ -193,7 +193,6 @@ class LineCutter:
 
     Args:
         separator: one character.
-        n_fields: of a record.
         line_breaks: that a quoted cell may hold.
         counts: where lines are counted.
     """
@@ -230,7 +229,6 @@ class LineCutter:
         """The records of a block in lines that every CSV reader cuts alike, and lines that wait for those behind them.
 
         Args:
-            block: whole lines.
             is_utf8: whether it is known to be; else lines that are not are seen to.
             is_last: whether no more lines come.
         """

@@ -74,8 +74,6 @@ class Stretches:
     """Columns of one type that come stretch by stretch, until it is known how long they are.
 
     Args:
-        n_columns: of each stretch.
-        dtype: of all.
         folder: where they wait, in a file; None for memory.
     """
 

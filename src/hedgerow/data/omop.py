@@ -90,7 +90,6 @@ def compile_query(omop: Omop, label: Label, dialect: str) -> str:
 
     Args:
         omop: the definition, checked.
-        label: of its plan.
         dialect: one of `DIALECTS`.
     """
     return _Compiler(omop, DIALECTS[dialect]).compile(label)
@@ -247,7 +246,6 @@ def describe_lacks(
     """By what is asked for, what a database lacks of it.
 
     Args:
-        counts: of `compile_counts`.
         n_rows: of the definition's query.
         known: the concepts of `compile_known`; None where that table cannot be read.
     """

@@ -140,7 +140,6 @@ class SiteData:
         Each follows from its value's code and place alone, by a public table.
 
         Args:
-            grid: that the codes are of.
             new_edges: float32 by feature, see `FeatureGrid.cut_again`.
             before: codes by earlier edges, which are overwritten: one or two features are cut at a time, and a copy of
                 all others would be a second byte of memory for each value, and time for each of them.
@@ -278,9 +277,6 @@ def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[Si
     """Each site's rows for its node: at most `max_rows_per_unit` of a unit at each, `rows_per_unit` at all together.
 
     Which rows stay follows from nothing but the plan, and the unit's own rows at each site.
-
-    Args:
-        sites: all sites of a run, by name.
     """
     units = {name: rows.unit for name, rows in sites.items() if rows.unit is not None}
     kept = rows_within_bounds(units, plan)

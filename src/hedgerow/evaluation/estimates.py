@@ -248,7 +248,6 @@ def integrated_brier(cells: Floats, noise: float, survival: Floats, weights: Flo
 
     Args:
         cells: as in `concordance`.
-        noise: as there.
         survival: float64 [n_bins, K], predicted.
         weights: float64 [K], of the score at each end.
     """

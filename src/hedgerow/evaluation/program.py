@@ -160,7 +160,6 @@ def evaluate_ensemble(
         plan: of the model; its label, unit, rows per unit and accountant count.
         ensemble: the model, which is public.
         epsilon: > 0; infinity for no noise (and no promise).
-        delta: in (0, 1).
         first_round: number of the first round: the releases that the model's ledger has so far.
         by: columns of the plan by whose public groups the same is measured, with one more release for each; and
             "site", for each site that allows it.

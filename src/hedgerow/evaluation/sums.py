@@ -419,7 +419,6 @@ def positions(records: SiteRecords, position: str, link: Link, label: Label) -> 
         records: with the whole model in their scores.
         position: "score", "risk", "probability" or "residual".
         link: what the scores mean.
-        label: of the plan.
     """
     scores = records.scores.astype(np.int64)
     if position in ("score", "risk"):
@@ -514,7 +513,6 @@ def choose_bin_count(n_records: float, noise: float) -> int:
     no error bar shows, that of the ties, below the other.
 
     Args:
-        n_records: a noisy count.
         noise: standard deviation of the noise of one count, in records.
     """
     if noise <= 0:

@@ -32,9 +32,6 @@ class TrainingProgress:
     """How far a run is: rounds, and what it has spent so far; pass it to `train` as `progress`.
 
     Args:
-        plan: the plan.
-        n_sites: sites that take part.
-        quiet: show nothing.
         patience: seconds before anything is shown, >= 0.
     """
 

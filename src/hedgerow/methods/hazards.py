@@ -160,7 +160,6 @@ def fit_hazards(table: LifeTable, known: KnownBins, usual_slope: float = SLOPE) 
     """The baseline and the slope of a finished model's scores; where noise covers all, the table's own and the usual.
 
     Args:
-        table: of the same records.
         known: of an answer to `ScoreBins` of classes: events and others.
         usual_slope: before anything is known.
 
@@ -375,12 +374,10 @@ class HazardStart:
         """The start as a part of a program.
 
         Args:
-            run: of this plan.
             whole: the start's noise multiplier, as if it were one release; 0 without privacy.
             largest: the largest magnitude of a tree's value, in units of 2**-16.
             first: rounds before it.
             carried: what nodes know of trees: none before it, its own afterwards.
-            baseline: as released.
 
         Returns:
             All its trees in one batch, one per feature.

@@ -114,7 +114,6 @@ def read_level(released: IntVector, sigma: float, largest: float) -> tuple[float
     Args:
         released: int64 [1 + octaves], with its noise.
         sigma: the noise's standard deviation, in integer units.
-        largest: the largest count.
 
     Returns:
         None where noise covers all of it.
@@ -227,7 +226,6 @@ class LinearStart:
         """The start as a part of a program.
 
         Args:
-            run: of this plan.
             whole: the start's noise multiplier, as if it were one release; 0 without privacy.
             largest: the largest magnitude of a tree's value, in units of 2**-16.
             first: rounds before it.

@@ -92,7 +92,6 @@ def recalibrate_ensemble(plan: Plan, ensemble: Ensemble, epsilon: float, delta: 
     """The program that asks one site: yields a query or two, and receives their noisy answers.
 
     Args:
-        plan, ensemble: of the model.
         epsilon, delta: what all answers together may cost.
         first_round: releases on the model's account so far.
 

@@ -123,7 +123,6 @@ class KnownBins:
         Labels are not cut off at what their bins can hold: they would lean towards the middle where records are few.
 
         Args:
-            query: the question.
             released: int64 [`BINS_LENGTH`], its answer with noise.
             sigma: the noise's standard deviation, in integer units.
         """
@@ -237,7 +236,6 @@ def expect_mean(
     Args:
         shares: what is predicted, as `expect_share`.
         places: of the bins, float64 [n].
-        doublings: of the question.
         spread: of numbers so doubled, as a share of the most that may be.
     """
     before, unit = shares(places), 2.0**doublings

@@ -374,8 +374,6 @@ def to_onnx(plan: Plan, ensemble: Ensemble, classes: Sequence[int] | None = None
     """The model as an `onnx.ModelProto`; docs/models.md has its inputs and outputs.
 
     Args:
-        plan: of the model.
-        ensemble: its trees.
         classes: whole numbers in place of the plan's classes, in their order.
 
     Raises:

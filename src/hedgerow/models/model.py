@@ -461,9 +461,6 @@ class Model:
     def shape_bands(self, feature: str) -> ShapeBands:
         """What the trees on a feature alone add to the scores, and how far the noise may have moved that.
 
-        Args:
-            feature: its name.
-
         Returns:
             Scores and their standard deviations by the noise, float64 [n_codes, n_outputs] each, in units of
             `decision_scores` (before a regression's label is scaled back); see `hedgerow.models.bands`.
@@ -589,9 +586,6 @@ def sole_writer(path: Path) -> Iterator[None]:
 
 def save_unless_kept(model: Model, path: Path, remedy: str = "") -> bool:
     """Write a model, unless the file has it already with more on its account; whether it was written.
-
-    Args:
-        path, remedy: as for `require_room`.
 
     Raises:
         UsageError, EnvironmentFault: as `writes_over`; also when the file cannot be written.

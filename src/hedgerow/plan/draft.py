@@ -39,7 +39,6 @@ def draft_text(features: Mapping[str, Entry], label: str, epsilon: float) -> str
     Args:
         features: what is known of each; identifiers are left out.
         label: its table, by `draft_label` or `draft_survival`.
-        epsilon: the promise.
     """
     units = [name for name, entry in features.items() if entry.kind == "identifier"] or ["person_id"]
     privacy = _PRIVACY.format(

@@ -146,7 +146,6 @@ class LineUp:
     and then, and it stands in every group that is out of line: so who has much more than any other site is named.
 
     Args:
-        n_sites: of the roster.
         n_rounds: of a drawing; 0 for groups that are never drawn anew.
 
     Attributes:

@@ -78,10 +78,6 @@ class RoundContext(Record):
 def pair_secret(own: SecretKey, own_node: int, peer: int, peer_public: bytes, epoch: bytes, slot: int) -> bytes:
     """The 32-byte secret that two nodes share for one slot of an epoch; the same from both sides.
 
-    Args:
-        own: the node's key of the slot.
-        epoch: digest of the epoch's view.
-
     Raises:
         PrimitiveFault: the peer's key is of low order.
     """

@@ -1637,7 +1637,6 @@ def tell_end(
         sites: that may come.
         seconds: to wait for them; all that have come hear of it at once. One that comes and is not in the run has
             nothing to hear, and is not waited for.
-        clock: as for `run_coordinator`.
 
     Returns:
         The names of those that were in the run and heard of its end.

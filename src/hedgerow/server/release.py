@@ -93,11 +93,7 @@ class PlainAggregation:
 
 
 class GroupedAggregation:
-    """Sums over disjoint groups of sites.
-
-    Args:
-        groups: an aggregation of each.
-    """
+    """Sums over disjoint groups of sites."""
 
     def __init__(self, groups: Sequence[Aggregation]) -> None:
         self.groups = tuple(groups)
@@ -142,7 +138,6 @@ class Releaser:
     """Turns sums into releases and keeps the ledger.
 
     Args:
-        noise: where noise comes from.
         is_local: whether every record's noise is in the sums already.
         ledger: the releases so far; their purposes cannot be released again.
         width: bits of the words in which the sums were taken, and in which releases wrap.
@@ -346,9 +341,6 @@ def run_program(
 
     Args:
         program: a fresh generator of queries.
-        aggregation: where sums come from.
-        noise: where noise comes from.
-        progress: called after every release.
 
     Raises:
         PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
@@ -372,10 +364,7 @@ def run_evaluation(
     """Run an evaluation to its end: what it found, the report on it alone, and the model's ledger with it.
 
     Args:
-        plan: of the model.
         program: a fresh one, whose rounds start where the ledger ends.
-        aggregation: where sums come from.
-        noise: where noise comes from.
         ledger: the releases so far; the purposes in it cannot be released again.
         context: epsilon and delta of this evaluation, and the rest of the report.
 

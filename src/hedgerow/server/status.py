@@ -233,7 +233,6 @@ class Publisher:
     """Shows reports until it is closed, and the last one then.
 
     Args:
-        board: makes the reports.
         traffic: what the hub has counted so far; called in the publisher's thread.
         audiences: to whom reports are shown; while none of them looks, no report is made.
     """

@@ -611,7 +611,6 @@ class SurveyNode:
     """A site that answers a `SurveyQuery` and nothing else.
 
     Args:
-        site: the site's name.
         rows: its raw rows, at most `max_rows_per_unit` of each unit.
         rows_per_unit: rows of one unit in a sum over all sites, at most.
     """

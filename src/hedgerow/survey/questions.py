@@ -267,7 +267,6 @@ class Budget:
     """Gives each query its part of mu**2.
 
     Args:
-        questions: what was asked.
         excess: the deviation of the noise in the releases, over that of the noise that is accounted for.
 
     Attributes:

@@ -45,7 +45,6 @@ class CandidateSource:
 
     Args:
         plan: its `split_candidates`, `n_candidates` and `candidate_rounds` decide.
-        grid: the grid that the plan fixes.
     """
 
     def __init__(self, plan: Plan, grid: Grid) -> None:
@@ -177,7 +176,6 @@ class CandidateSource:
         """Refine by the released leaf Hessians of trees on a single feature.
 
         Args:
-            trees: the released batch.
             hessians: int64 [B, n_leaves], in integer units.
             sigma: standard deviation of their noise, in integer units.
         """
@@ -260,7 +258,6 @@ class AdaptiveCandidates:
         """Take in a release of one tree on a single feature; whether it counted.
 
         Args:
-            feature: the tree's.
             leaf_of_cell: integers [at least the feature's cells], the leaf of each cell.
             hessians: int64 [n_leaves], noisy leaf Hessians in integer units.
             noise: their noise's standard deviation, in the same units; leaves within two of zero count as empty.

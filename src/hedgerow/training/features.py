@@ -41,8 +41,6 @@ class FeatureOrder:
 
     Args:
         seed: the plan's structure seed.
-        n_features: features of the plan.
-        n_trees: trees of the run.
         kind: "cyclical", "random" or "adaptive".
         size: features per tree; for "adaptive", of the subsets that it tries besides single features.
         exploring_share: of the trees, at the end of the run, among which "adaptive" tries subsets.
@@ -169,7 +167,6 @@ class _AdaptiveOrder:
     """Subsets of features, each taken as often as the square root of its gain asks for.
 
     Args:
-        n_features: features of the plan.
         most: subsets, at most.
     """
 

@@ -159,9 +159,6 @@ class EnvelopeHub:
     """See `transport.interface.Hub`.
 
     Args:
-        identity: the coordinator's.
-        roster: who may take part.
-        carrier: carries the envelopes.
         clock: time and chance.
         patience: a node that asks its owner is greeted again after its `repeat`.
     """

@@ -268,9 +268,6 @@ class GrpcHub:
     """See `transport.interface.Hub`. It listens as soon as it is made.
 
     Args:
-        identity: the coordinator's.
-        roster: who may join.
-        address: where to listen.
         plan_digest: SHA-256 of the plan, or empty to let nodes join whatever plan they name.
         monitors: serves those who may watch, on the same port.
 
@@ -499,7 +496,6 @@ class StudyServer:
     """Gives every message to `answer`, one at a time, in a thread of its own; listens as soon as it is made.
 
     Args:
-        identity: the coordinator's.
         n_parties: that may come at once, besides strangers.
         answer: of a message, the answer's bytes; must not raise.
         parties: whose certificates are asked for; None: no one's.

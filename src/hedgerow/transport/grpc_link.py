@@ -326,7 +326,6 @@ class GrpcLink:
         """A link over an open stream.
 
         Args:
-            deliver: is given every message.
             hang_up: on the side that opened the stream, says that nothing more will be written.
             caller: of the event loop, shared with other links.
         """
@@ -624,10 +623,6 @@ class GrpcUplink(_Dialler):
     """See `transport.interface.Uplink`. It begins to dial as soon as it is made.
 
     Args:
-        address: the coordinator's "host:port".
-        identity: this site's.
-        roster: the pinned one.
-        jitter: gives numbers from 0 to 1.
         plan_digest: SHA-256 of the plan that the owner agreed to, or empty.
 
     Raises:
@@ -736,10 +731,6 @@ class GrpcWatch(_Dialler):
     """Reads the reports of a coordinator; `Connected` comes with the first report of each connection, before it.
 
     Args:
-        address: the coordinator's "host:port".
-        identity: a monitor's.
-        roster: the pinned one.
-        jitter: gives numbers from 0 to 1.
         interval: least seconds between two reports.
 
     Raises:

@@ -406,7 +406,6 @@ def in_threads(n_records: int, n_threads: int, part: Callable[[int, int], Part])
     """What `part` makes of records first..last-1, for stretches of even length that are all records together.
 
     Args:
-        n_records: of the site.
         n_threads: at most; a single one where the records are few.
         part: mostly a kernel that releases the interpreter's lock.
     """

@@ -294,10 +294,7 @@ class _TreeReader:
     """One tree of a file while it is checked.
 
     Args:
-        grid: of the plan.
         depth: of every tree of the file.
-        n_outputs: values per leaf.
-        number: of the tree, for messages.
         table: what the file says.
     """
 

@@ -315,10 +315,8 @@ def best_cuts(growing: GrowingTrees, sums: IntArray, missing_left: Mask, rule: S
     """The best split of every node by its histograms; none where no split scores above 0.
 
     Args:
-        growing: the trees so far.
         sums: int64 [B, n_nodes, k, width, n_statistics], noisy; also [B, 1, ...], one histogram for all nodes.
         missing_left: bool [B, n_nodes], the side of missing values.
-        rule: how sums are scored.
     """
     alive = growing.alive & growing.allowed[..., None]
     return Splits(*_search_all_cuts(sums, alive, growing.features, growing.bins, missing_left, rule.packed))
@@ -458,10 +456,8 @@ def choose_drawn(growing: GrowingTrees, drawn: Mask, sums: IntArray, rule: Split
     """Of the splits that were drawn, one per node and feature, the best of every node, and the sums of its sides.
 
     Args:
-        growing: the trees before the splits.
         drawn: bool [B, n_nodes, k, width], the bins that each goes left with; all where nothing can be divided.
         sums: int64 [B, n_nodes, k, 2, n_statistics], noisy sums of the sides.
-        rule: how sums are scored.
 
     Returns:
         The splits, and int64 [B, 2 * n_nodes, n_statistics].

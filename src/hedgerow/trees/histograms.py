@@ -193,10 +193,6 @@ def node_histograms(
     """Answer a `NodeHistograms` query, its update applied first: int64 [query.length].
 
     Args:
-        records: the site's rows.
-        query: the query.
-        loss: whose statistics are summed.
-        n_threads: threads to sum with.
         pairs: where the cells of pairs of features are kept from one query to the next; None to add up feature by
             feature, for records that are there for this query only. The sums are the same.
     """

@@ -217,7 +217,6 @@ def contributions(ensemble: Ensemble, codes: CodeArray) -> Contributions:
     """The contributions of all features to the scores of records.
 
     Args:
-        ensemble: the trees.
         codes: [n_features, n], grid codes.
     """
     n_features, n = codes.shape

@@ -228,8 +228,6 @@ def sum_in_threads(n_records: int, n_threads: int, sums_of: Callable[[int, int],
     """Sums over all records, divided among threads; they do not depend on how.
 
     Args:
-        n_records: of the site.
-        n_threads: at most.
         sums_of: the sums over records first..last-1, by a kernel that releases the interpreter's lock.
     """
     return np.asarray(np.sum(in_threads(n_records, n_threads, sums_of), axis=0, dtype=np.int64))

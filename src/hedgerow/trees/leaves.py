@@ -139,9 +139,6 @@ def compute_values(
     """`leaf_values` of sums that were read already; not for "averaging".
 
     Args:
-        leaves: what was read.
-        trees: the batch.
-        rule: how sums become values.
         mixing: float64 [B, n_outputs, n_outputs], what each tree's gradients are multiplied by when they are smoothed;
             see `ClassCovariance`.
         spread: what the releases so far have shown of values; learns from this one. None where the rule has no use

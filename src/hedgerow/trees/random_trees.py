@@ -335,7 +335,6 @@ def with_edges(fitted: FittedTrees, grid: Grid, edges: Mapping[int, NDArray[np.f
     """Trees that ask what they asked, over a grid of which some features were cut again.
 
     Args:
-        grid: before.
         edges: new ones by feature, as many as before; every cut of the trees is among them.
     """
     trees = fitted.trees
@@ -360,7 +359,6 @@ def make_trees(grid: Grid, feature: NDArray[np.integer[Any]], cut: NDArray[np.in
     """Complete trees whose nodes send the codes of a feature up to a cut to the left; of categories they are a set.
 
     Args:
-        grid: of the plan.
         feature, cut: int [B, 2**depth - 1], of each node, numbered as in a heap.
     """
     is_set = np.array([column.is_categorical for column in grid.features])[feature]

@@ -234,8 +234,6 @@ class LinearBasis:
         """The basis of a plan.
 
         Args:
-            plan: its features.
-            grid: its grid.
             row_norm: the largest norm of a record's row, in real units.
             scale: what a numeric feature's value is: "grid" or "linear", as in [adassp].
             numeric_only: whether categorical features are left out.
@@ -550,7 +548,6 @@ def ask_cross(
     """The question for X^T g.
 
     Args:
-        purpose: of the release.
         basis: the rows X.
         loss: whose negative gradients are g.
         rows: the largest number of rows of one unit.

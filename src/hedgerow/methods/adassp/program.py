@@ -80,12 +80,7 @@ def factor_shifted(gram: linear.Matrix, wanted: float, sigma: float) -> linear.M
 
 
 def boost_adassp(plan: Plan, settings: AdasspSettings) -> Program:
-    """The program of a plan with `algorithm = "adassp"`.
-
-    Args:
-        plan: the plan.
-        settings: its resolved settings.
-    """
+    """The program of a plan with `algorithm = "adassp"`."""
     run = Run.from_plan(plan, settings)
     basis = linear.LinearBasis.of(plan, run.grid, settings.row_norm, Adassp.of(plan).scale)
     return grow_by(run, lambda grown: _boost(grown, settings, basis))

@@ -60,12 +60,7 @@ GRADIENT_LIMIT = 1.0
 
 
 def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
-    """The program of a plan with `algorithm = "dp-xgboost"`.
-
-    Args:
-        plan: the plan.
-        settings: its resolved settings.
-    """
+    """The program of a plan with `algorithm = "dp-xgboost"`."""
     asking = _Asking(Run.from_plan(plan, settings), settings)
     return grow_by(asking.run, lambda grown: _boost(asking, grown))
 
@@ -248,7 +243,6 @@ def read_splits(
     """The splits that were chosen; a node whose choice is no candidate of its own stays whole.
 
     Args:
-        growing: the tree so far.
         is_candidate: bool [n_nodes, k, width].
         coins: bool [n_nodes], the side of missing values.
         chosen: int64 [n_nodes], slot * width + position.

@@ -61,12 +61,7 @@ INITIAL_REACH = 4.0
 
 
 def s_gbdt(plan: Plan, settings: SGbdtSettings) -> Program:
-    """The program of a plan with `model.algorithm = "s-gbdt"`.
-
-    Args:
-        plan: the plan.
-        settings: its resolved settings.
-    """
+    """The program of a plan with `model.algorithm = "s-gbdt"`."""
     grown = Grown(Run.from_plan(plan, settings))
     with suppress(EndedEarly):
         yield from _boost(grown, settings)

@@ -119,7 +119,6 @@ def filter_terms(loss: Loss, noise_multiplier: float, order: int, budget: float,
     Args:
         loss: of two statistics, a gradient and a constant.
         noise_multiplier: of the round, > 0.
-        order: of the divergences.
         budget: of one record over all rounds, > 0.
         divergence: of one round, by noise multiplier, at that order.
     """
@@ -141,7 +140,6 @@ def charge(records: SiteRecords, loss: Loss, terms: FilterTerms, spent: NDArray[
     Args:
         records: the site's records; their scores decide their gradients.
         loss: as for `filter_terms`.
-        terms: the round's charges.
         spent: int64 [n], what each record has spent, in units of budget / FILTER_UNITS.
 
     Raises:
@@ -179,7 +177,6 @@ def uniform_tree(
     Args:
         randomness: the public stream of this tree.
         plan: ranges of the features, and the weight of numeric ones.
-        grid: the plan's grid.
         depth: levels of splits, 1 to 8.
         groups: which features may meet on a path: bool [n_groups, n_features]; None for all.
     """
