@@ -287,7 +287,8 @@ def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> t
     # A code book is of a whole study: what it says of columns that are not here is for other tables.
     identifiers = [name for name in names if is_identifier(name, book) and name not in own]
     if identifiers and not options.quiet:
-        note(f"Left out, as identifiers or free text by their names or the code book: {join_names(identifiers)}.")
+        hint = "" if options.unit else " If a person may have several rows, --unit COLUMN protects the person."
+        note(f"Left out, as identifiers or free text by their names or the code book: {join_names(identifiers)}.{hint}")
     known = {name: column for name, column in declared.items() if name in names and name != options.unit}
     return {**known, **schema}, [*options.without, *identifiers]
 

@@ -168,14 +168,13 @@ class Model:
 
     def _summary(self) -> list[tuple[str, str]]:
         label, ensemble = self.plan.label, self.ensemble
-        depth = 0 if ensemble.fitted is None else ensemble.fitted.trees.depth
         salvaged = [] if self.salvaged is None else [("salvaged", self.salvaged.text())]
         values, bounds = label.kind.describe(label), self.bounds_text
         return [
             ("predicts", f"{label.name} ({label.type}, {values}) from {len(self.plan.features)} features"),
             *([("loss", self.plan.loss_text)] if self.plan.loss else []),
             *([("bounds", bounds)] if bounds else []),
-            ("trees", f"{ensemble.n_trees} of depth {depth}, from {len(self.ledger)} releases"),
+            ("trees", f"{ensemble.n_trees}, start and calibration included, from {len(self.ledger)} releases"),
             *([("known", "; ".join(self.plan.known))] if self.plan.known else []),
             ("privacy", self.report.headline.removeprefix("Privacy guarantee: ").replace("below", "in its report")),
             *salvaged,
