@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 import threading
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,30 @@ def test_costs_for_different_units_are_not_added(tmp_path: Any) -> None:
     assert caught.value.code == "policy-unit"
     book.reserve(b"2" * 32, "another data set", other, events, (9.0, 1e-5))
     book.close()
+
+
+NAME = "Aufnahmen Zürich"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [unicodedata.normalize("NFD", NAME), NAME.upper(), f" {NAME} ", *(NAME.replace(" ", gap) for gap in "\u00a0\t")],
+)
+def test_a_name_that_looks_alike_is_no_new_account(tmp_path: Any, other: str) -> None:
+    """A policy that is typed again, on another machine say, does not let the same people's budget begin again."""
+    events, limit = [GaussianEvent(4.0)], (1.2, 1e-5)
+    with contextlib.closing(BudgetBook(tmp_path / "budget.db")) as book:
+        book.reserve(b"1" * 32, NAME, make_plan(), events, limit)
+        with pytest.raises(PolicyRefusal) as caught:
+            book.reserve(b"2" * 32, other, make_plan(), events, limit)
+        assert caught.value.code == "policy-over-budget" and book.spent(other, 1e-5) == book.spent(NAME, 1e-5) > 0
+        book.require_data_set(b"1" * 32, other)
+        book.require_group(f"data {NAME}", b"members")
+        with pytest.raises(PolicyRefusal):
+            book.require_group(f"data {other}", b"others")
+        book.require_group(f"data {other}", b"members")
+        book.reserve(b"3" * 32, "Aufnahmen Bern", make_plan(), events, limit)
+        assert [each["data_set"] for each in book.describe(1e-5)["data_sets"]] == [NAME, "Aufnahmen Bern"]
 
 
 def test_two_runs_that_begin_at_once_do_not_both_get_the_last_of_a_budget(

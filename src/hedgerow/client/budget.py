@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,16 +131,18 @@ class BudgetBook:
         self._site, self._state = site, str(Path(state).resolve())
 
     def lines(self, data_set: str | None = None) -> list[BudgetLine]:
-        """The runs of a data set, or of all, of all nodes, oldest first."""
+        """The runs of a data set, or of all, of all nodes, oldest first; names that look alike are one: `fold_name`."""
         rows = self._database.rows(
             "select run_id, site, state, data_set, plan_name, plan_digest, unit, status, events, begun from runs"
-            " where data_set = coalesce(?, data_set) order by rowid",
-            (data_set,),
+            " order by rowid"
         )
-        return [
-            BudgetLine(run_id, site, state, name, plan, digest, unit, status, _read(events, run_id), begun)
-            for run_id, site, state, name, plan, digest, unit, status, events, begun in rows
-        ]
+        wanted, first, found = None if data_set is None else fold_name(data_set), dict[str, str](), []
+        for run_id, site, state, name, plan, digest, unit, status, events, begun in rows:
+            own = first.setdefault(fold_name(name), name)
+            if wanted in (None, fold_name(name)):
+                read = _read(events, run_id)
+                found.append(BudgetLine(run_id, site, state, own, plan, digest, unit, status, read, begun))
+        return found
 
     def describe(self, delta: float) -> dict[str, Any]:
         """Every data set with its runs and what they have cost at a delta, as JSON values: `hedgerow ledger --json`."""
@@ -223,8 +226,9 @@ class BudgetBook:
 
         What is answered is charged to that line, and would be on no account of the data set whose rows are asked.
         """
-        for line in self.lines():
-            if line.run_id == run_id.hex() and line.site == self._site and line.data_set != data_set:
+        others = [line for line in self.lines() if fold_name(line.data_set) != fold_name(data_set)]
+        for line in others:
+            if line.run_id == run_id.hex() and line.site == self._site:
                 asked = f"a run that is counted for the data set {line.data_set!r}, where this one is {data_set!r}"
                 raise PolicyRefusal("policy", code="policy-data-set", asked=asked)
 
@@ -381,10 +385,11 @@ class BudgetBook:
             about: of the rows, or of one run of them.
             members: a digest of the group.
         """
-        self._database.write(("insert or ignore into groups values (?, ?)", (about, members.hex())))
-        ((found,),) = self._database.rows("select members from groups where about = ?", (about,))
-        if found != members.hex():
-            raise PolicyRefusal("group-changed")
+        with self._database.transaction() as execute:
+            rows = self._database.rows("select about, members from groups")
+            if not {found for other, found in rows if fold_name(other) == fold_name(about)} <= {members.hex()}:
+                raise PolicyRefusal("group-changed")
+            execute("insert or ignore into groups values (?, ?)", (about, members.hex()))
 
     # What peers remember ----------------------------------------------------------------------------------------------
     # A book and a state that are restored together agree with each other, and have forgotten the same runs. So every
@@ -491,6 +496,12 @@ class PeerBook:
         if self._database is not None:
             self._database.close()
             self._database = None
+
+
+def fold_name(name: str) -> str:
+    """What names of one data set have in common, however they are typed: a new name would begin a new account."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return " ".join(folded.split())
 
 
 def list_costs(lines: Iterable[BudgetLine]) -> list[Event]:
