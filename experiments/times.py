@@ -217,9 +217,9 @@ def main_fit_sites(argv: list[str]) -> int:
 
 def _fit_seconds(X: Any, y: Any, sites: Any, is_masked: bool, n_fits: int) -> float:
     model = DPGBDTClassifier(bounds=(-1, 1), classes=[0, 1], n_records=len(y), secure_sums=is_masked)
-    model.set_params(n_trees=2).fit(X, y, sites)
+    model.set_params(n_trees=2).fit(X, y, sites=sites)
     model.set_params(n_trees="auto")
-    return least_seconds(lambda: model.fit(X, y, sites), n_fits)[1]
+    return least_seconds(lambda: model.fit(X, y, sites=sites), n_fits)[1]
 
 
 def main_many_sites(argv: list[str]) -> int:
@@ -242,8 +242,8 @@ def main_many_sites(argv: list[str]) -> int:
             secure_sums=is_masked,
         )  # fmt: skip
         sites = np.arange(len(y)) % n_sites
-        DPGBDTClassifier(**{**model.get_params(), "n_trees": 25}).fit(X, y, sites % 3)  # compiles
-        seconds, clock = least_seconds(partial(model.fit, X, y, sites), 1)
+        DPGBDTClassifier(**{**model.get_params(), "n_trees": 25}).fit(X, y, sites=sites % 3)  # compiles
+        seconds, clock = least_seconds(partial(model.fit, X, y, sites=sites), 1)
         print(f"{n_sites:>6,}  {'yes' if is_masked else 'no':<5}  {seconds:>11.2f}  {clock:>7.2f}", flush=True)
     return 0
 

@@ -109,6 +109,22 @@ def test_the_command_says_what_to_look_at(places: tuple[str, str], capsys: pytes
     assert json.loads(capsys.readouterr().out)["columns"][0]["n_above"] == 59
 
 
+@pytest.mark.parametrize(("label", "most"), [('"count"', 9), ('"regression"', 9), ('"regression"', 99)])
+def test_training_names_a_label_that_lies_beyond_the_plan(
+    label: str, most: int, write_file: WriteFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A label that is clamped spoils more than a feature: its owner hears of it, and exact scores know the bound."""
+    own = f'name = "left"\ntype = {label}\nmin = 0\nmax = {most}'
+    text = PLAN.replace('name = "ill"\ntype = "binary"\nclasses = [0, 1]', own)
+    plan, model = str(write_file("plan.toml", text.encode())), str(tmp_path / "model.json")
+    cells = "".join(f"30,a,1,{row},{row}\n" for row in range(100))
+    table = str(write_file("a.csv", f"age,ward,same,visit,left\n{cells}".encode()))
+    assert main(["train", plan, "--site", table, "--out", model, "--seed", "1"]) == 0
+    assert ("of 'left'" in " ".join(capsys.readouterr().err.split())) == (most < 99)
+    assert main(["evaluate", model, table, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seen"] == pytest.approx(np.minimum(np.arange(100), most).mean())
+
+
 def test_a_narrow_terminal_breaks_no_line(
     places: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,7 +145,8 @@ def test_training_names_columns_that_lie_beyond_the_plan(
     said = " ".join(capsys.readouterr().err.split())
     assert "Beyond the plan's bounds or lists" in said and "of 'age'" in said and "'visit'" not in said
     rows, report = read_site_data(places[1], Plan.from_dict(tomllib.loads(PLAN)))
-    assert report.beyond == {"age": 79, "ward": 50, "same": 100, "visit": 0} and rows.n_records == 100
+    beyond = {"age": 79, "ward": 50, "same": 100, "visit": 0, "ill": 0}
+    assert report.beyond == beyond and rows.n_records == 100
     assert report.unfit == {"data-label-outside": 1, "data-wrong-type": 1}
 
 

@@ -98,6 +98,28 @@ def test_weights_are_refused_by_name(estimator: Any) -> None:
     model.fit(X, y, sample_weight=None)
 
 
+def test_weights_in_the_third_place_are_no_sites() -> None:
+    """Where other estimators take weights, sites' names would be read of them, and nothing be weighed."""
+    with pytest.raises(TypeError):
+        DPGBDTClassifier(bounds="data").fit(np.zeros((4, 1)), [0, 1, 0, 1], [1.0, 5.0, 1.0, 5.0])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("odd", [[1, 2, 3], [1, 0, 2], [("a", 0), ("a", 1), ("b", 0)]])
+def test_names_that_are_no_texts_are_refused_unless_they_are_places(odd: list[Any]) -> None:
+    """Columns without texts for names are told by their places: a column that was taken out, or moved, moves others."""
+    pandas = pytest.importorskip("pandas")
+    own, y = columns(300)
+    frame = pandas.DataFrame({place: own[name].to_pylist() for place, name in enumerate(own)})
+    declared = {"bounds": {0: (0, 100), 1: (0, 1)}, "categories": {2: ["a", "b", "c"]}, "classes": [0, 1]}
+    model = DPGBDTClassifier(**declared, n_records=300, n_trees=3, max_depth=2).fit(frame, y)
+    for ask in (DPGBDTClassifier(**declared).fit, lambda X, _: model.predict(X)):
+        with pytest.raises(UsageError) as caught:
+            ask(frame.set_axis(odd, axis=1), y)
+        assert caught.value.code == "column-names"
+    named = frame.set_axis([str(name) for name in odd], axis=1)
+    assert DPGBDTClassifier(**declared).fit(named, y).feature_names_in_.tolist() == list(named.columns)
+
+
 def test_other_columns_are_refused() -> None:
     """A table with the features in another order, or others, is not taken for the one of the fit."""
     own, y = columns(300)

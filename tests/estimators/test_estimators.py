@@ -487,7 +487,7 @@ def rows_of(monkeypatch: pytest.MonkeyPatch) -> Any:
         # Without masks, the rows of all sites are summed as one.
         settings = {"n_records": 100, "random_state": 1, "bounds": [(0, 10)] * 2, "secure_sums": True, **parameters}
         with pytest.raises(Taken) as taken:
-            kind(**settings).fit(X, y, sites)
+            kind(**settings).fit(X, y, sites=sites)
         found: dict[str, Any] = taken.value.args[0]
         return found
 
@@ -537,7 +537,7 @@ def test_one_sites_name_does_not_change_another(rows_of: Any, one_more: Any) -> 
     if one_more is None:
         with pytest.raises(DataError) as refused:
             DPGBDTClassifier(n_records=100, bounds=[(0, 10)] * 2, classes=[0, 1]).fit(
-                [*PLAIN, [1, 1]], [0, 1] * 20 + [0], [*sites, one_more]
+                [*PLAIN, [1, 1]], [0, 1] * 20 + [0], sites=[*sites, one_more]
             )
         assert refused.value.code == "data-site-missing"
         return

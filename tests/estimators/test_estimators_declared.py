@@ -102,7 +102,8 @@ def test_who_holds_which_row_does_not_matter_to_units(rows: Any) -> None:
     X, y = rows
     units = np.arange(N) // 3
     model = DPGBDTClassifier(**DECLARED, random_state=3, max_rows_per_unit=2)
-    files = {model.fit(X, y, sites, units).model_.to_bytes() for sites in (None, np.arange(N) % 3, np.arange(N) % 20)}
+    dealt = (None, np.arange(N) % 3, np.arange(N) % 20)
+    files = {model.fit(X, y, sites=sites, units=units).model_.to_bytes() for sites in dealt}
     assert len(files) == 1
 
 

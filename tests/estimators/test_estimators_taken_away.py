@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor
 from hedgerow.cli.main import main
 from hedgerow.models.model import Model
 
@@ -98,6 +98,11 @@ def test_what_is_not_fitted_says_so() -> None:
             getattr(classifier(), name)(*(["x"] if name in ("save", "plot", "explain") else []))
     with pytest.raises(NotFittedError):
         _ = classifier().feature_importances_
+    for kind in (DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor):
+        asks = [name for name in dir(kind) if "predict" in name and not name.startswith(("_", "set_"))]
+        for name in (*asks, "explain"):
+            with pytest.raises(NotFittedError):
+                getattr(kind(), name)([[0.5]])
 
 
 @pytest.mark.parametrize("is_fitted", [False, True])

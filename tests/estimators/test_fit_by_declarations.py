@@ -358,6 +358,8 @@ TOLD: dict[str, tuple[bool, Callable[[], Any]]] = {
     "rows left out": (True, lambda: DPGBDTClassifier(epsilon=20).fit(AGES[:, None], [*OLD[:500], *["x"] * 100])),
     "times": (True, lambda: DPGBDTSurvival(bounds=(0, 100), intervals=[1, 2], n_records=600).fit(
         AGES[:, None], np.c_[OLD, AGES])),
+    "labels beyond bounds": (True, lambda: DPGBDTRegressor(bounds=(0, 100), label_bounds=(0, 40), n_records=600).fit(
+        AGES[:, None], AGES)),
     "no values": (True, lambda: DPGBDTClassifier(**DECLARED).fit(AGES[:, None], OLD).predict([["?"]] * 600)),
     "few records": (False, lambda: DPGBDTClassifier(epsilon=0.1, **DECLARED).fit(AGES[:, None], OLD)),
     "one column": (False, lambda: DPGBDTClassifier(**DECLARED).fit(AGES[:, None], OLD[:, None])),

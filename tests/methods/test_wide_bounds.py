@@ -241,9 +241,10 @@ def test_fit_makes_places_of_features_that_are_cut_again_and_of_no_others(
     }[kind]()
     declared = {"classes": [0, 1], "n_records": ROWS, "epsilon": 2.0, "n_trees": 30, "random_state": 3}
     owner = np.arange(ROWS) % 3
-    DPGBDTClassifier(bounds=(30, 210), interaction="cyclical", **declared).fit(X, labels, owner)
+    DPGBDTClassifier(bounds=(30, 210), interaction="cyclical", **declared).fit(X, labels, sites=owner)
     assert not found
-    model = DPGBDTClassifier(bounds=[(-90_000, 90_240), (30, 210), (30, 210)], **declared).fit(X, labels, owner).model_
+    wide = DPGBDTClassifier(bounds=[(-90_000, 90_240), (30, 210), (30, 210)], **declared)
+    model = wide.fit(X, labels, sites=owner).model_
     assert 0 < len(found) == len(model.ensemble.grid.new_edges) < 3
     grid = build_grid(model.plan)
     codes = grid.encode(values)

@@ -174,6 +174,24 @@ def test_texts_are_read_as_in_a_table() -> None:
     assert len(set(found[:, 0].tolist())) > 4
 
 
+def test_a_category_has_all_its_writings() -> None:
+    """However a category is listed, a graph takes each writing of it that a table takes, for the same category."""
+    listed = ["2.0", "7.50", ".5", "1e-05", "e\u0301", "a", "1"]
+    features = [
+        {"name": "code", "type": "categorical", "categories": listed},
+        {"name": "other", "type": "numeric", "min": 0, "max": 1},
+    ]
+    model = train_model(make_plan("binary", {"n_trees": 12, "max_depth": 3}, features=features))
+    random = np.random.default_rng(0)
+    model = with_values(model, random.integers(-(2**15), 2**15, model.ensemble.fitted.values.shape))
+    texts = ["2", "2.0", "7.5", "7.50", ".5", "0.5", "1e-05", "0.00001", "\u00e9", "e\u0301", "a", "true", "1.0"]
+    columns = {"code": np.array(texts, dtype=object), "other": np.full(len(texts), 0.3, dtype=np.float32)}
+    _, found = session_of(model).run(None, {name: column[:, None] for name, column in columns.items()})
+    assert np.abs(found - model.predict_proba(columns)).max() <= TOLERANCE
+    unlisted = model.predict_proba({"code": ["?"], "other": [0.3]})
+    assert (np.abs(model.predict_proba(columns) - unlisted).max(axis=1) > TOLERANCE).all()
+
+
 def test_classes_may_be_whole_numbers() -> None:
     """What an estimator was given as numbers, its graph gives back as numbers."""
     model = train_model(make_plan("multiclass", features=FEATURES[:2]))

@@ -81,7 +81,10 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     truth, output = np.concatenate([label for label in labels if label is not None]), np.concatenate(outputs)
     if said := model.describe_unread(unread, len(truth)):
         warn(said)
-    scores, kind = loss_kind(model.plan).scores(truth, output, model.plan.label), model.plan.label.kind
+    kind = model.plan.label.kind
+    if kind.is_number:
+        truth = np.clip(truth, *model.plan.label.bounds)
+    scores = loss_kind(model.plan).scores(truth, output, model.plan.label)
     if kind.predicts == "values" or output.shape[1:] == (2,):
         means = (output, truth) if kind.predicts == "values" else (output[:, 1], truth == 1)
         scores |= dict(zip(("predicted", "seen"), (float(values.mean()) for values in means), strict=True))

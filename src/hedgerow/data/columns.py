@@ -32,6 +32,7 @@ import datetime
 import hashlib
 import math
 import re
+import unicodedata
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -247,6 +248,16 @@ def category_indices(column: Any, categories: Sequence[str], place: Place, unfit
     _report_unreadable(texts, place, unfit)
     indices: NDArray[np.int32] = table[texts.codes]
     return indices
+
+
+def list_texts(categories: Sequence[str]) -> list[str]:
+    """Texts that `category_indices` takes for a category: as it is listed, and other forms of its value.
+
+    Not among them are those with further idle zeros or spaces around them, of which there is no end.
+    """
+    listed = pc.utf8_trim_whitespace(pa.array(categories, type=pa.string()))
+    known = [*categories, *_with_other_forms(_write_canonically(listed).to_pylist())]
+    return [form for text in known for form in (text, f"{text}.0", unicodedata.normalize("NFD", text))]
 
 
 def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = refuse) -> NDArray[np.int32]:

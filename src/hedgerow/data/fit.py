@@ -106,6 +106,9 @@ class ColumnFit:
             said.append("many rows of no listed class: they are left out" if is_label else "many values not listed")
         if self.n_unreadable:
             said.append("cells that cannot be read: their rows are left out")
+        if self.n_unreadable and self.kind == "date":
+            layout = f'date.{toml_key(self.name)} = "%d.%m.%Y" under [data], or as they are written (docs/data.md)'
+            said.append(f"dates written otherwise? If so: {layout}")
         if self.role == "label" and self.n_missing:
             said.append("rows without a label are left out")
         elif self.role == "feature" and self.n_rows and self.n_missing / self.n_rows > _ALL_MISSING:

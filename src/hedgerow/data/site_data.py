@@ -22,7 +22,7 @@ from hedgerow.data.mapped import ExternalMemory, Stretches, make_zeros
 from hedgerow.data.sources import Location, divide_table, open_table, read_records
 from hedgerow.data.units import ContributionReport, Part, Records, RowsLeftOut, rows_within_bounds
 from hedgerow.errors import DataError
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Label, Plan
 from hedgerow.trees.binning import UNKNOWN_CATEGORY, CodeArray, FloatArray, Grid, PlaceArray, build_grid
 
 
@@ -173,7 +173,7 @@ class SiteRows:
         data: the rows.
         unit: text [n], each row's identifier; None where the plan protects records.
         unfit: rows that were left out because they do not fit the plan, by what is wrong with them.
-        beyond: rows whose value of a feature is clamped, or not listed, by the feature's name.
+        beyond: rows whose value of a feature or label is clamped, or not listed, by its name.
         lines: of its file, if the rows are lines.
     """
 
@@ -200,6 +200,14 @@ def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple
         yield feature.name, int(np.count_nonzero(outside))
 
 
+def count_labels_beyond(values: Any, label: Label) -> int:
+    """How many labels, as in `Records`, are clamped: of numbers those beyond their bounds, of others none."""
+    if not label.kind.is_number:
+        return 0
+    low, high = label.bounds
+    return int(np.count_nonzero((values < low) | (values > high)))
+
+
 def site_rows_from_records(
     chunks: Iterable[Records],
     plan: Plan,
@@ -215,7 +223,7 @@ def site_rows_from_records(
     """
     grid = build_grid(plan)
     units = [np.empty(0, dtype=np.str_)]
-    beyond = dict.fromkeys(plan.feature_names, 0)
+    beyond = dict.fromkeys([*plan.feature_names, plan.label.name], 0)
     with (
         Stretches(grid.n_features, grid.dtype, folder) as codes,
         Stretches(len(grid.divisible), np.uint8, folder) as places,
@@ -228,6 +236,7 @@ def site_rows_from_records(
                 records = records.take(np.flatnonzero(part.holds_units(records.unit)))
             for name, n_cells in count_beyond(records.features, plan):
                 beyond[name] += n_cells
+            beyond[plan.label.name] += count_labels_beyond(records.label, plan.label)
             own = grid.encode(records.features)
             within = grid.places(records.features, own)
             label = plan.label.kind.encode(records.label, plan.label)

@@ -142,7 +142,7 @@ class Records:
             them). Categorical: int32 [n], the index in `Feature.categories`, -1 for a value that is not listed, -2
             where missing.
         label: as `LabelKind.values` has it: int32 [n], the index in `Label.classes` or the code of a time to an event;
-            float64 [n] of numbers, clamped to the label's public bounds; None when it was not asked for.
+            float64 [n] of numbers, beyond the label's bounds as well; None when it was not asked for.
         unit: text [n], the identifier whose rows the plan protects together; None when that is the record itself.
         n_records: n.
         fits: bool [n_read], which of the rows that were read these are; None for all.
@@ -329,7 +329,7 @@ class ContributionReport:
         n_rows: rows that fit the plan.
         n_dropped: of these, rows left out because their unit had more than the bound.
         unfit: rows left out because they do not fit the plan, by the code of the error that says why.
-        beyond: rows whose value of a feature is clamped, or not listed, by the feature's name.
+        beyond: rows whose value of a feature or label is clamped, or not listed, by its name.
         lines: as those of a `RowCount`.
     """
 

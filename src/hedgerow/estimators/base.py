@@ -35,7 +35,7 @@ from hedgerow.data.arrow import as_columns, collect, count_cells, list_categorie
 from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, read_texts
 from hedgerow.data.drafts import ask_about_texts
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.data.site_data import HeldValues, SiteData, count_beyond, round_bounds
+from hedgerow.data.site_data import HeldValues, SiteData, count_beyond, count_labels_beyond, round_bounds
 from hedgerow.data.units import MANY, ContributionReport, RowCount, read_feature, rows_within_bound
 from hedgerow.errors import DataError, PlanError, UsageError, warn_caller, warn_owner
 from hedgerow.local.survey import survey_sites
@@ -559,7 +559,7 @@ class PrivateTrees(BaseEstimator, ABC):
         tags.input_tags.string = True
         return tags
 
-    def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, sites: Any = None, units: Any = None, **others: Any) -> Self:
         """Train over the sites that hold the rows.
 
         Args:
@@ -616,8 +616,13 @@ class PrivateTrees(BaseEstimator, ABC):
         if not self._reads_columns(X, is_fit):
             matrix: NDArray[Any] = validate_data(self, as_matrix(X), reset=is_fit, **labels, **_AS_MATRIX)
         else:
-            require_distinct_names(list(getattr(X, "column_names", getattr(X, "columns", ()))))
+            given = list(getattr(X, "column_names", getattr(X, "columns", ())))
+            require_distinct_names(given)
             validate_data(self, X, skip_check_array=True, reset=is_fit, **labels)
+            if given != list(range(len(given))) and not all(isinstance(name, str) for name in given):
+                # Without texts for names columns are told by their places, which these would contradict in silence.
+                expected = "texts, or 0, 1, 2 and so on in this order: X.columns = [str(name) for name in X.columns]"
+                raise UsageError("argument", code="column-names", name="X.columns", value=given[:6], expected=expected)
         if is_fit:
             check_consistent_length(X, y)
             if not len(y):
@@ -745,6 +750,8 @@ class PrivateTrees(BaseEstimator, ABC):
         kept = self._choose_kept(labels)
         n_used = len(labels) if kept is None else int(np.count_nonzero(kept))
         RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn()
+        if plan.label.origin == DECLARED:
+            _warn_about_columns(len(labels), {"y": count_labels_beyond(y, plan.label)})
         encoded = encode_rows(table, plan, build_grid(plan), is_training=True, n_threads=n_threads)
         data = SiteData(encoded[0], labels, encoded[1])
         own_rows = rows if kept is None or n_used == len(labels) else only_rows(rows, kept)

@@ -152,6 +152,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
                 raise UsageError("argument", code="classes", name="classes", value=None, expected=expected)
             is_truth = start.findings.label_kind == TRUTH
             self.classes_ = np.array([False, True]) if is_truth else np.array(start.findings.classes)
+            self._require_classes(weights)
             own = labels.chunks[0]
             values = own.unique().to_pylist() if isinstance(own, pa.Array) else own
             indices = _index_classes(values, self.classes_, may_be_others=True).tolist()
@@ -173,8 +174,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
                 # A label of no class at all is an error.
                 if (_index_classes(others, self.classes_, may_be_others=True) >= 0).any():
                     self._warn_of_spelling()
-            if not set(weights) <= set(self.classes_.tolist()):
-                raise self._refuse_weights()
+            self._require_classes(weights)
             start = self._begin(table, len(y), sites, units)
         texts = [as_text(value) for value in self.classes_.tolist()]
         label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
@@ -194,10 +194,15 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
     def _warn_of_spelling(self) -> None:
         warn_owner(_WRITTEN_OTHERWISE.format(classes=quote_names(self.classes_.tolist())), DataConversionWarning)
 
-    def _refuse_weights(self) -> UsageError:
+    def _require_classes(self, weights: Mapping[Any, Any]) -> None:
+        """Raise UsageError where `class_weight` names other classes than there are, also such as are found."""
+        if not set(weights) <= set(self.classes_.tolist()):
+            raise self._refuse_weights(f". The classes here are {quote_names(self.classes_.tolist())}")
+
+    def _refuse_weights(self, also: str = "") -> UsageError:
         expected = (
             "a dictionary from classes of y to public numbers above 0, such as {0: 1, 1: 9} where one record in ten is "
-            'known to be of class 1. "balanced" would count the classes of private rows'
+            f'known to be of class 1. "balanced" would count the classes of private rows{also}'
         )
         given: Any = getattr(self, "class_weight", None)
         return UsageError("argument", code="class-weight", name="class_weight", value=given, expected=expected)
@@ -234,7 +239,8 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
 
         To choose a number of trees by private rows is a release that is not: see `score`.
         """
-        return self.model_.ensemble.staged_probabilities(self._read_codes(X))
+        codes = self._read_codes(X)
+        return self.model_.ensemble.staged_probabilities(codes)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy on rows that you may show.
@@ -475,11 +481,13 @@ class DPGBDTSurvival(base.PrivateTrees):
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The risk of each row, float64 [n]: what it adds to the log-odds of the event in every interval."""
-        return np.asarray(self.model_.predict_codes(self._read_codes(X)), dtype=np.float64)
+        codes = self._read_codes(X)
+        return np.asarray(self.model_.predict_codes(codes), dtype=np.float64)
 
     def predict_survival_function(self, X: Any) -> NDArray[np.float64]:
         """Chances to be without the event at the end of each interval: float64 [n, n_intervals], not ascending."""
-        return self.model_.predict_survival_codes(self._read_codes(X))
+        codes = self._read_codes(X)
+        return self.model_.predict_survival_codes(codes)
 
     def score(self, X: Any, y: Any) -> float:
         """Harrell's concordance on rows that you may show; see `DPGBDTClassifier.score` of private ones."""

@@ -95,7 +95,7 @@ class Numbers(LabelKind):
         return (LabelColumn(label.name, bounds=label.bounds),)
 
     def values(self, cells: Sequence[NDArray[Any]], label: Label) -> Floats:
-        return np.asarray(np.clip(cells[0], *label.bounds), dtype=np.float64)
+        return np.asarray(cells[0], dtype=np.float64)
 
     def encode(self, values: NDArray[Any], label: Label) -> NDArray[np.int32]:
         """See `LabelKind.encode`: scaled, in units of 2**-16, rounded; values beyond the bounds are clamped."""

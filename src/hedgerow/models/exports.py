@@ -30,7 +30,7 @@ Source: interpret/glassbox/_ebm/_json.py of interpret-core 0.7.8, `_to_json_inne
 **ONNX** (onnxruntime 1.20 or newer): one TreeEnsemble of ai.onnx.ml 5 adds up leaf values in double precision, in which
 they are exact. A category is its code in the grid, also where it is missing or not listed, and nodes ask for sets of
 codes. What follows is what `Link` does with a score, so probabilities differ from ours only by the rounding to single
-precision. Texts match as in a table, but for spaces around them, which a graph cannot cut off.
+precision. Texts match as in a table, but for spaces around them and idle zeros, which a graph cannot cut off.
 
 Source: https://onnx.ai/onnx/operators/onnx_aionnxml_TreeEnsemble.html, of onnx 1.16 and newer.
 """
@@ -49,7 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow import __version__
-from hedgerow.data.columns import MISSING_WORDS, Place, category_indices
+from hedgerow.data.columns import MISSING_WORDS, Place, category_indices, list_texts
 from hedgerow.errors import ModelError, missing_extra
 from hedgerow.losses.kinds import Objective
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
@@ -587,8 +587,7 @@ def _list_texts(feature: Feature) -> tuple[list[str], list[float]]:
         for word in MISSING_WORDS
         for letters in itertools.product(*((letter.lower(), letter.upper()) for letter in word))
     ]
-    texts = dict.fromkeys([*feature.categories, *missing, *flags, "0", "1", "0.0", "1.0"])
-    texts |= dict.fromkeys(f"{category}.0" for category in feature.categories)
+    texts = dict.fromkeys([*list_texts(feature.categories), *missing, *flags])
     indices = category_indices(list(texts), feature.categories, Place("", feature.name, 0)).tolist()
     known = {text: index for text, index in zip(texts, indices, strict=True) if index != UNKNOWN_CATEGORY}
     missing_code = len(feature.categories) + 1
