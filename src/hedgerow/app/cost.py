@@ -180,7 +180,7 @@ def _list_noise_facts(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
 
 
 def groups_text(plan: Plan, n_sites: int) -> str:
-    """The groups of sites that a plan has, or could have with so many sites, for who draws it up."""
+    """The groups of sites that a plan has, or could have with so many sites, for those who draw it up."""
     if plan.federation.groups:
         return f"{plan.federation.groups}; what they cost says `hedgerow privacy`"
     if propose_groups(plan, n_sites) is None:

@@ -55,7 +55,7 @@ class Products:
 
 
 def infer_from_sums(products: Products) -> tuple[Floats, Floats]:
-    """Whether each candidate is in the data, for who knows all candidates and that each is in it by a coin.
+    """Whether each candidate is in the data, for an attacker who knows all candidates and that each is in it by a coin.
 
     The sum of the others is taken for a Gaussian of their mean and covariance. Then the log-likelihood ratio is
     <S^-1 v_i, released - mean - v_i / 2>, with S the covariance of the noise and the others; by the formulas of

@@ -7,7 +7,7 @@ plays the run from its beginning over what was noted (`Replay`). It comes out wh
 keys, nonces and noise are drawn from one secret and all that was noted before, so whatever differs is drawn anew.
 
 A file is what an app hands to a node on one machine (`HandedOn`, `HandedBack`): the release of Hedgerow, and an
-envelope. Beside each lies a page for who has to let it pass.
+envelope. Beside each lies a page for the person who has to let it pass.
 """
 
 from __future__ import annotations

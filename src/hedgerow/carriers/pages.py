@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page beside each carried file, in plain words, for who has to let the file pass and signs that they did."""
+"""The page beside each carried file, in plain words, for the person who lets the file pass and signs for it."""
 
 from __future__ import annotations
 

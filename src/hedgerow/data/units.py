@@ -56,7 +56,7 @@ def count_left_out(left_out: RowsLeftOut, code: str, n_rows: int = 1) -> None:
 
 BEYOND_BOUND = "privacy.max_rows_per_unit"
 MAX_LEFT_OUT = 0.1
-"""A larger share of a table's rows that is left out is an error for who uses the table, unless they allow it."""
+"""A larger share of a table's rows that is left out is an error for those who use the table, unless they allow it."""
 _CAUSES = {
     "data-ragged-row": "another number of fields than the header has",
     "data-encoding": "not in the file's encoding",

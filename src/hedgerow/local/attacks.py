@@ -285,7 +285,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Attribute:
-    """Which of two values a cell has, for who knows all else and every other row.
+    """Which of two values a cell has, for an attacker who knows all else and every other row.
 
     Attributes:
         column: a feature or the label.

@@ -859,7 +859,7 @@ def write_atomically(path: Path, data: bytes, *, replaces: bool = False) -> None
 
 
 def _is_others_link(path: Path) -> bool:
-    """Whether Linux would not follow this link for who opens it (fs.protected_symlinks); `realpath` asks nobody."""
+    """Whether Linux refuses to follow this link when it is opened (fs.protected_symlinks); `realpath` does not ask."""
     if not path.is_symlink():
         return False
     link, folder = path.lstat(), path.parent.stat()

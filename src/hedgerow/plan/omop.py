@@ -83,8 +83,8 @@ class OmopOutcome(Events):
     Attributes:
         domain: as in `Events`, or "death", which has no concepts.
         concepts, descendants: as in `Events`.
-        days: until when it counts. Who was not followed so long, and had none, is left out; of a time to an event, its
-            last interval says until when.
+        days: until when it counts. A person who was not followed so long, and had none, is left out; of a time to an
+            event, its last interval says until when.
     """
 
     domain: str = define_field(one_of(*DOMAINS, "death"))

@@ -106,7 +106,7 @@ class LabelKind(ABC):
         is_number: whether nodes keep it scaled from its public bounds to [-1, 1], in units of 2**-16.
         is_symmetric: whether scores of the other sign say the same of the label the other way round.
         predicts: what a model says of it: "probabilities", "values", or "survival".
-        refusals: by what its models cannot say what makes the error for who asks: "probabilities", "probability
+        refusals: by what its models cannot say what makes the error for those who ask: "probabilities", "probability
             columns", "interval", "survival", or an explainable boosting "machine".
         position: what an evaluation counts records by, see `hedgerow.evaluation.sums`.
     """
