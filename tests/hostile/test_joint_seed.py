@@ -268,12 +268,6 @@ def test_a_journal_that_lost_its_origin_gets_no_other_trees(
     assert faults == {"structure-seed"}
 
 
-def drop_the_run(federation: Federation) -> None:
-    """The coordinator sets its journal aside: what it begins next is another run of the same plan."""
-    for file in federation.folder.glob("journal.db*"):
-        file.unlink()
-
-
 def begin_runs(federation: Federation, times: int, killed: type[BaseException], act: Callable[[], None]) -> list[str]:
     """Begin a run so many times, each dropped where its process is killed; returns how each ended."""
     ends = []
@@ -285,7 +279,7 @@ def begin_runs(federation: Federation, times: int, killed: type[BaseException], 
             ends.append("dropped")
         except AggregationError as fault:
             ends.append(fault.code)
-        drop_the_run(federation)
+        federation.drop_journal()
         act()
     return ends
 
@@ -410,7 +404,7 @@ def test_a_run_that_was_paid_for_stays_so_when_the_state_folder_is_lost(federate
     cheap = make_plan(model={"structure_seed": "joint", "n_trees": 2}, privacy={"epsilon": 0.3})
     federation = federate(4, cheap)
     federation.run()
-    drop_the_run(federation)
+    federation.drop_journal()
     for party in federation.parties.values():
         for number in range(MAX_UNUSED_DRAWS - 1):
             party.book.note_draw(cheap.digest, bytes([number]) * 32, 1)

@@ -61,14 +61,6 @@ def lines(party: Party) -> list[tuple[str, int]]:
         return [(line.status, sum(event.count for event in line.events)) for line in book.lines()]
 
 
-def stop(federation: Federation, n_writes: int, killed: type[BaseException]) -> None:
-    """The coordinator is killed after a write of its journal and never comes back; then the nodes are."""
-    with pytest.raises(killed):
-        federation.run(kill_after=n_writes)
-    for party in federation.parties.values():
-        party.kill()
-
-
 def restart(federation: Federation, plan: Plan) -> None:
     """A new run of another plan: all nodes are started again, the coordinator has a new journal."""
     for file in federation.folder.glob("journal.db*"):
@@ -88,7 +80,6 @@ def close(party: Party, run_id: bytes, *more: str, place: Path | None = None) ->
 @pytest.mark.parametrize(("n_writes", "n_charged"), [(NO_VECTOR, 0), (VECTORS_LEFT, 1), (THREE_RELEASES, 4)])
 def test_an_owner_closes_a_run_that_never_ends_at_what_it_has_cost(
     federate: Builder,
-    killed: type[BaseException],
     capsys: pytest.CaptureFixture[str],
     n_writes: int,
     n_charged: int,
@@ -98,7 +89,7 @@ def test_an_owner_closes_a_run_that_never_ends_at_what_it_has_cost(
     """
     federation = federate(4)
     victim = federation.parties[VICTIM]
-    stop(federation, n_writes, killed)
+    federation.stop(n_writes)
     run_id = federation.session.run.run_id
     (status, reserved), *_ = lines(victim)
     assert status == "reserved" and reserved == 4
@@ -149,12 +140,12 @@ def test_a_run_is_not_closed_under_a_node_that_works_in_it(
 
 @pytest.mark.parametrize("is_counter_left", [True, False])
 def test_a_run_whose_state_is_gone_is_closed_at_its_whole_cost(
-    federate: Builder, killed: type[BaseException], capsys: pytest.CaptureFixture[str], is_counter_left: bool
+    federate: Builder, capsys: pytest.CaptureFixture[str], is_counter_left: bool
 ) -> None:
     """What has left a node whose folder was removed cannot be known: closing gives nothing back, and says so."""
     federation = federate(4)
     victim = federation.parties[VICTIM]
-    stop(federation, VECTORS_LEFT, killed)
+    federation.stop(VECTORS_LEFT)
     ((_, reserved),) = lines(victim)
     for file in victim.folder.iterdir():
         if not file.name.startswith("budget.db") and not (is_counter_left and file.name == "counter.json"):
@@ -166,12 +157,12 @@ def test_a_run_whose_state_is_gone_is_closed_at_its_whole_cost(
 
 
 def test_a_state_folder_that_was_moved_away_meanwhile_is_closed_when_it_is_used_again(
-    federate: Builder, killed: type[BaseException], tmp_path: Path
+    federate: Builder, tmp_path: Path
 ) -> None:
     """Its volume was not mounted when the owner closed the run: the node that has it later goes on with nothing."""
     federation = federate(4)
     victim = federation.parties[VICTIM]
-    stop(federation, VECTORS_LEFT, killed)
+    federation.stop(VECTORS_LEFT)
     run_id = federation.session.run.run_id
     book = tmp_path / "book.db"
     shutil.move(book_of(victim), book)
@@ -184,13 +175,11 @@ def test_a_state_folder_that_was_moved_away_meanwhile_is_closed_when_it_is_used_
     assert victim.session is not None and victim.session._run is None
 
 
-def test_a_folder_that_was_renamed_takes_its_run_along(
-    federate: Builder, killed: type[BaseException], tmp_path: Path
-) -> None:
+def test_a_folder_that_was_renamed_takes_its_run_along(federate: Builder, tmp_path: Path) -> None:
     """The node is started with another --state: its run is still its own, and settled when it joins the next one."""
     federation = federate(4)
     victim = federation.parties[VICTIM]
-    stop(federation, VECTORS_LEFT, killed)
+    federation.stop(VECTORS_LEFT)
     shutil.move(victim.folder, tmp_path / "renamed")
     victim.folder = tmp_path / "renamed"
     victim.start()
@@ -222,7 +211,7 @@ def test_a_run_that_was_being_joined_a_second_time_is_not_forgotten(
     """
     federation = federate(4)
     victim, first = federation.parties[VICTIM], federation.plan
-    stop(federation, NO_VECTOR, killed)
+    federation.stop(NO_VECTOR)
     journal = (federation.folder / "journal.db").read_bytes()
     restart(federation, other())
     with pytest.raises(killed):
@@ -244,12 +233,10 @@ def test_a_run_that_was_being_joined_a_second_time_is_not_forgotten(
     assert "reserved" not in [status for status, _ in found] and sum(count for _, count in found[:-1]) == 0
 
 
-def test_what_a_node_lost_its_database_in_is_settled_before_another_run_is_reserved(
-    federate: Builder, killed: type[BaseException]
-) -> None:
+def test_what_a_node_lost_its_database_in_is_settled_before_another_run_is_reserved(federate: Builder) -> None:
     """A state folder that was emptied, or lost its database: its run keeps its whole cost, but it is closed."""
     federation = federate(4)
-    stop(federation, VECTORS_LEFT, killed)
+    federation.stop(VECTORS_LEFT)
     reserved = {site: lines(party)[0][1] for site, party in federation.parties.items()}
     for number, party in enumerate(federation.parties.values()):
         for file in party.folder.glob("node.db*" if number % 2 else "[nc]o*"):
@@ -261,11 +248,11 @@ def test_what_a_node_lost_its_database_in_is_settled_before_another_run_is_reser
         assert lines(party)[0] == ("left", reserved[site]) and lines(party)[1][0] == "finished"
 
 
-def test_a_run_that_cannot_be_joined_again_keeps_its_cost(federate: Builder, killed: type[BaseException]) -> None:
+def test_a_run_that_cannot_be_joined_again_keeps_its_cost(federate: Builder) -> None:
     """The database was lost after vectors had left, and now the table cannot be read: they have left all the same."""
     federation = federate(4)
     victim = federation.parties[VICTIM]
-    stop(federation, VECTORS_LEFT, killed)
+    federation.stop(VECTORS_LEFT)
     ((_, reserved),) = lines(victim)
     for file in victim.folder.glob("node.db*"):
         file.unlink()
@@ -281,14 +268,14 @@ def test_a_run_that_cannot_be_joined_again_keeps_its_cost(federate: Builder, kil
     assert lines(victim) == [("left", reserved)]
 
 
-def test_a_run_that_was_reserved_takes_on_no_other_plan(federate: Builder, killed: type[BaseException]) -> None:
+def test_a_run_that_was_reserved_takes_on_no_other_plan(federate: Builder) -> None:
     """The database was lost after vectors had left, and the coordinator asks for a dearer plan under the run's number:
     the book has reserved the first one, at its cost.
     """
     federation = federate(4)
     victim = federation.parties[VICTIM]
     victim.setup = dataclasses.replace(victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=3.0))
-    stop(federation, VECTORS_LEFT, killed)
+    federation.stop(VECTORS_LEFT)
     before = lines(victim)
     for file in victim.folder.glob("node.db*"):
         file.unlink()

@@ -9,20 +9,13 @@ import pytest
 
 from hedgerow.local.training import train
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.boosting.schedule import BoostingSettings
-from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.noise import SeededNoise
 from tests.builders import contributions, make_data, make_plan
+from tests.methods.test_numbers import settings_of
 
 AUTO = {"n_trees": "auto", "max_depth": "auto"}
-
-
-def settings_of(plan: Plan) -> BoostingSettings:
-    own = resolve(plan)
-    assert isinstance(own, BoostingSettings)
-    return own
 
 
 @pytest.mark.parametrize(("n_records", "epsilon"), [(200, 0.1), (21_000, 1.0), (21_000, 3.0), (10**7, 1.0)])

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
 from hedgerow.losses.tables import RECORD_NORM
-from hedgerow.methods.boosting.schedule import BoostingSettings
 from hedgerow.methods.linear_start import read_level
-from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.trees.binning import build_grid
 from tests.builders import bare_plan, numbers
+from tests.methods.test_numbers import settings_of
 
 
 def counts_plan(largest: int = 100, epsilon: float = 1.0, n_records: int = 4000, **model: Any) -> Plan:
@@ -25,18 +24,12 @@ def counts_plan(largest: int = 100, epsilon: float = 1.0, n_records: int = 4000,
     return bare_plan(label, numbers(6), epsilon=epsilon, delta=1e-5, n_records=n_records, model=trees)
 
 
-def own_settings(plan: Plan) -> BoostingSettings:
-    own = resolve(plan)
-    assert isinstance(own, BoostingSettings)
-    return own
-
-
 def test_a_plan_that_leaves_it_out_trains_as_before() -> None:
     """`calibration = "none"` or `start = "none"`: residuals are not doubled, and the settings are the old ones."""
-    own = own_settings(counts_plan())
+    own = settings_of(counts_plan())
     assert (own.calibration, own.learning_rate, own.noise_ridge) == ("means", 0.5, 16.0)
     for left_out in ({"calibration": "none"}, {"start": "none"}, {"weight_update": "gradient"}):
-        own = own_settings(counts_plan(**left_out))
+        own = settings_of(counts_plan(**left_out))
         assert (own.calibration, own.learning_rate, own.noise_ridge) == ("none", 0.25, 8.0)
 
 

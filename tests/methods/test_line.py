@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node, SeededSampling
+from hedgerow.client.node import SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.local.training import train
@@ -31,18 +31,11 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.training.presets import PRESETS, apply_preset
 from tests.builders import make_data, make_plan, take
+from tests.methods.test_numbers import node_with
 from tests.tiers import every
 
 UNIT = 2**14
 OURS = [name for name, preset in PRESETS.items() if preset.private and name not in ("hedgerow", "ldp")]
-
-
-def node_with(plan: Plan, labels: list[int], scores: list[int]) -> Node:
-    """A node whose records have these labels and scores, in units of 2**-16."""
-    codes = np.zeros((len(plan.features), len(labels)), dtype=np.uint8)
-    node = Node("site", SiteData(codes, np.array(labels, dtype=np.int32)), plan, resolve(plan))
-    node.held.records.scores[0] = scores
-    return node
 
 
 def record_sums(query: LineSums, label: int, score: int) -> list[int]:

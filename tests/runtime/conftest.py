@@ -276,6 +276,18 @@ class Federation:
             purpose = (event.site, self.session.run.run_id, self.manifests[manifest])
             assert self.answers.setdefault(purpose, manifest) == manifest, "a purpose was answered twice"
 
+    def stop(self, n_writes: int) -> None:
+        """The coordinator is killed after a write of its journal and never comes back; then the nodes are."""
+        with pytest.raises(Killed):
+            self.run(kill_after=n_writes)
+        for party in self.parties.values():
+            party.kill()
+
+    def drop_journal(self) -> None:
+        """The coordinator sets its journal aside: what it begins next is another run of the same plan."""
+        for file in self.folder.glob("journal.db*"):
+            file.unlink()
+
     def run(
         self, kill_after: int | None = None, plan: Plan | None = None, is_paused: Callable[[], bool] = lambda: False
     ) -> Outcome:

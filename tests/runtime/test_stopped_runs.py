@@ -35,14 +35,6 @@ def other(**privacy: Any) -> Plan:
     return make_plan(privacy={"epsilon": 1.5, **privacy})
 
 
-def stop(federation: Federation, n_writes: int, killed: type[BaseException]) -> None:
-    """The coordinator is killed after a write of its journal, and the nodes after it."""
-    with pytest.raises(killed):
-        federation.run(kill_after=n_writes)
-    for party in federation.parties.values():
-        party.kill()
-
-
 def start(federation: Federation, plan: Plan | None, *listed: Plan) -> None:
     """All nodes, with the plan that their owners pin now; or the first one and these, by their digests."""
     digests = () if plan is not None else tuple(each.digest for each in (federation.plan, *listed))
@@ -61,11 +53,6 @@ def lines(party: Party) -> list[tuple[str, int]]:
     return found
 
 
-def new_journal(federation: Federation) -> None:
-    for file in federation.folder.glob("journal.db*"):
-        file.unlink()
-
-
 def finish(federation: Federation, plan: Plan) -> None:
     """A new run of this plan goes to its end at every node."""
     federation.plan = plan
@@ -77,7 +64,7 @@ def finish(federation: Federation, plan: Plan) -> None:
 @pytest.mark.parametrize("is_pinned", [True, False])
 @pytest.mark.parametrize(("n_writes", "n_charged"), [(1, 0), (2, 0), (3, 0), (VECTORS_LEFT, 1), (THREE_RELEASES, 4)])
 def test_a_run_that_was_stopped_costs_what_left_the_node_and_no_more(
-    federate: Builder, killed: type[BaseException], n_writes: int, n_charged: int, is_pinned: bool
+    federate: Builder, n_writes: int, n_charged: int, is_pinned: bool
 ) -> None:
     """Wherever it was stopped, set-up included, a corrected plan is carried out, and the book says what is true."""
     federation = federate(4)
@@ -85,10 +72,10 @@ def test_a_run_that_was_stopped_costs_what_left_the_node_and_no_more(
     for party in federation.parties.values():
         party.kill()
     start(federation, start_with)
-    stop(federation, n_writes, killed)
+    federation.stop(n_writes)
     was_in = bool(lines(federation.parties[VICTIM]))
     plan = other()
-    new_journal(federation)
+    federation.drop_journal()
     start(federation, plan if is_pinned else None, plan)
     finish(federation, plan)
     for party in federation.parties.values():
@@ -100,12 +87,12 @@ def test_a_run_that_was_stopped_costs_what_left_the_node_and_no_more(
 
 
 def test_a_run_without_cost_is_free_in_the_book_as_soon_as_its_owner_starts_with_another_plan(
-    federate: Builder, killed: type[BaseException]
+    federate: Builder
 ) -> None:
     """Nothing was answered, so nothing stays reserved, whether or not another run ever begins; and going back works."""
     federation = federate(4)
     plan = federation.plan
-    stop(federation, 3, killed)
+    federation.stop(3)
     start(federation, other())
     victim = federation.parties[VICTIM]
     assert lines(victim) == [("left", 0)]
@@ -123,10 +110,10 @@ def test_a_run_with_answers_that_was_left_is_never_taken_up_again(
     """A coordinator that leads its sites into another run and back gets no second answer for any purpose."""
     federation = federate(4)
     first = federation.plan
-    stop(federation, THREE_RELEASES, killed)
+    federation.stop(THREE_RELEASES)
     journal = (federation.folder / "journal.db").read_bytes()
     before = {party.setup.site: lines(party)[0][1] for party in federation.parties.values()}
-    new_journal(federation)
+    federation.drop_journal()
     start(federation, None, other())
     second = other()
     with pytest.raises(killed):
@@ -147,9 +134,7 @@ def test_a_run_with_answers_that_was_left_is_never_taken_up_again(
         assert status == "left" and charged <= before[party.setup.site]
 
 
-def test_leaving_makes_room_in_the_budget_for_the_run_that_is_joined(
-    federate: Builder, killed: type[BaseException]
-) -> None:
+def test_leaving_makes_room_in_the_budget_for_the_run_that_is_joined(federate: Builder) -> None:
     """What the old run did not use is free for the new one; else a stopped run would use a budget up for nothing."""
     federation = federate(4)
     for party in federation.parties.values():
@@ -157,29 +142,27 @@ def test_leaving_makes_room_in_the_budget_for_the_run_that_is_joined(
         policy = dataclasses.replace(party.setup.policy, max_epsilon=2.2)
         party.setup = dataclasses.replace(party.setup, policy=policy)
         party.start()
-    stop(federation, VECTORS_LEFT, killed)
-    new_journal(federation)
+    federation.stop(VECTORS_LEFT)
+    federation.drop_journal()
     start(federation, None, other(epsilon=1.8))
     finish(federation, other(epsilon=1.8))
 
 
-def test_a_refused_run_leaves_the_old_one_as_it_is(
-    federate: Builder, killed: type[BaseException], tmp_path: Any
-) -> None:
+def test_a_refused_run_leaves_the_old_one_as_it_is(federate: Builder, tmp_path: Any) -> None:
     """A run that a site may not join does not cost it its place in the one that it is in."""
     federation = federate(4)
     victim = federation.parties[VICTIM]
-    stop(federation, THREE_RELEASES, killed)
+    federation.stop(THREE_RELEASES)
     reserved = lines(victim)
     victim.setup = dataclasses.replace(victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=2.2))
     journal = (federation.folder / "journal.db").read_bytes()
-    new_journal(federation)
+    federation.drop_journal()
     start(federation, None, other(epsilon=9.0))
     federation.plan, first = other(epsilon=9.0), federation.plan
     federation.run()
     assert [fault.code for fault in victim.failures] == ["policy-over-budget"]
     assert lines(victim) == reserved
-    new_journal(federation)
+    federation.drop_journal()
     (federation.folder / "journal.db").write_bytes(journal)
     (federation.folder / "journal.db").chmod(0o600)
     victim.start()
@@ -201,16 +184,16 @@ def test_a_run_that_cost_nothing_fixes_no_unit_of_privacy(tmp_path: Any) -> None
 
 @pytest.mark.parametrize("moment", ["reserve", "close_run", "_start", "database"])
 def test_a_node_that_is_killed_between_two_files_takes_part_and_charges_what_is_true(
-    federate: Builder, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch, moment: str
+    federate: Builder, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """Book, database and counter are three files: whatever the kill comes between, no answer is given for nothing, and
     none is charged that was not given."""
     federation = federate(4)
-    stop(federation, VECTORS_LEFT, killed)
+    federation.stop(VECTORS_LEFT)
     victim = federation.parties[VICTIM]
     (before,) = [count for _, count in lines(victim)]
     assert before > 1
-    new_journal(federation)
+    federation.drop_journal()
     start(federation, None, other())
     place = {"reserve": (BudgetBook, "reserve"), "close_run": (NodeStore, "close_run"), "_start": (NodeStore, "_start")}
     crashed = victim.crash_after(monkeypatch, *place.get(moment, (NodeStore, "open_run")))
@@ -245,12 +228,10 @@ def test_a_node_that_is_killed_between_two_files_at_the_end_hears_of_the_end_aga
     assert lines(victim) == [("finished", len(outcome.ledger) + is_salvaged)]
 
 
-def test_rows_may_be_corrected_until_something_was_answered_with_them(
-    federate: Builder, killed: type[BaseException]
-) -> None:
+def test_rows_may_be_corrected_until_something_was_answered_with_them(federate: Builder) -> None:
     """A table that was wrong is replaced before the first round, in the run that waits for it."""
     federation = federate(4)
-    stop(federation, 3, killed)
+    federation.stop(3)
     victim = federation.parties[VICTIM]
     rows = take(federation.data[VICTIM], list(range(20)))
     federation.data[VICTIM] = rows
@@ -259,10 +240,10 @@ def test_rows_may_be_corrected_until_something_was_answered_with_them(
     finish(federation, federation.plan)
 
 
-def test_an_owner_leaves_a_run_and_is_charged_for_what_left(federate: Builder, killed: type[BaseException]) -> None:
+def test_an_owner_leaves_a_run_and_is_charged_for_what_left(federate: Builder) -> None:
     """--leave: the run is closed in both files, and the node that starts next is in none."""
     federation = federate(4)
-    stop(federation, VECTORS_LEFT, killed)
+    federation.stop(VECTORS_LEFT)
     victim = federation.parties[VICTIM]
     store, book = NodeStore(victim.folder), BudgetBook(victim.folder / "budget.db")
     assert leave(store, book, VICTIM) == federation.session.run.run_id
@@ -274,36 +255,36 @@ def test_an_owner_leaves_a_run_and_is_charged_for_what_left(federate: Builder, k
     assert victim.session is not None and victim.session._run is None
 
 
-def test_a_run_whose_state_was_lost_is_left_at_its_whole_cost(federate: Builder, killed: type[BaseException]) -> None:
+def test_a_run_whose_state_was_lost_is_left_at_its_whole_cost(federate: Builder) -> None:
     """What cannot be known is charged: an older database does not tell which vectors have left."""
     federation = federate(4)
     victim = federation.parties[VICTIM]
-    stop(federation, VECTORS_LEFT, killed)
+    federation.stop(VECTORS_LEFT)
     ((_, whole),) = lines(victim)
     for file in victim.folder.glob("node.db*"):
         file.unlink()
-    new_journal(federation)
+    federation.drop_journal()
     plan = other()
     start(federation, None, plan)
     finish(federation, plan)
     assert lines(victim)[0] == ("left", whole)
 
 
-def test_a_journal_makes_room_only_where_nothing_was_released(federate: Builder, killed: type[BaseException]) -> None:
+def test_a_journal_makes_room_only_where_nothing_was_released(federate: Builder) -> None:
     """A run that has shown something is never put away by mistake; one that has not never stands in the way."""
     federation = federate(4)
     path = federation.folder / "journal.db"
     corrected = TrainingTask(other())
-    stop(federation, 3, killed)
+    federation.stop(3)
     same, aside = open_journal(path, TrainingTask(federation.plan), federation.roster)
     assert aside is None and same.load(federation.plan, federation.roster) is not None
     same.close()
     empty, aside = open_journal(path, corrected, federation.roster)
     assert aside is not None and aside.is_file() and empty.load(corrected, federation.roster) is None
     empty.close()
-    new_journal(federation)
+    federation.drop_journal()
     start(federation, None)
-    stop(federation, THREE_RELEASES, killed)
+    federation.stop(THREE_RELEASES)
     kept, aside = open_journal(path, corrected, federation.roster)
     assert aside is None
     with pytest.raises(UsageError) as caught:
@@ -317,17 +298,15 @@ def test_a_journal_makes_room_only_where_nothing_was_released(federate: Builder,
     assert aside is None
 
 
-def test_a_policy_that_became_stricter_does_not_hold_the_node_in_its_old_run(
-    federate: Builder, killed: type[BaseException]
-) -> None:
+def test_a_policy_that_became_stricter_does_not_hold_the_node_in_its_old_run(federate: Builder) -> None:
     """The owner forbids what the stopped run used: it is not gone on with, and a run within the rules is."""
     federation = federate(4)
-    stop(federation, VECTORS_LEFT, killed)
+    federation.stop(VECTORS_LEFT)
     plan = dataclasses.replace(other(), privacy=dataclasses.replace(other().privacy, noise="distributed"))
     for party in federation.parties.values():
         policy = dataclasses.replace(party.setup.policy, noise=("distributed",))
         party.setup = dataclasses.replace(party.setup, policy=policy)
-    new_journal(federation)
+    federation.drop_journal()
     start(federation, None, plan)
     assert isinstance(federation.parties[VICTIM].session.set_aside, PolicyRefusal)
     federation.plan = plan

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hedgerow.crypto import Identity
-from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import (
     Acknowledgement,
@@ -36,7 +35,6 @@ from hedgerow.secagg.participant import ExpectedRound
 from hedgerow.secagg.transitions import Code
 from tests.secagg.lab import (
     Lab,
-    SetUp,
     complaint_of,
     echoed,
     refusal_of,
@@ -48,18 +46,7 @@ from tests.secagg.lab import (
     with_manifest,
     with_spec,
 )
-
-
-def begin(changes: dict | None = None, **context) -> None:
-    made = set_up("keys")
-    parameters = replace(made.parameters, **(changes or {})).to_bytes()
-    Enrolment.begin(replace(made.contexts[0], **context), parameters, seeded_entropy(1))
-
-
-def ready_list(made: SetUp, messages: list[bytes]) -> bytes:
-    view = Acknowledgement.from_signed(messages[0]).view
-    return ReadyList(view, tuple(messages)).to_bytes()
-
+from tests.secagg.setup_scenarios import begin, ready_list
 
 MORE_LIES = {
     "spec with another model": (with_spec(model=bytes([1] * 32)), Code.PURPOSE_UNEXPECTED),

@@ -6,13 +6,13 @@ import contextlib
 import http.client
 import os
 import socket
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from hedgerow.transport import pages
 from hedgerow.transport.pages import HttpPort, Request, Response, StreamingResponse
+from tests.transport.test_connections import wait_until
 
 
 async def answer(request: Request) -> Response:
@@ -56,14 +56,6 @@ def is_ended(connection: socket.socket) -> bool:
         return False
     except OSError:
         return True
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """No test measures time; this only bounds one that fails."""
-    deadline = time.monotonic() + 300
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 HEAD = b" / HTTP/1.1\r\nHost: localhost\r\n"
