@@ -137,7 +137,6 @@ class CarriedNode:
 
     Args:
         identity: the site's, from its own file, as `roster`.
-        roster: the roster that the site has pinned.
         folder: the node's own, for its states, and for what its owner alone is told.
         budget: the budget book's file.
     """

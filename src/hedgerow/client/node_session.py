@@ -447,7 +447,6 @@ class NodeRun:
         node: answers the queries over the site's rows.
 
     Attributes:
-        node: see above.
         replica: the node's own run of the program.
         participant: the node in the epoch that is ready; None while there is none.
         enrolment: the node in the epoch that is being set up.

@@ -232,7 +232,6 @@ def read_raw_site(
     Rows that cannot be read at all, and such without an identifier of their unit, are left out.
 
     Args:
-        part: of the table; None for the whole.
         tell: is given how many rows are used, for the site's owner.
 
     Raises:

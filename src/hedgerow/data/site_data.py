@@ -350,7 +350,6 @@ def read_bounded(
     Args:
         tables: each site's, by the site's name.
         memory: where their codes go; None without.
-        part: of each table; None for the whole.
     """
     rows = {}
     for name, place in tables.items():
@@ -400,7 +399,6 @@ def read_site_rows(
 
     Args:
         folder: that `ExternalMemory.begin` gave for their arrays; None without.
-        part: of the table; None for the whole.
     """
     left_out: RowsLeftOut = {}
     table = open_table(path, plan)

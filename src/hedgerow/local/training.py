@@ -159,10 +159,8 @@ def train(
     """Train one model over all sites; deterministic but for `noise` and `sampling`.
 
     Args:
-        plan: the plan.
         sites: each site's rows by the site's name.
         noise: `SystemNoise(os.urandom)` for a real run; a seeded source makes a model without a guarantee.
-        n_threads: threads each node sums with, >= 1.
         progress: called after every release with its query and the ledger so far.
         sampling: each site's source of samples, for algorithms that draw any; None for the operating system.
         arrivals: a stream (S-GBDT only): rows that come to sites before the round of that number. One run, and so
@@ -291,13 +289,11 @@ def evaluate_federated(
     """Measure how well a model predicts the sites' held-out rows, with noise; deterministic but for `noise`.
 
     Args:
-        model: the model.
         sites: each site's held-out rows by the site's name; at most `max_rows_per_unit` of each unit
             (`hedgerow.data.site_data` sees to it).
         epsilon: what this evaluation may cost, > 0; infinity for no noise, which voids the model's guarantee.
         noise: `SystemNoise(os.urandom)` for a real one.
         delta: None takes the plan's.
-        n_threads: threads each node predicts with, >= 1.
         by: features of the plan by whose public groups the same is measured, each with a release of its own; "site" for
             each site, with noise of its own.
         mode: who adds the noise, as for `EvaluationTask`; "" for who added it to the training.

@@ -279,11 +279,7 @@ class ColumnMoments(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HazardProducts(CrossProducts):
-    """How each column goes with what the model still gets wrong, of times to an event: `CrossProducts` of hazards.
-
-    Attributes:
-        baseline: as released.
-    """
+    """How each column goes with what the model still gets wrong, of times to an event: `CrossProducts` of hazards."""
 
     baseline: Baseline
 

@@ -51,7 +51,6 @@ def program_for(plan: Plan, settings: Settings | None = None) -> Program:
     """A fresh program of a plan.
 
     Args:
-        plan: the plan; its `model.algorithm` decides.
         settings: its resolved settings, or None to resolve them here.
     """
     program: Program = find_method(plan).parts().program(plan, settings or resolve(plan))

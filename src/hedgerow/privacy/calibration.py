@@ -212,7 +212,6 @@ def noise_of(query: Query, honest_group: int | None = None, *, is_local: bool = 
     """The noise of a query's release.
 
     Args:
-        query: the query; its noise multiplier and sensitivity decide.
         honest_group: None when the coordinator adds the noise; else the number of shares of noise (>= 1) that are
             guaranteed to be in any sum and unknown to those who collude: each node adds enough for that many to do.
         is_local: whether the run is of the local model: each record's noise alone keeps the promise, and no one else

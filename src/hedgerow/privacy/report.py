@@ -146,11 +146,7 @@ class PrivacyContext:
 
 @dataclass(frozen=True)
 class PrivacyReport(PrivacyContext):
-    """The privacy of one run: its context, and what the accountants find in its ledger. Made by `build_report`.
-
-    Attributes:
-        ledger: all releases.
-    """
+    """The privacy of one run: its context, and what the accountants find in its ledger. Made by `build_report`."""
 
     ledger: Ledger = field(kw_only=True, repr=False)
 

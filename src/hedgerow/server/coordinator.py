@@ -1184,11 +1184,7 @@ _PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
 
 
 class RunSession:
-    """One run. After a restart a new session goes on from what the journal holds.
-
-    Attributes:
-        run: its facts.
-    """
+    """One run. After a restart a new session goes on from what the journal holds."""
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         self.run = run = CoordinatorRun(setup, journal)

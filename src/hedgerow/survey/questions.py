@@ -269,9 +269,6 @@ class Budget:
     Args:
         excess: the deviation of the noise in the releases, over that of the noise that is accounted for.
 
-    Attributes:
-        spent: the releases so far.
-
     Raises:
         PrivacyError: epsilon or delta out of range.
     """

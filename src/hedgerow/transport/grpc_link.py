@@ -523,10 +523,8 @@ class _Dialler(ABC):
     """An end that dials the coordinator, pins its certificate, and comes back after every loss.
 
     Args:
-        address: the coordinator's "host:port".
         jitter: gives numbers from 0 to 1, so that those who lost their coordinator together do not all come back
             together.
-        max_bytes: of what it reads or writes.
     """
 
     def __init__(

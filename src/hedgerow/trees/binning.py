@@ -280,7 +280,6 @@ class Grid:
         Args:
             matrix: float32 or float64 [n, n_features], NaN for missing.
             bounds: float32 [2, n_features], the lower and the upper ones.
-            n_threads: threads to divide the rows among.
 
         Returns:
             [n_features, n], and int64 [n_features].

@@ -95,8 +95,6 @@ class _Asking:
     """The queries of one run, in their order.
 
     Attributes:
-        run, settings: what stays fixed.
-        carried: what nodes know of the trees.
         number: trees fitted so far, without a start.
         doublings: of residuals, see `hedgerow.losses.tables.double_residuals`.
     """
