@@ -125,15 +125,6 @@ def test_weights_that_are_not_public_numbers_of_classes_are_refused(given: Any) 
         estimator(class_weight=given).fit(X, y)
 
 
-def test_weights_of_classes_that_are_not_found_are_refused() -> None:
-    """They would be left aside in silence, and the model be the one without them."""
-    X, y = some_rows()
-    found = {"classes": None, "epsilon": 50}
-    with pytest.raises(UsageError, check=coded("class-weight")):
-        estimator(**found, class_weight={"1": 9}).fit(X, y)
-    assert estimator(**found, class_weight={1: 9}).fit(X, y).model_.plan.model.class_weights == (1.0, 9.0)
-
-
 def test_what_would_look_at_the_rows_again_is_refused_by_name() -> None:
     """Whoever comes from other boosted trees reads why, and not that Python knows no such word."""
     X, y = some_rows(20)

@@ -152,7 +152,6 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
                 raise UsageError("argument", code="classes", name="classes", value=None, expected=expected)
             is_truth = start.findings.label_kind == TRUTH
             self.classes_ = np.array([False, True]) if is_truth else np.array(start.findings.classes)
-            self._require_classes(weights)
             own = labels.chunks[0]
             values = own.unique().to_pylist() if isinstance(own, pa.Array) else own
             indices = _index_classes(values, self.classes_, may_be_others=True).tolist()
@@ -174,7 +173,8 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
                 # A label of no class at all is an error.
                 if (_index_classes(others, self.classes_, may_be_others=True) >= 0).any():
                     self._warn_of_spelling()
-            self._require_classes(weights)
+            if not set(weights) <= set(self.classes_.tolist()):
+                raise self._refuse_weights()
             start = self._begin(table, len(y), sites, units)
         texts = [as_text(value) for value in self.classes_.tolist()]
         label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
@@ -194,15 +194,10 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
     def _warn_of_spelling(self) -> None:
         warn_owner(_WRITTEN_OTHERWISE.format(classes=quote_names(self.classes_.tolist())), DataConversionWarning)
 
-    def _require_classes(self, weights: Mapping[Any, Any]) -> None:
-        """Raise UsageError where `class_weight` names other classes than there are, also such as are found."""
-        if not set(weights) <= set(self.classes_.tolist()):
-            raise self._refuse_weights(f". The classes here are {quote_names(self.classes_.tolist())}")
-
-    def _refuse_weights(self, also: str = "") -> UsageError:
+    def _refuse_weights(self) -> UsageError:
         expected = (
             "a dictionary from classes of y to public numbers above 0, such as {0: 1, 1: 9} where one record in ten is "
-            f'known to be of class 1. "balanced" would count the classes of private rows{also}'
+            'known to be of class 1. "balanced" would count the classes of private rows'
         )
         given: Any = getattr(self, "class_weight", None)
         return UsageError("argument", code="class-weight", name="class_weight", value=given, expected=expected)
