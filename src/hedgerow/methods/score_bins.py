@@ -49,7 +49,7 @@ class ScoreBins(Query):
     Bins are `step` wide, about the places up to 20 steps from `centre`, and the outermost hold all beyond. A score
     between two places is in the outer bin, so scores below the centre have the mirror images of the bins above. Of
     classes a label is 1/2, negative for the first class, or without the event; it has 2**14 to 1.0, and so has a
-    record. Of numbers and counts it is how far the label is above the prediction, as a share of its range, doubled
+    record. For numbers and counts it is how far the label is above the prediction, as a share of its range, doubled
     `doublings` times and cut off at +-1/2; it has 2**15 to 1.0, and a record 2**13. So no record's vector is longer
     than sqrt(5 / 4) times 2**14.
 
@@ -146,7 +146,7 @@ class LinePrior:
 ODDS_PRIOR = LinePrior(2.0, 0.0, 0.35)
 """Of a rare class, and of classes and counts at another site, the shift may be large."""
 NUMBERS_PRIOR, NUMBERS_ELSEWHERE_PRIOR, MAX_VARIANCE = LinePrior(0.02, 0.0, 0.1), LinePrior(0.5, 0.0, 0.35), 0.25
-"""Of numbers, whose score of 1 is half the range: at the sites of the training the shift's doubt is of distances as
+"""For numbers, whose score of 1 is half the range: at the sites of the training the shift's doubt is of distances as
 doubled in trees."""
 WHOLE_RESIDUALS, CUT_RESIDUALS = LinePrior(0.05, 0.0, 0.1), LinePrior(0.25, 0.3, 0.35)
 """Of counts whose residuals are hardly ever clipped, and of those that are doubled."""

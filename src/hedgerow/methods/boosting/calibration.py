@@ -93,7 +93,7 @@ class Calibration:
 
 
 class LineCalibration(Calibration):
-    """Of numbers where leaves are not smoothed, so that scores may be of no use: see `hedgerow.methods.line`."""
+    """For numbers where leaves are not smoothed, so that scores may be of no use: see `hedgerow.methods.line`."""
 
     kind, length, record_squared = LineSums, LINE_LENGTH, LINE_SENSITIVITY_SQUARED
 
@@ -109,7 +109,7 @@ class BinnedCalibration(Calibration):
 
 
 class MeansCalibration(BinnedCalibration):
-    """Of numbers and counts: all scores are shifted, and stretched beyond the mean.
+    """For numbers and counts: all scores are shifted, and stretched beyond the mean.
 
     Residuals are clipped, so the means of skewed labels are off, and many short steps do not go all the way.
     """
@@ -141,7 +141,7 @@ class MeansCalibration(BinnedCalibration):
 
 
 class ResidualCalibration(Calibration):
-    """Of numbers by a loss that the plan names: the shift by which scores fit best, by a tree of one value more."""
+    """For numbers by a loss that the plan names: the shift by which scores fit best, by a tree of one value more."""
 
     kind, length, record_squared = ResidualCounts, N_CELLS, RECORD_NORM**2
     n_trees = 1
@@ -153,7 +153,7 @@ class ResidualCalibration(Calibration):
 
 
 class OddsCalibration(BinnedCalibration):
-    """Of two classes: scores become log-odds, by a tree of one value more, and all others stretched.
+    """For two classes: scores become log-odds, by a tree of one value more, and all others stretched.
 
     Joint clipping biases what little is learned, and ridges shorten it; a ranking does not feel that, a probability
     does.
@@ -177,7 +177,7 @@ class OddsCalibration(BinnedCalibration):
 
 
 class HazardsCalibration(BinnedCalibration):
-    """Of times to an event: hazards of the scores, by another baseline, and all values stretched."""
+    """For times to an event: hazards of the scores, by another baseline, and all values stretched."""
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         if begun.life_table is None:

@@ -132,7 +132,7 @@ class Start:
 
 
 class MeanStart(Start):
-    """Of numbers: their mean, and the spread about it, by which residuals are doubled."""
+    """For numbers: their mean, and the spread about it, by which residuals are doubled."""
 
     parts: ClassVar[tuple[float, ...]] = (
         MEAN_PART / (MEAN_PART + SPREAD_PART),
@@ -162,7 +162,7 @@ class MeanStart(Start):
 
 
 class LinearAfterMean(MeanStart):
-    """Of numbers: mean and spread, and then a linear model of the numeric features."""
+    """For numbers: mean and spread, and then a linear model of the numeric features."""
 
     parts = MEAN_PART, SPREAD_PART, LINEAR_PART
 
@@ -178,7 +178,7 @@ class LinearAfterMean(MeanStart):
 
 
 class LevelStart(Start):
-    """Of counts: their mean, by sizes; residuals are doubled where a last release corrects what that cuts."""
+    """For counts: their mean, by sizes; residuals are doubled where a last release corrects what that cuts."""
 
     n_constants = 1
 
@@ -213,7 +213,7 @@ def _choose_count_doublings(mean: float, spread: float, run: Run) -> int:
 
 
 class BaselineStart(Start):
-    """Of times to an event: the baseline that all records share."""
+    """For times to an event: the baseline that all records share."""
 
     def questions(self) -> tuple[Query, ...]:
         return (_make_first_query(self.plan, FateCounts, "baseline", self.plan.label.n_codes, self.multipliers[0]),)
@@ -226,7 +226,7 @@ class BaselineStart(Start):
 
 
 class LinearAfterBaseline(BaselineStart):
-    """Of times to an event: the baseline, and then a linear model of all features."""
+    """For times to an event: the baseline, and then a linear model of all features."""
 
     @property
     def multipliers(self) -> tuple[float, ...]:
