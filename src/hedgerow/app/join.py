@@ -384,7 +384,7 @@ def _require_known(options: JoinOptions, invitation: StudyInvitation, data_set: 
     A table that was exported again, with its date in the name, holds the same people; its budget would begin again. A
     party without a book may have had another name before: the coordinator chooses it, as `_find_book` says.
     """
-    from hedgerow.client.budget import BudgetBook
+    from hedgerow.client.budget import BudgetBook, fold_name
 
     folder = Path(options.invitation).parent
     own = folder / f"{invitation.party}-budget.db" if options.budget is None else Path(options.budget)
@@ -395,7 +395,7 @@ def _require_known(options: JoinOptions, invitation: StudyInvitation, data_set: 
             with closing(BudgetBook(place)) as book:
                 books[place] = {line.data_set for line in book.lines()}
     known = set[str]().union(*books.values())
-    if known and data_set not in known:
+    if known and fold_name(data_set) not in map(fold_name, known):
         used = join_names(str(place) for place, names in books.items() if names)
         raise UsageError("data-set-new", data_set=data_set, book=used, known=join_names(sorted(known)))
 

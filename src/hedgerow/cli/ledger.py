@@ -46,7 +46,7 @@ def add_commands(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Close a run or set a plan's draws back, if one is named, and print the budget book."""
     from hedgerow.app.node import find_book
-    from hedgerow.client.budget import RESERVED, BudgetBook
+    from hedgerow.client.budget import RESERVED, BudgetBook, fold_name
     from hedgerow.study import POLICY
 
     given, named = Path(arguments.state), arguments.policy
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
         book.close()
     if policy is not None:
         for data_set in content["data_sets"]:
-            if data_set["data_set"] == policy.data_set:
+            if fold_name(data_set["data_set"]) == fold_name(policy.data_set):
                 data_set["max_epsilon"] = policy.max_epsilon
     if arguments.json:
         content |= {"closed": closed} if arguments.close else {}
