@@ -148,9 +148,7 @@ def _print_sites(console: Console, sites: Mapping[str, ContributionReport]) -> N
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def _print_result(
-    console: Console, model: Model, scores: Mapping[str, float], others: Mapping[str, float]
-) -> None:
+def _print_result(console: Console, model: Model, scores: Mapping[str, float], others: Mapping[str, float]) -> None:
     console.print()
     console.print(
         Panel(

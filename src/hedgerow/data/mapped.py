@@ -157,9 +157,7 @@ class ExternalMemory:
     tables: Mapping[str, Location]
 
     @classmethod
-    def open(
-        cls, folder: Path, plan: Plan, tables: Mapping[str, Location], *, holds: bool = False
-    ) -> ExternalMemory:
+    def open(cls, folder: Path, plan: Plan, tables: Mapping[str, Location], *, holds: bool = False) -> ExternalMemory:
         """That of some tables, by their names.
 
         Args:
