@@ -209,7 +209,7 @@ class RunLines:
     def _describe_patience(self) -> str:
         """How many sites the run needs besides, and how long it waits, as far as that is known."""
         said = []
-        if self.least:
+        if self.least and not self._is_over:
             n_more = self.least - len(self._ready)
             said.append(f"{n_more} more of {self.least} needed" if n_more > 0 else f"the {self.least} needed are ready")
         if (seconds := time.monotonic() - self._phase_began) >= 1:
