@@ -1,10 +1,12 @@
-"""How all tests are run: profiles of hypothesis, files in memory, kernels compiled once, Ctrl-C."""
+"""How all tests are run: profiles of hypothesis, files in memory, kernels compiled once, Ctrl-C, the system's bytes."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import random
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,23 @@ def _keeps_files_in_memory() -> bool:
 if _keeps_files_in_memory():
     # Every commit of a journal waits for the disk, and thousands of tests make commits; no test cuts the power.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """The system's random bytes follow from the test's name: what it says of noise holds in every run, or in none."""
+    drawn, own = random.Random(item.nodeid), os.getpid()
+
+    def draw(size: int) -> bytes:
+        return drawn.randbytes(size) if os.getpid() == own else truly(size)
+
+    truly = os.urandom
+    # What `secrets` draws, and NumPy without a seed, is the second.
+    os.urandom = random._urandom = draw  # type: ignore[attr-defined]
+    try:
+        return (yield)
+    finally:
+        os.urandom = random._urandom = truly  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(tryfirst=True)

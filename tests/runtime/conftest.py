@@ -233,7 +233,7 @@ class Federation:
     on_event: Callable[[RunEvent], None] = field(default=lambda _: None)
     session: RunSession | None = None
     tamper: Callable[[MemoryHub], None] = field(default=lambda _: None)
-    coordinator_entropy: Callable[[int], bytes] = os.urandom
+    coordinator_entropy: Callable[[int], bytes] = field(default=lambda size: os.urandom(size))
     coordinator_key: Identity = field(default_factory=lambda: key("coordinator"))
     evaluation: EvaluatedModel | None = None
     """The model that the next runs evaluate; None to train one."""

@@ -38,7 +38,7 @@ from tests.builders import make_plan, s_gbdt_plan
 KEYS = [Identity(bytes([number]) * 32) for number in range(4)]
 SITES = tuple(Site(f"site-{number}", key.public) for number, key in enumerate(KEYS[1:]))
 ROSTER = Roster(KEYS[0].public, SITES)
-NOISE = SystemNoise(os.urandom)
+NOISE = SystemNoise(lambda size: os.urandom(size))
 WHOLE = 10**6
 
 
