@@ -14,8 +14,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.kernels import compile_once
 
-# Compiling a kernel takes longer than any deadline that would mean something.
-settings.register_profile("hedgerow", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+# Compiling a kernel takes longer than any deadline that would mean something. A test that lists such checks loses these
+# two, and may fail on a busy machine (tests/test_layout.py).
+settings.register_profile(
+    "hedgerow", deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)  # fmt: skip
 settings.load_profile("hedgerow")
 
 MEMORY = Path("/dev/shm")

@@ -257,6 +257,16 @@ def test_importing_the_package_is_light() -> None:
     assert run.stdout.strip() == "[]"
 
 
+def test_no_test_hangs_on_how_fast_the_machine_is() -> None:
+    """What fails by chance has good changes refused. So a kill comes at an event, a port is held from its choice on
+    (tests/ports.py), and a property has no deadline, and no checks of how long its examples take to draw."""
+    by_chance = re.compile(r"suppress_health_check=\[|\bdeadline=(?!None)|\btimeout -s|\) as free:|bind\(.*\); print")
+    scripts = [path for path in (ROOT / "deploy").glob("*-check") if path.is_file()]
+    paths = {*modules(ROOT / "tests"), *scripts} - {Path(__file__), ROOT / "tests" / "conftest.py"}
+    found = {path.name: by_chance.findall(path.read_text(encoding="utf-8")) for path in paths}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
 def test_every_dependency_has_its_reason() -> None:
     """docs/dependencies.md and pyproject.toml name the same packages, in the extras of users."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

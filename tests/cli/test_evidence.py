@@ -17,7 +17,7 @@ from statistics import NormalDist
 from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.app import recount
@@ -394,7 +394,7 @@ LATER: dict[str, tuple[str, Event]] = {
 }
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(mode=st.sampled_from(sorted(TRAININGS)), later=st.sets(st.sampled_from(sorted(LATER))))
 def test_who_sees_what_is_said_of_every_mode(
     mode: str, later: set[str], gather: Callable[..., tuple[Model, dict[str, Any]]]
@@ -424,7 +424,7 @@ def test_who_sees_what_is_said_of_every_mode(
     )
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     mode=st.sampled_from(sorted(TRAININGS)), unit=st.sampled_from(["record", "person"]), is_later=st.booleans(),
     seeded=st.booleans(), prepared=st.booleans(), authors=st.sampled_from([(), ("the method own 1 (module own)",)]),

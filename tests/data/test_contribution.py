@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.app.evaluation import read_own, read_sites
@@ -99,7 +99,7 @@ def test_records_stay_aligned() -> None:
     assert np.array_equal(first.unit, unit[kept]) and np.array_equal(first.label, label[kept])
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10)
 @given(rows=st.lists(st.integers(1, 9), min_size=1, max_size=8), bound=st.integers(1, 4))
 def test_every_way_to_read_rows_bounds_them(rows: list[int], bound: int, tmp_path: Path) -> None:
     """Training, exact and noised measurements, recalibration, surveys, attacks, comparisons and checks use as many rows

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.app.fit import whose_rows
@@ -34,7 +34,7 @@ CELLS = st.sampled_from(["", "0", "1", "41", "70.25", "-3", "Oslo", "yes", "unkn
 
 
 @given(tables=st.lists(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=6), min_size=2, max_size=2))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(max_examples=60)
 def test_nothing_in_a_draft_follows_from_the_cells(tables: list[list[tuple[str, ...]]], write_file: WriteFile) -> None:
     """Byte for byte a draft is the same for any two tables with this header, comments and all, and for the header."""
     drafts = [draft_plan(write_file("header.csv", b"age,city,sick\n"), "sick")]
@@ -158,7 +158,7 @@ def test_columns_that_no_plan_can_use(write_file: WriteFile) -> None:
         max_size=4,
     ),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(max_examples=60)
 def test_any_names_and_values_survive_the_draft(names: list[str], words: list[str], write_file: WriteFile) -> None:
     """Quotes, commas, backslashes, and in cells control characters too, neither break a draft nor get lost."""
     *features, label = names

@@ -16,7 +16,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.exceptions import DataConversionWarning
 
@@ -119,7 +119,7 @@ def outcome(model: Any, X: Any, y: Any, played: Played) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None)
 @given(at=st.integers(0, N - 1), column=st.sampled_from([*COLUMNS, "y"]), cell=ODD, how=st.sampled_from("+-="))
 def test_one_row_changes_neither_what_is_asked_nor_what_the_plan_says(
     container: str, at: int, column: str, cell: Any, how: str

@@ -13,7 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.app.survey import SurveyOptions, survey_over_tables
@@ -415,7 +415,7 @@ def make_concepts(**column: Any) -> Plan:
 
 
 @pytest.mark.parametrize("concepts", [[], [10, 11, 12]], ids=["found", "declared"])
-@settings(deadline=None, max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=4)
 @given(drugs=st.lists(st.lists(st.integers(9, 16), max_size=12), min_size=2, max_size=5), gone=st.integers(0, 1))
 def test_one_person_changes_what_is_said_of_concepts_by_the_bound(
     concepts: list[int], drugs: list[list[int]], gone: int, tmp_path: Path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import AggregationError
@@ -336,7 +336,7 @@ def spoil(message: bytes, where: float, value: int) -> bytes:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(number=st.integers(0, 13), where=st.floats(0, 1), value=st.integers(1, 255), to_node=st.booleans())
 def test_one_changed_byte_never_gives_a_wrong_model_and_never_an_unknown_error(
     federate: Builder, number: int, where: float, value: int, to_node: bool

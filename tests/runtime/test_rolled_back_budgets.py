@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
@@ -261,7 +261,7 @@ def test_nodes_with_one_file_hand_back_only_what_they_saw_themselves(tmp_path: P
 _SLOTS = st.dictionaries(st.integers(0, 3).map(lambda number: bytes([number])), st.integers(0, 5), max_size=4)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(shown=_SLOTS, counted=_SLOTS, asked=_SLOTS, is_known=st.booleans(), epochs=st.sets(st.integers(0, 3)))
 def test_a_slot_passes_exactly_where_the_book_charges_for_it(
     tmp_path: Path, shown: dict[bytes, int], counted: dict[bytes, int], asked: dict[bytes, int], is_known: bool,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.app.study import _require_own_roster
@@ -362,7 +362,7 @@ def test_who_is_in_the_roster_is_not_invited_again(study: Study) -> None:
     assert refused.value.code == "invited-already"
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None)
 @given(moves=st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=8))
 # Two refuse; one that has finished; one who has shown its number and waits.
 @example(moves=[*[(place, False) for place in (0, 1, 2)] * 4, (0, True), (1, True)])
@@ -634,7 +634,7 @@ def test_another_version_is_refused_by_name(study: Study) -> None:
 # Any bytes ------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_the_coordinator_answers_any_bytes(study: Study, data: st.DataObject) -> None:
     """Whatever arrives is answered, by a refusal unless it is a message as it was sent; nothing is confirmed by it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.app.inputs import read_policy, read_text
@@ -70,7 +70,7 @@ def test_an_invitation_that_cannot_be_is_refused(study: Study, field: str, value
         parse_invitation(json.dumps(content), "the invitation")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_damaged_invitation_is_refused_or_another(study: Study, data: st.DataObject) -> None:
     """Whatever happens to the file, the site refuses it by name, or the words will be about what it says now."""
