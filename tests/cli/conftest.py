@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hedgerow.app import output
 from hedgerow.cli.main import main
 from tests.wards import plan_text
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_day() -> Iterator[None]:
+    """What is printed says the day, and is compared with what was printed before: all of it is of one."""
+    day = time.gmtime()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(output, "time", SimpleNamespace(strftime=time.strftime, gmtime=lambda: day))
+        yield
 
 
 @pytest.fixture(scope="session")
