@@ -75,11 +75,11 @@ def running_server(programs: Path, folder: str, user: str | None, driver: Module
     """A server with the tables of this module, and its URL."""
 
     def run(*command: str) -> None:
-        subprocess.run(command, check=True, cwd=folder, user=user, stdout=subprocess.DEVNULL, timeout=120)
+        subprocess.run(command, check=True, cwd=folder, user=user, stdout=subprocess.DEVNULL, timeout=900)
 
     run(f"{programs}/initdb", "-D", "data", "--auth=trust", "--username=hedgerow", "--encoding=UTF8", "--no-sync")
     options = f"-k {folder} -c listen_addresses= -c fsync=off"
-    run(f"{programs}/pg_ctl", "-D", "data", "-w", "-l", "log", "-o", options, "start")
+    run(f"{programs}/pg_ctl", "-D", "data", "-w", "-t", "600", "-l", "log", "-o", options, "start")
     try:
         url = f"postgresql://hedgerow:canary@/postgres?host={folder}"
         with driver.connect(url, autocommit=True) as connection, connection.cursor() as cursor:

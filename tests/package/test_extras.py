@@ -83,7 +83,7 @@ def test_a_node_and_a_coordinator_need_no_extra() -> None:
     assert PROJECT["optional-dependencies"]["grpc"] == []
     for module in ("app.node", "app.coordinator", "app.monitor", "carriers.site"):
         code = f"import sys\nfor name in {list(OPTIONAL)}: sys.modules[name] = None\nimport hedgerow.{module}"
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=900)
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_what_is_missing_is_named_where_it_is_needed(module: str) -> None:
         f"import sys\nsys.modules[{module!r}] = None\nfrom hedgerow.errors import EnvironmentFault\n"
         f"try:\n    exec({ASKED[module]!r})\nexcept EnvironmentFault as fault:\n    print(fault.code, fault.remedy)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
     assert done.stdout.split()[:1] == ["missing-extra"], done.stderr
     assert f"hedgerow[{OPTIONAL[module][1]}]" in done.stdout
 
@@ -126,7 +126,7 @@ def test_an_experiment_names_its_extra(module: str, arguments: list[str]) -> Non
     """Experiments need more than a node does; without it they say so in one line and not with a traceback."""
     code = f"import runpy, sys; sys.modules[{module!r}] = None; sys.argv[1:] = {arguments}\n"
     code += "runpy.run_module('experiments', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, cwd=ROOT)
     assert done.returncode == 10 and "Traceback" not in done.stderr
     assert f'pip install "hedgerow[{OPTIONAL[module][1]}]"' in done.stderr
 
