@@ -123,7 +123,10 @@ def test_a_regression_label_is_clamped(sick_plan: SickPlan, write_file: WriteFil
     plan = sick_plan(label={"name": "cost", "type": "regression", "min": -1, "max": 10})
     records = read(write_file("a.csv", b"age,sex,cost\n1,f,3.25\n1,f,-7\n1,f,inf\n1,f,1e400\n"), plan)
     assert records.label is not None and records.label.dtype == np.float64
-    assert records.label.tolist() == [3.25, -1.0, 10.0, 10.0]
+    # Beyond the bounds as well, so that its owner can be told; what a node keeps is not.
+    assert records.label.tolist() == [3.25, -7.0, np.inf, np.inf]
+    kept = plan.label.kind.encode(records.label, plan.label)
+    assert kept.tolist() == plan.label.kind.encode(np.array([3.25, -1.0, 10.0, 10.0]), plan.label).tolist()
 
 
 def test_one_class_is_fine(sick_plan: SickPlan, write_file: WriteFile) -> None:
