@@ -133,7 +133,7 @@ def test_a_model_is_shown_in_a_few_lines(numbers: tuple[Any, Any], fitted: Any) 
     X, _ = numbers
     text = repr(fitted.model_)
     assert len(text.splitlines()) == 4 and len(text) < 400
-    assert "13 of depth" in text and "VOID" in text
+    assert "trees     13" in text and "VOID" in text
     assert fitted.model_._repr_html_().count("<tr>") == 3
     regressor = DPGBDTRegressor(bounds=[(-1, 1)] * 3, label_bounds=(-1, 1), n_records=1000, n_trees=2)
     assert "regression, -1 to 1" in repr(regressor.fit(X, X[:, 0]).model_)
