@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hedgerow.app.node import note_book
 from hedgerow.cli.main import main
-from hedgerow.client.budget import FINISHED, BudgetBook
+from hedgerow.client.budget import FINISHED, BudgetBook, BudgetLine, compose_epsilon, list_costs
 from hedgerow.client.joining import leave
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.state import NodeStore
@@ -22,7 +24,16 @@ from hedgerow.methods.replica import Replica
 from hedgerow.plan.plan import FederationSection as Timeouts
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_of_rows
-from hedgerow.privacy.events import GaussianEvent
+from hedgerow.privacy.cost import for_rows
+from hedgerow.privacy.events import (
+    DiscreteGaussianEvent,
+    DiscreteGaussianSumEvent,
+    DiscreteLaplaceEvent,
+    FilteredGaussianEvent,
+    GaussianEvent,
+    LocalGaussianEvent,
+    SampledGaussianEvent,
+)
 from hedgerow.protocol.messages import (
     Done,
     Finished,
@@ -326,6 +337,33 @@ def test_a_run_costs_no_less_than_a_person_in_the_rows_of_all_its_nodes(tmp_path
             book.reserve(RUN, "d", plan, events, (epsilon_of_rows("gdp", events, 1e-5, n_nodes + 1) * 0.99, 1e-5))
         assert caught.value.code == "policy-over-budget"
         assert book.reserve(RUN, "other data", plan, events, limit) == epsilon_of_rows("gdp", events, 1e-5, 1)
+
+
+RELEASES = {
+    "gaussian": GaussianEvent(20.0),
+    "grid": DiscreteGaussianEvent(20.0, 50, 4),
+    "shares": DiscreteGaussianSumEvent(20.0, 50, 4, 4),
+    "local": LocalGaussianEvent(20.0, 50, 4),
+    "filter": FilteredGaussianEvent(20.0, 1.0, 1000, 1, 4, order=2, budget=0.02, scope="run"),
+    "sample": SampledGaussianEvent(20.0, 0.1, 1000, 1, 4),
+    "pure": DiscreteLaplaceEvent(0.1),
+}
+
+
+@pytest.mark.parametrize("kind", RELEASES)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_nodes_in_one_run_cost_what_a_person_in_their_rows_costs(kind: str, data: st.DataObject) -> None:
+    """Whichever rounds each was in, it is no less; and no more where all were in all, by what weights say."""
+    event, n_nodes = RELEASES[kind], data.draw(st.integers(1, 3))
+    rounds = data.draw(st.lists(st.sets(st.integers(1, n_nodes), min_size=1), min_size=1, max_size=5))
+    place, nodes = ("run", "", "", "d", "plan", "", "record", FINISHED), range(1, n_nodes + 1)
+    for held in (rounds, [set(nodes)] * len(rounds)):
+        lines = [BudgetLine(*place, tuple(event for own in held if node in own), "") for node in nodes]
+        told = compose_epsilon(list_costs(lines), 1e-5)
+        assert told >= compose_epsilon([for_rows(event, len(own)) for own in held], 1e-5) * (1 - 1e-12)
+    if kind not in ("sample", "pure"):
+        assert told == pytest.approx(compose_epsilon([for_rows(event, n_nodes)] * len(rounds), 1e-5), rel=1e-3)
 
 
 @pytest.mark.parametrize(

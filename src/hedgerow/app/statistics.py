@@ -300,7 +300,7 @@ def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
     """
     found, report = survey.statistics, survey.report
     is_curves = isinstance(found, SurvivalCurves)
-    figures = [("records, about", count_text(found.n_records)), ("epsilon", short(report.epsilon))]
+    figures = [("records, about", count_text(found.n_records)), ("epsilon", format_up(report.epsilon, 4))]
     figures.append(("delta", format_up(report.delta)))
     sheets = build_sheets(found, is_page=True)
     body = [

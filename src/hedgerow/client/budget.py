@@ -18,7 +18,7 @@ import secrets
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant, mu_of
 from hedgerow.privacy.cost import for_rows
-from hedgerow.privacy.events import Event, GaussianEvent, event_from_dict, scope_events
+from hedgerow.privacy.events import Event, GaussianEvent, PureEvent, UnnoisedEvent, event_from_dict, scope_events
 from hedgerow.privacy.rounding import format_up
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS
 from hedgerow.storage import Database, Statement
@@ -57,6 +57,8 @@ _VERSION = 5
 MAX_INVITATIONS = 1000
 """Lines of the list of invitations; what differs from all of them is counted by its answer alone."""
 _MAX_NAME = 80
+_WEIGHTLESS = 1e9
+"""A noise multiplier with which a release costs nothing but the price of its grid."""
 MAX_UNUSED_DRAWS = MAX_ATTEMPTS
 """Set-ups of a plan in which a node reveals its nonce, of runs in which it masks nothing: as many as one run has."""
 RESERVED, FINISHED, STOPPED, LEFT, CLOSED = "reserved", "finished", "stopped", "left", "closed"
@@ -509,7 +511,8 @@ def list_costs(lines: Iterable[BudgetLine]) -> list[Event]:
 
     A sum over n nodes holds a person n times who is in the rows of each. By Cauchy's inequality all rounds then cost at
     most n times the weights of all lines: n squared times those of a list that holds each event as often as any line
-    does. The other events count as they are, for the price of the grid of releases that are in one line only.
+    does. Of the other events only the price of the grid is left, for releases that are in one line only; over samples,
+    and of pure privacy, they count as they are, for weights do not say all of their cost.
     """
     runs = dict[str, list[BudgetLine]]()
     for line in lines:
@@ -520,7 +523,11 @@ def list_costs(lines: Iterable[BudgetLine]) -> list[Event]:
         whole, most = Counter[Event](), Counter[Event]()
         for line in own:
             whole, most = whole + Counter(line.events), most | Counter(line.events)
-        found += [*(for_rows(event, len(own)) for event in most.elements()), *(whole - most).elements()]
+        found += [for_rows(event, len(own)) for event in most.elements()]
+        for event in (whole - most).elements():
+            if not isinstance(event, PureEvent | UnnoisedEvent) and getattr(event, "sampling_rate", 1.0) == 1.0:
+                event = replace(event, noise_multiplier=_WEIGHTLESS)
+            found.append(event)
     return found
 
 
