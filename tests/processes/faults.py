@@ -466,7 +466,7 @@ class Play:
         self.first_ready: float | None = None
         self.plans = [read_plan(str(folder / "plan.toml"))]
         self.others: list[Process] = []
-        self._held, self.address = hold_port()
+        self.address = ""
 
     @property
     def hub(self) -> Party:
@@ -489,6 +489,7 @@ class Play:
     def play(self) -> Found:
         """Until all have ended; what hangs is killed and counted."""
         begin = time.monotonic()
+        held, self.address = hold_port()
         self.found.faults[f"{self.schedule.n_sites} sites"] += 1
         if self.schedule.is_flooded:
             self.others.append(start_flood(self.folder, self.address, self.schedule.seed))
@@ -502,6 +503,7 @@ class Play:
             self._step(now)
             time.sleep(0.05)
         self._kill_all()
+        held.close()
         self.found.seconds = time.monotonic() - begin
         self._look_at_ends()
         return self.found
@@ -646,7 +648,6 @@ class Play:
             process.send(signal.SIGKILL)
             while process.poll() is None:
                 time.sleep(0.01)
-        self._held.close()
 
     def _look_at_ends(self) -> None:
         for party in (self.hub, *self.honest()):
