@@ -29,6 +29,9 @@ def test_what_nothing_bounds_and_what_costs_nothing_have_words() -> None:
 
 def test_no_epsilon_or_delta_is_rounded_to_the_nearest() -> None:
     """A picture, a page or an error once showed less than had been spent: digits of a cost come from `format_up`."""
-    nearest = re.compile(r"(?:epsilon|delta|spent|cost)\w*['\"\]]*:\.\d+[fg]\}|short\([\w.]*(?:epsilon|delta)\)")
+    nearest = re.compile(
+        r"(?:epsilon|delta|spent|cost)\w*['\"\]]*:\.\d+[fg]\}"
+        r"|short\([\w.]*(?:epsilon|delta)\)|number\((?:total|spent|\w+\.epsilon)\b"
+    )
     files = [*SOURCES.rglob("*.py"), SOURCES / "errors.toml"]
     assert [f"{file.name}: {found}" for file in files for found in nearest.findall(file.read_text("utf-8"))] == []

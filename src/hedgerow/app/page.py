@@ -689,7 +689,7 @@ class _Look:
         limit = most if 0 < most < math.inf else max(1.1 * total, 1.0)
         return {
             "budget": facts,
-            "budget_text": f"{number(total)} of {number(most)}",
+            "budget_text": f"{format_up(total, 4)} of {number(most)}",
             "ledger": {"points": points, "reserved": reserved, "most": max(1, last), "limit": limit},
             "runs": self._runs,
             "invitations": [
