@@ -380,9 +380,6 @@ class EvaluationNode:
         query.miss(self.held)
 
     def _expect_ensemble(self, query: Query) -> None:
-        if type(query).miss is not Query.miss and not find_method(self.held.plan).keeps_accounts:
-            # Else its nodes would go on in a run with other rows than those that it has kept something of.
-            raise refuse_query("it keeps something from round to round, and its method has no `keeps_accounts`")
         if query.ensemble_size != self._ensemble_size:
             raise refuse_query(
                 f"the query builds on {query.ensemble_size} trees; the scores hold {self._ensemble_size}"
