@@ -32,7 +32,7 @@ ASKED = {
     "matplotlib": "from hedgerow.models.plots import pyplot_module; pyplot_module()",
     "flwr": "import hedgerow.carriers.flower",
     "nvflare": "import hedgerow.carriers.collab",
-    "ray": "from hedgerow.app.actors import start_actors; start_actors()",
+    "ray": "from hedgerow.app.actors import start_actors; start_actors(())",
     "prometheus_client": "import hedgerow.app.page",
     "starlette": "import hedgerow.app.page",
     "uvicorn": "import hedgerow.app.page",
