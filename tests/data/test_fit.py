@@ -366,6 +366,29 @@ def test_no_line_makes_one_class_of_two_codes(write_file: WriteFile, kind: str, 
     assert found.suggested_lines == ([f"recode.status = {line}"] if line else [])
 
 
+@pytest.mark.parametrize("kind", ["binary", "survival"])
+@pytest.mark.parametrize(
+    ("codes", "pairs"),
+    [
+        (["1", "2"], '{1 = "0", 2 = "1"}'), (["1.0", "2.0"], '{1 = "0", 2 = "1"}'), (["-1", "1"], '{-1 = "0"}'),
+        (["0", "1"], ""), (["0", "1", "2"], ""), (["1", "3"], ""), (["1", "2", "9"], ""),
+    ],
+)  # fmt: skip
+def test_codes_one_and_two_are_asked_about(write_file: WriteFile, kind: str, codes: list[str], pairs: str) -> None:
+    """A label or a status of 1 and 2 loses all rows of 2 (R's packages write so); the line that mends it does."""
+    label: dict[str, Any] = {"name": "status", "type": "binary", "classes": ["0", "1"]}
+    if kind == "survival":
+        label = {"name": "time", "type": "survival", "event": "status", "intervals": [10, 20]}
+    plan = Plan.from_dict({**tomllib.loads(PLAN), "label": label})
+    rows = [f"30,a,0,{at},5,{codes[at % len(codes)]}" for at in range(60)]
+    place = str(write_file("a.csv", "\n".join(["age,ward,same,visit,time,status", *rows]).encode()))
+    asked = [said for name, said in table_fit(place, plan).findings() if "which of them is the event" in said]
+    assert [f"recode.status = {pairs}" in said for said in asked] == [True] * bool(pairs)
+    if pairs:
+        own = read_adapter(str(write_file("own.toml", f"[data]\nrecode.status = {pairs}\n".encode())))
+        assert table_fit(adapt(place, own), plan).rows.n_used == len(rows)
+
+
 @pytest.mark.parametrize("n_headers", [0, 2])
 def test_a_value_that_is_its_columns_name_is_no_header(n_headers: int, write_file: WriteFile) -> None:
     """Of a column `dead`, "dead" is a word; where each column's name stands among its values, a header was appended."""

@@ -319,12 +319,32 @@ class _Counted:
         codes = [f"{value:g}" for value, count in sorted(self._sentinels.items()) if count > 1]
         if codes:
             yield f"codes for missing values? If so: missing.{toml_key(name)} = [{', '.join(codes)}]"
+        if self.found.role == "label" and (two := self._ask_about_codes()):
+            yield two
         has_marks = self.has_points_only or any(map(_THOUSANDS.fullmatch, odd))
         if self.found.kind == "numeric" and has_marks and not self.is_decided:
             yield (
                 "marks before three digits: thousands or decimals? Marks of thousands are not read: export the numbers "
                 "without them. A decimal mark is declared behind the file's name (docs/data.md)"
             )
+
+    def _ask_about_codes(self) -> str:
+        """What is asked where a label has 0 and 1 in the plan, and 1 and another number in the table; else ""."""
+        listed, odd, n_odd = self.listed, self.found.unlisted, sum(self.found.unlisted.values())
+        code = max(odd, key=odd.__getitem__, default="")
+        # Of an event's words, 0 and 1 are one way to write it.
+        n_others = sum(count for index, count in self.used.items() if listed[index] != "1")
+        is_one = {"0", "1"} <= set(listed) and odd.get(code, 0) >= _MOST * n_odd and n_others <= (1 - _MOST) * n_odd
+        code = code.removesuffix(".0")
+        if not is_one or code not in ("-1", "2"):
+            return ""
+        low, high = sorted(("1", code))
+        pairs = '{-1 = "0"}' if low == "-1" else '{1 = "0", 2 = "1"}'
+        return (
+            f"coded {low} and {high} where the plan has 0 and 1: which of them is the event? If {high} is: "
+            f"recode.{toml_key(self.found.name)} = {pairs} here, or classes or event_codes = [{low}, {high}] in "
+            "the plan"
+        )
 
     def _compare(self, values: NDArray[np.float64]) -> None:
         if not len(values) or not self.found.is_constant:
