@@ -360,7 +360,7 @@ def test_words_that_were_confirmed_count_for_no_others(
     """With other keys in the folder, or a coordinator that answers otherwise, there are other words, and a call."""
     typed = ["apple river stone lamp", "bottle custom zenith friday"]
     monkeypatch.setattr("hedgerow.app.join.is_terminal", lambda: True)
-    monkeypatch.setattr("builtins.input", lambda *_: typed.pop(0))
+    monkeypatch.setattr("hedgerow.app.join.prompt_while", lambda *_: typed.pop(0))
     with closing(Notebook(tmp_path / "enrolment.db")) as notes:
         for words in (*typed, typed[1]):
             _compare(JoinOptions(invitation=invitation), read_invitation(Path(invitation)), notes, words)
@@ -388,32 +388,6 @@ def test_a_study_says_for_whom_it_waits_from_its_first_look_on(
         assert not lines.look()
     assert told[1:3] == ["", ""] and "north, south" in told[0] and "61 s so far" in told[3]
     assert "south" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("meanwhile", ["confirmed", "invited again", "nothing"])
-def test_words_that_were_settled_elsewhere_are_not_called_different(
-    invitation: str, meanwhile: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The prompt for a party's words stays open beside `study confirm`: Enter at it then says nothing untrue."""
-    with closing(StudyBook(Path("wards"))) as book:
-        keys, north = study.read_identity(book).public, book.guest("north")
-        assert north is not None
-        nonce = {"commitment": b"a", "challenge": bytes(32), "nonce": bytes(32), "sealed": b"a", "second": b"a"}
-        book.note(north, party=new_identity("north", Role.SITE, bytes(range(32))).public, **nonce)
-        north = book.guest("north")
-        assert north is not None
-
-        def elsewhere(question: str) -> str:
-            if meanwhile == "confirmed":
-                book.confirm("north", north.words(keys), keys)
-            if meanwhile == "invited again":
-                assert main(["study", "invite", "north", "--again"]) == 0
-            return "" if meanwhile == "nothing" else "four words of before"
-
-        monkeypatch.setattr(study, "prompt", elsewhere)
-        monkeypatch.setattr(study, "is_terminal", lambda: True)
-        study._Lines(book, study.read_identity(book), None).look()
-    assert "are not those of" not in capsys.readouterr().err
 
 
 def test_the_command_that_began_a_run_goes_on_with_it(

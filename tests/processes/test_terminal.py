@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.processes.test_study import begin, join, listed, words_at
+from tests.processes.test_study import SITES, begin, command, join, listed, words_at
 
 if TYPE_CHECKING:
     from conftest import Scene, Theatre
@@ -27,7 +27,7 @@ COLUMNS = 60
 CTRL_C, CTRL_D = "\x03", "\x04"
 AGREE = "Take part in this study, by this policy? [yes/no] "
 COMPARE = "Which four words do they read to you? "
-CALL = "Call {}. Which four words do they read to you? "
+CALL = "Call {}. Which four words do they read to you? ("
 
 
 class Terminal:
@@ -213,6 +213,32 @@ def what_was_answered_stays_answered(scene: Scene) -> None:
         assert AGREE not in site.text and COMPARE not in site.text and "site-0" not in hub.text.split("Call site-1")[1]
 
 
+def confirmed_in_another_shell(scene: Scene) -> None:
+    """Questions that `study confirm` and `join --confirm` have answered are withdrawn at both ends, and both go on."""
+    for room in rooms(scene):
+        hub = room.serve()
+        sites = {name: room.join(name) for name in SITES}
+        for site in sites.values():
+            site.sees(AGREE)
+            site.types("yes\n")
+            site.sees(COMPARE)
+        hub.sees(CALL.format("site-0"))
+        # Words of another party pin nothing, and are named.
+        hub.types(room.words_of("site-1") + "\n")
+        hub.sees("They are the words of site-1.")
+        for name, site in sites.items():
+            command(scene, "study", "confirm", f"{name}={room.words_of(name)}")
+            command(scene, "join", f"{name}.invitation", "--confirm", room.words_of(name))
+            site.sees("nothing is asked here any more")
+        hub.sees("the question about it is withdrawn")
+        hub.sees("All parties are confirmed.")
+        for site in sites.values():
+            site.sees("Do you know all of these sites")
+        for end in (hub, *sites.values()):
+            end.types(CTRL_C)
+            assert end.ends("Interrupted.") == 130
+
+
 def a_table_in_another_coding(scene: Scene) -> None:
     """Who says no because the table reads wrongly comes again with an adapter: it goes into the policy, once."""
     for room in rooms(scene):
@@ -239,6 +265,7 @@ def a_table_in_another_coding(scene: Scene) -> None:
 STORIES = {
     "nobody agrees": (nobody_agrees, 6),
     "words are compared": (words_are_compared, 6),
+    "another shell": (confirmed_in_another_shell, 6),
     "answers stay": (what_was_answered_stays_answered, 6),
     "another coding": (a_table_in_another_coding, 6),
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,6 +174,60 @@ def prompt(question: str) -> str:
         return input("" if aside else f"{question} ").strip()
     except EOFError:
         raise KeyboardInterrupt from None
+
+
+class OpenQuestion:
+    """A question that stands at the terminal while whoever asks it goes on with other work.
+
+    The answer is taken a line at a time, as the terminal hands it over, so nothing waits for a person who is away.
+
+    Args:
+        question: the text, which says what an empty line does.
+    """
+
+    def __init__(self, question: str) -> None:
+        self._question, self._typed, self._is_shown = question, b"", False
+
+    def poll(self, seconds: float) -> str | None:
+        """Return the line that was typed, waiting at most this long; None for none.
+
+        Raises:
+            KeyboardInterrupt: the terminal has ended (Ctrl-D), as for Ctrl-C.
+        """
+        if not self._is_shown:
+            self._is_shown = True
+            print(f"{self._question} ", end="", file=sys.stdout if sys.stdout.isatty() else sys.stderr, flush=True)
+        terminal = sys.stdin.fileno()
+        if not select.select([terminal], [], [], seconds)[0]:
+            return None
+        found = os.read(terminal, 4096)
+        if not found:
+            raise KeyboardInterrupt
+        self._typed += found
+        if not self._typed.endswith(b"\n"):
+            return None
+        typed, self._typed, self._is_shown = self._typed, b"", False
+        return typed.decode(errors="replace").strip()
+
+    def step_aside(self) -> None:
+        """End the question's line, so that a remark does not run into it; `poll` shows the question again."""
+        if self._is_shown:
+            self._is_shown = False
+            print(file=sys.stdout if sys.stdout.isatty() else sys.stderr, flush=True)
+
+
+def prompt_while(question: str, is_open: Callable[[], bool], seconds: float = 0.3) -> str | None:
+    """Return what a person types at the terminal, or None once the question is open no more.
+
+    Args:
+        is_open: asked again every `seconds`; it may have been answered elsewhere.
+    """
+    asked = OpenQuestion(question)
+    while is_open():
+        if (said := asked.poll(seconds)) is not None:
+            return said
+    asked.step_aside()
+    return None
 
 
 def says_yes(question: str, *, if_empty: str = "") -> bool:

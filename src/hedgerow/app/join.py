@@ -20,6 +20,7 @@ from hedgerow.app.inputs import (
     is_terminal,
     join_names,
     prompt,
+    prompt_while,
     read_max_rows,
     read_policy,
     read_text,
@@ -531,9 +532,11 @@ def _compare(options: JoinOptions, invitation: StudyInvitation, notes: Notebook,
         return
     note(_call(invitation))
     if is_terminal():
-        # An empty line looks again: `join --confirm` goes on beside it.
         while not is_confirmed():
-            if are_same_words(said := prompt("Which four words do they read to you?"), words):
+            said = prompt_while("Which four words do they read to you?", lambda: not is_confirmed())
+            if said is None:
+                note("The words were confirmed by another command, so nothing is asked here any more.")
+            elif are_same_words(said, words):
                 notes.exchange(confirmed=words.encode())
             elif said:
                 fault = UsageError("words-differ", name=invitation.party)

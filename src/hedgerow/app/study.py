@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hedgerow import study
-from hedgerow.app.inputs import is_terminal, join_names, prompt, read_plan, read_text
+from hedgerow.app.inputs import OpenQuestion, is_terminal, join_names, read_plan, read_text
 from hedgerow.app.output import name_log, note, print_facts, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
@@ -410,8 +410,7 @@ def _receive(book: study.StudyBook, page: Console | None) -> None:
 
     identity = read_identity(book)
     guests = book.guests()
-    if not any(guest.role is identities.Role.SITE for guest in guests):
-        raise UsageError("usage-missing", missing="A site to be invited (`hedgerow study invite north south`)")
+    _require_site(guests)
     _require_own_roster(book)
     _warn_about_few_sites(book, [guest.name for guest in guests if guest.role is identities.Role.SITE])
     address = Address.parse(book.fact("listen"), "--listen")
@@ -431,6 +430,11 @@ def _receive(book: study.StudyBook, page: Console | None) -> None:
     roster = book.roster
     if roster is not None:
         write_atomically(book.folder / study.ROSTER, roster.to_toml().encode())
+
+
+def _require_site(guests: Sequence[study.Guest]) -> None:
+    if not any(guest.role is identities.Role.SITE for guest in guests):
+        raise UsageError("usage-missing", missing="A site to be invited (`hedgerow study invite north south`)")
 
 
 class _Answering:
@@ -454,20 +458,33 @@ class _Answering:
 
 
 class _Lines:
-    """Says what becomes of the guests, and asks the operator about each one's words."""
+    """Says what becomes of the guests, and asks the operator about each one's words.
+
+    The question stands beside the loop that serves the parties: it is withdrawn as soon as it was answered elsewhere.
+    """
 
     def __init__(self, book: study.StudyBook, identity: identities.PrivateIdentity, page: Console | None) -> None:
         self._book, self._coordinator, self._page = book, identity.public, page
         self._said = set[str]()
         self._since, self._awaited, self._told_at = time.monotonic(), "", -math.inf
+        self._question: OpenQuestion | None = None
+        self._asked: study.Guest | None = None
+        self._skipped = set[str]()
 
     def look(self) -> bool:
-        """Whether all parties have the roster."""
+        """Say what is new, take an answer that was typed, and return whether all parties have the roster."""
         guests = self._book.guests()
+        # All of them may be withdrawn meanwhile.
+        _require_site(guests)
         self._say_who_is_awaited(guests)
-        for guest in guests:
-            if guest.party is not None and not guest.is_confirmed:
-                self._introduce(guest)
+        unconfirmed = [guest for guest in guests if guest.party is not None and not guest.is_confirmed]
+        for guest in unconfirmed:
+            self._say(f"{guest.name} has enrolled. Its words: {guest.words(self._coordinator)}")
+            if not is_terminal():
+                name = guest.name
+                self._say(f'Call {name}, and then: hedgerow study confirm {name}="the words that they read"')
+        if is_terminal():
+            self._ask(guests, unconfirmed)
         # Asked again where it is written: somebody may be invited meanwhile.
         if not all(guest.is_confirmed for guest in guests) or not self._book.close_roster(self._coordinator):
             return False
@@ -495,29 +512,60 @@ class _Lines:
             self._page.show_parties([(guest.name, describe_state(guest), guest.has_all) for guest in guests], text)
         if text and (awaited != self._awaited or now - self._told_at >= _SECONDS_BETWEEN_WAITS):
             self._awaited, self._told_at = awaited, now
-            note(f"{text[:1].upper()}{text[1:]}.")
+            self._note(f"{text[:1].upper()}{text[1:]}.")
 
-    def _introduce(self, guest: study.Guest) -> None:
-        words = guest.words(self._coordinator)
-        self._say(f"{guest.name} has enrolled. Its words: {words}")
-        if is_terminal():
-            said = prompt(f"Call {guest.name}. Which four words do they read to you?")
-            now = self._book.guest(guest.name)
-            # The question may have stood for long: `study confirm`, `invite --again` and `withdraw` go on beside it.
-            if not said or now is None or now.is_confirmed or now.invitation != guest.invitation:
+    def _ask(self, guests: Sequence[study.Guest], unconfirmed: Sequence[study.Guest]) -> None:
+        """Ask about one party that is not confirmed; withdraw a question that another command has answered."""
+        # By invitation: `study confirm`, `invite --again` and `withdraw` go on beside a question that stands.
+        open_questions = {(guest.name, guest.invitation) for guest in unconfirmed}
+        asked = self._asked
+        if asked is not None and (asked.name, asked.invitation) not in open_questions:
+            now = next((guest for guest in guests if guest.name == asked.name), None)
+            became = "is confirmed" if now is not None and now.is_confirmed else "is not to be confirmed any more"
+            self._note(f"{asked.name} {became}, by another command: the question about it is withdrawn.")
+            self._asked = self._question = asked = None
+        if asked is None:
+            # After an empty line the next party is asked about; after the last, all of them again.
+            names = {guest.name for guest in unconfirmed}
+            if names <= self._skipped:
+                self._skipped.clear()
+            asked = next((guest for guest in unconfirmed if guest.name not in self._skipped), None)
+            if asked is None:
                 return
-            try:
-                self._book.confirm(guest.name, said, self._coordinator)
-                self._say(f"{guest.name} is confirmed.")
-            except UsageError as fault:
-                note(f"{fault.what} {fault.remedy}")
+            later = "Enter asks later" if len(names) == 1 else "Enter asks about the next party first"
+            self._asked = asked
+            self._question = OpenQuestion(f"Call {asked.name}. Which four words do they read to you? ({later})")
+        if self._question is None or (said := self._question.poll(0.0)) is None:
+            return
+        self._asked = self._question = None
+        if said:
+            self._take(asked, said, guests)
         else:
-            self._say(f'Call {guest.name}, and then: hedgerow study confirm {guest.name}="the words that they read"')
+            self._skipped.add(asked.name)
+
+    def _take(self, guest: study.Guest, said: str, guests: Sequence[study.Guest]) -> None:
+        """Confirm a party by the words that were typed, or say whose words they are."""
+        owners = [one.name for one in guests if study.are_same_words(said, one.words(self._coordinator) or "-")]
+        now = self._book.guest(guest.name)
+        if now is None or now.is_confirmed or now.invitation != guest.invitation:
+            # Settled by another command since the parties were read: the next look says so.
+            return
+        try:
+            self._book.confirm(guest.name, said, self._coordinator)
+            self._note(f"{guest.name} is confirmed.")
+        except UsageError as fault:
+            whose = f" They are the words of {join_names(owners)}." if owners else ""
+            self._note(f"{fault.what}{whose} {fault.remedy}")
 
     def _say(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            note(text)
+            self._note(text)
+
+    def _note(self, text: str) -> None:
+        if self._question is not None:
+            self._question.step_aside()
+        note(text)
 
 
 # Runs ---------------------------------------------------------------------------------------------------------------
