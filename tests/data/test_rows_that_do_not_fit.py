@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hedgerow.app import inputs
 from hedgerow.app.rows import make_loader, make_raw_loader, open_arrivals
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
@@ -323,21 +324,6 @@ def test_counts_of_private_rows_stay_on_the_operators_screen(text_of: TextOf, tm
     assert "Private" in said and "1 data-label-outside" in said and "1 data-unit-missing" in said
 
 
-def test_commands_that_may_lose_no_row_refuse(text_of: TextOf, tmp_path: Path, run: Run) -> None:
-    """`--allow-loss 0` counts what would be left out, and no model is written."""
-    (tmp_path / "plan.toml").write_text(text_of())
-    site = table(tmp_path / "north.csv", [*GOOD, "p3,30,a,2"])
-    arguments = ("train", tmp_path / "plan.toml", "--site", site, "--out", tmp_path / "m.json", "--seed", 1)
-    code, _, err = run(*arguments, "--allow-loss", 0)
-    assert code == 11 and "1 data-label-outside" in " ".join(err.split())
-    assert not (tmp_path / "m.json").exists()
-    assert run(*arguments)[0] == 0
-    evaluate = ("evaluate", tmp_path / "m.json", "--federated", "--site", site, "--epsilon", 1, "--seed", 1)
-    assert run(*evaluate, "--allow-loss", 0)[0] == 11
-    code, out, err = run(*evaluate, "--json")
-    assert code == 0 and "1 data-label-outside" in " ".join(err.split()) and "left" not in out
-
-
 @pytest.mark.parametrize("row", ["old,a", "3", b"30,\xe9"])
 def test_a_prediction_drops_no_row(text_of: TextOf, tmp_path: Path, run: Run, row: str | bytes) -> None:
     """Line n of the predictions is row n of the table, or there are none: an unreadable row is named."""
@@ -399,6 +385,13 @@ def test_lines_are_counted_beside_rows(text_of: TextOf, tmp_path: Path, run: Run
 # Loss of rows ---------------------------------------------------------------------------------------------------------
 
 
+RELEASING = [
+    ("train", "plan.toml", "--site", "{}", "--seed", "1", "--out", "new.json"),
+    ("evaluate", "model.json", "--federated", "--site", "{}", "--epsilon", "1", "--out", "new.json"),
+    ("recalibrate", "model.json", "{}", "--epsilon", "1", "--out", "new.json"),
+]
+
+
 @pytest.fixture
 def scene(text_of: TextOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
     """A folder with a plan, its model, and a table of which one row of eleven, or a third, does not fit."""
@@ -413,25 +406,50 @@ def scene(text_of: TextOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize(
-    ("command", "of_few"),
+    ("command", "of_few", "of_many"),
     [
-        (("train", "plan.toml", "--site", "{}", "--seed", "1", "--out", "new.json"), 0),
-        (("evaluate", "model.json", "--federated", "--site", "{}", "--epsilon", "1", "--out", "new.json"), 0),
-        (("evaluate", "model.json", "{}"), 4),
-        (("predict", "model.json", "{}", "--out", "new.json"), 4),
+        *((command, 0, 0) for command in RELEASING),
+        (("evaluate", "model.json", "{}"), 4, 11),
+        (("predict", "model.json", "{}", "--out", "new.json"), 4, 11),
     ],
 )
 def test_rows_are_counted_before_anything_is_done(
-    scene: Path, command: tuple[str, ...], of_few: int, capsys: pytest.CaptureFixture[str]
+    scene: Path, command: tuple[str, ...], of_few: int, of_many: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A third of a table is not left out unasked, by no command; the counts come before all else that is said."""
-    for name, allowed, code in (("few", [], of_few), ("many", [], 11), ("many", ["--allow-loss", "0.34"], 0)):
+    """A third of a table is not left out in silence; the counts come before all else that is said."""
+    for name, allowed, code in (("few", [], of_few), ("many", [], of_many), ("many", ["--allow-loss", "0.34"], 0)):
+        if allowed and not of_many:
+            code = 2
         Path("new.json").unlink(missing_ok=True)
         assert main([word.format(f"{name}.csv") for word in command] + allowed) == code
         said = " ".join(capsys.readouterr().err.split())
         assert Path("new.json").exists() is (code == 0 and "new.json" in command)
-        if code != 4:
-            assert re.match(r"(Private|Error)\S* .*?40 of (42|60) rows used\. Left out: (2|20) data-wrong-type", said)
+        if code not in (2, 4):
+            counts = r"40 of (42|60) rows used\. Left out: (2|20) data-wrong-type"
+            assert re.match(rf"(Private|Note Private|Error)\S* .*?{counts}", said)
+
+
+@pytest.mark.parametrize("command", RELEASING)
+def test_who_sits_at_a_terminal_is_asked_before_anything_is_spent(
+    scene: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Loss is loud: the owner sees the counts, and says no; `--yes` is asked nothing, nor is a table that fits."""
+    monkeypatch.setattr(inputs, "is_terminal", lambda: True)
+    questions = list[str]()
+
+    def say_no(question: str) -> str:
+        questions.append(question)
+        return "no"
+
+    monkeypatch.setattr(inputs, "prompt", say_no)
+    many, good = ([word.format(name) for word in command] for name in ("many.csv", "good.csv"))
+    assert main(many) == 6
+    printed = capsys.readouterr()
+    assert "(not-agreed, exit code 6)" in printed.err and "40 of 60 rows used" in " ".join(printed.err.split())
+    assert len(questions) == 1 and not printed.out and not Path("new.json").exists()
+    assert main([*many, "--yes"]) == 0
+    Path("new.json").unlink()
+    assert main(good) == 0 and len(questions) == 1
 
 
 def test_a_prediction_stands_where_its_row_does(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -445,20 +463,21 @@ def test_a_prediction_stands_where_its_row_does(scene: Path, capsys: pytest.Capt
     assert main(["predict", "model.json", "ragged.csv", "--allow-loss", "1"]) == 4
 
 
-def test_lines_of_another_length_are_counted_before_a_survey(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """R's names of rows leave no row; nothing is spent on describing nothing."""
-    table(Path("r.csv"), [f"{row},x" for row in GOOD])
-    survey = ["survey", "r.csv", "--epsilon", "1", "--out", "statistics"]
-    assert main(survey) == 11 and main([*survey, "--allow-loss", "1"]) == 11
-    assert "0 of 40 rows used" in capsys.readouterr().err and not Path("statistics", "survey.json").exists()
+def test_check_ends_a_script_by_the_share_that_is_left_out(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It releases nothing, so it may: what a script asks before it spends anything."""
+    for name, allowed, code in (("few", [], 0), ("few", ["--allow-loss", "0"], 11), ("many", [], 11),
+                                ("many", ["--allow-loss", "0.34"], 0)):  # fmt: skip
+        assert main(["check", "plan.toml", f"{name}.csv", *allowed]) == code
+        printed = capsys.readouterr()
+        assert "rows used" in printed.out and ("rows-left-out" in printed.err) is bool(code)
 
 
-def test_the_rarer_of_two_codes_is_not_left_out_in_silence(scene: Path) -> None:
+def test_the_rarer_of_two_codes_is_not_left_out_in_silence(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where 1 and 2 stand for lost and dead, all who died may be fewer than a tenth of the rows."""
     rows = [f"p1,{20 + at},a,{2 if at % 20 == 0 else 1}" for at in range(60)]
     table(Path("coded.csv"), rows)
-    train = ["train", "plan.toml", "--site", "coded.csv", "--seed", "1", "--out", "new.json"]
-    assert main(train) == 11 and main([*train, "--allow-loss", "0.05"]) == 0
+    assert main(["train", "plan.toml", "--site", "coded.csv", "--seed", "1", "--out", "new.json"]) == 0
+    assert "all others are of one class" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hedgerow.app.inputs import join_names
+from hedgerow.app.inputs import ask_to_go_on, join_names
 from hedgerow.app.output import note, number, print_facts, today, warn, wrap_text
 from hedgerow.app.progress import status
 from hedgerow.data.mapped import ExternalMemory
@@ -213,20 +212,21 @@ def read_sites(
     plan: Plan,
     *,
     quiet: bool,
-    allowed: float | None = None,
+    asks: bool = False,
     external_memory: str | None = None,
 ) -> Sites:
     """Read and bin every site's table, a file or a URL; rows of one unit are bounded at each site and over all of them.
 
-    How many rows are used is said on stderr, for the operator's eyes.
+    How many rows are used is said on stderr, for the operator's eyes. No count of rows ends the command: the others
+    would see its exit code, and whether there are results. The operator may end it.
 
     Args:
-        allowed: the largest share of a table's rows that may be left out; without it, the usual one.
+        asks: ask at a terminal whether to go on where many rows are left out.
         external_memory: the folder for their codes, see `hedgerow.data.mapped`; None for memory.
 
     Raises:
         DataError: a table cannot be read or lacks a column.
-        LostRowsError: of a table more rows are left out; no row is left of all tables, or those of one class only.
+        PolicyRefusal: code "not-agreed": who was asked has said no.
     """
     memory = None
     if external_memory is not None:
@@ -238,23 +238,24 @@ def read_sites(
         with status(f"Reading {join_names(places)}", quiet=quiet):
             bounded = read_bounded(tables, plan, memory=memory)
     reports = {name: report for name, (_, report) in bounded.items()}
-    most = MAX_LEFT_OUT if allowed is None else allowed
-    for name, report in reports.items():
-        if report.n_rows or most < 1:
-            report.rows.require(name, most)
-    left_out = sum((Counter(report.unfit) for report in reports.values()), Counter[str]())
-    every = RowCount(sum(report.n_rows for report in reports.values()), left_out)
     kind, counts = plan.label.kind, np.zeros(plan.label.n_codes, dtype=np.intp)
     for labels in (rows.labels for rows, _ in bounded.values() if len(counts)):
         for first in range(0, len(labels), _COUNTED):
             counts += np.bincount(labels[first : first + _COUNTED], minlength=len(counts))
-    if "data-label-outside" in left_out and kind.has_one_outcome(np.flatnonzero(counts).astype(np.int32)):
-        # One of two codes may be all that is left out, however rare it is.
-        every.require("All sites, with rows of one class only", allowed or 0.0)
-    every.require("All sites", 1.0)
+    for name, report in reports.items():
+        is_lost = report.rows.share_left_out > MAX_LEFT_OUT
+        if is_lost or not quiet or report.rows.has_gaps or report.warning:
+            text = " ".join(filter(None, (report.rows.text(), report.warning)))
+            (warn if is_lost else note)(f"Private, for the site {name} only: {text}")
+    # One of two codes may be all that is left out, however rare it is.
+    is_one_class = any("data-label-outside" in report.unfit for report in reports.values()) and kind.has_one_outcome(
+        np.flatnonzero(counts).astype(np.int32)
+    )
+    if is_one_class:
+        said = "rows with labels that the plan does not have are left out, and all others are of one class"
+        warn(f"Private, for the owners of the tables only: {said}.")
     if doubt := kind.doubt(counts, plan.label):
         warn(f"Private, for the owners of the tables only: {doubt}.")
-    for name, report in reports.items():
-        if not quiet or report.rows.has_gaps or report.warning:
-            note(" ".join(filter(None, (f"Private, for the site {name} only: {report.rows.text()}", report.warning))))
+    if asks and (is_one_class or any(report.rows.share_left_out > MAX_LEFT_OUT for report in reports.values())):
+        ask_to_go_on()
     return {name: rows for name, (rows, _) in bounded.items()}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.errors import EnvironmentFault, PlanError, UsageError
+from hedgerow.errors import EnvironmentFault, PlanError, PolicyRefusal, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plugins import load_agreed
 
@@ -240,6 +240,15 @@ def says_yes(question: str, *, if_empty: str = "") -> bool:
     while (said := prompt(f"{question} [{words}]").lower() or if_empty) not in ("yes", "y", "no", "n"):
         pass
     return said.startswith("y")
+
+
+def ask_to_go_on() -> None:
+    """Ask whether to go on in spite of what was said of the rows; without a terminal nobody is asked.
+
+    Raises PolicyRefusal (code "not-agreed").
+    """
+    if is_terminal() and not says_yes("Go on all the same?", if_empty="no"):
+        raise PolicyRefusal("not-agreed")
 
 
 def join_names(names: Iterable[str]) -> str:

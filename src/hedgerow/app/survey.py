@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.inputs import adapt_sites, join_names, new_file, read_text
-from hedgerow.app.output import json_text, note
+from hedgerow.app.inputs import adapt_sites, ask_to_go_on, join_names, new_file, read_text
+from hedgerow.app.output import json_text, note, warn
 from hedgerow.app.progress import list_contributors, status
 from hedgerow.app.schema import write_beside
 from hedgerow.app.statistics import draw_curves, render_page
@@ -134,13 +134,15 @@ class Survey:
 
 
 def survey_over_tables(
-    options: SurveyOptions, tables: Mapping[str, str], folder: Path | None = None, allow_loss: float | None = None
+    options: SurveyOptions, tables: Mapping[str, str], folder: Path | None = None, *, asks: bool = False
 ) -> Survey:
     """Statistics of tables that this machine reads, by their sites.
 
     Args:
         folder: where they are to go.
-        allow_loss: the share of a table's rows that may be left out.
+        asks: ask at a terminal whether to go on where many rows are left out.
+
+    Raises PolicyRefusal (code "not-agreed").
     """
     options, persons = _ask_for_persons(options)
     label = _read_label(options)
@@ -157,13 +159,14 @@ def survey_over_tables(
         else:
             read = survey.read_named(places, curves)
     for site, rows in read.rows.items():
-        if not options.quiet or rows.left_out:
-            note(f"Private, for the site {site} only: {rows.text()}")
+        is_lost = rows.share_left_out > MAX_LEFT_OUT
+        if is_lost or not options.quiet or rows.left_out:
+            (warn if is_lost else note)(f"Private, for the site {site} only: {rows.text()}")
         if "data-ragged-row" in rows.left_out:
             _, cause = next(explain_lines(len(column_names(places[site])), rows))
             note(f"Private, for the site {site} only: {cause}.")
-    for site, rows in read.rows.items():
-        rows.require(site, MAX_LEFT_OUT if allow_loss is None else allow_loss)
+    if asks and any(rows.share_left_out > MAX_LEFT_OUT for rows in read.rows.values()):
+        ask_to_go_on()
     _say_unread(read.unread)
     asked = curves or _open_table(options, read.columns, {})
     with status("Adding up", quiet=options.quiet):

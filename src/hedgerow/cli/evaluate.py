@@ -51,6 +51,7 @@ def add_commands(commands: Any) -> None:
     add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
     add("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
     add("--seed", type=whole(0), metavar="N", help="noise from a seed: voids the model's guarantee")
+    add_shared(add, "--yes")
     add = command.add_argument_group("over nodes: --federated as the coordinator of a roster").add_argument
     text = "who adds the noise, whichever party added it to the training; sites have to allow it (distributed)"
     add_nodes(add, text, "where the run is journalled (MODEL.evaluation-N.journal)")
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         _run_federated(arguments)
         return
     _refuse_without(arguments, "--federated", "sites", "roster", "identity", "journal")
-    _refuse_without(arguments, "--epsilon", "delta", "out", "plot", "seed", "by")
+    _refuse_without(arguments, "--epsilon", "delta", "out", "plot", "seed", "by", "yes")
     if arguments.data is None:
         raise UsageError("usage-missing", missing="DATA")
     (table,) = adapt_sites({arguments.data: arguments.data}, arguments.adapters).values()
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _refuse_without(arguments: argparse.Namespace, other: str, *names: str) -> None:
     """Raise UsageError for an option that means nothing without the other one."""
     for name in names:
-        if getattr(arguments, name) not in (None, []):
+        if getattr(arguments, name) not in (None, [], False):
             raise UsageError("usage-needs", option="--site" if name == "sites" else f"--{name}", other=other)
 
 
@@ -112,6 +113,8 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.models.model import Model, require_room, sole_writer
     from hedgerow.privacy.noise import SeededNoise, SystemNoise
 
+    if arguments.allow_loss is not None:
+        raise UsageError("allow-loss-gone", command="evaluate --epsilon")
     _check_federated(arguments)
     model = Model.load(arguments.model)
     out = check_can_write(arguments.out or arguments.model)
@@ -122,7 +125,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         require_room(out, model)
         named = parse_sites(arguments.sites) if arguments.federated else {"site": arguments.data}
         tables = adapt_sites(named, arguments.adapters)
-        rows = read_sites(tables, model.plan, quiet=arguments.json, allowed=arguments.allow_loss)
+        rows = read_sites(tables, model.plan, quiet=arguments.json, asks=not arguments.yes)
         for name, data in rows.items():
             if said := model.describe_unread([model.count_unread(data.codes)], data.n_records):
                 warn(f"Private, for the site {name} only: {said}")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from hedgerow.errors import UsageError
 from hedgerow.transport import ENGINES
 
 _BY_POLICY = ("node", "join", "resident-node", "carry in", "carry out")
@@ -106,7 +107,11 @@ SHARED: dict[str, dict[str, Any]] = {
     "--allow-loss": {
         "type": share,
         "metavar": "SHARE",
-        "help": "go on though so large a share of the table's rows is left out (0.1)",
+        "help": "the largest share of the table's rows that may be left out (0.1)",
+    },
+    "--yes": {
+        "action": "store_true",
+        "help": "go on unasked where many rows are left out, of which a warning on stderr tells",
     },
     "--evaluation": {"metavar": "FILE", "help": "what `hedgerow evaluate --federated --json` printed of this model"},
     "--by": {
@@ -153,6 +158,18 @@ def add_shared(add: Add, *names: str, **more: Any) -> None:
     """
     for name in names:
         add(name, **SHARED[name], **more)
+
+
+class _AllowLoss(argparse.Action):
+    """Refuses `--allow-loss` at a command that it is gone from."""
+
+    def __call__(self, *_: object) -> None:
+        raise UsageError("allow-loss-gone", command=self.metavar)
+
+
+def refuse_allow_loss(add: Add, command: str) -> None:
+    """Have a command that may release something say what there is in place of `--allow-loss`."""
+    add("--allow-loss", action=_AllowLoss, nargs="?", metavar=command, help=argparse.SUPPRESS)
 
 
 def add_nodes(add: Add, noise: str, journal: str) -> None:

@@ -32,7 +32,7 @@ def add_commands(commands: Any) -> None:
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL with # and a query")
     text = "also compare its columns with what a survey has released of all sites' (survey.json)"
     add("--against", metavar="SURVEY", help=text)
-    add_shared(add, "--adapter", "--json")
+    add_shared(add, "--adapter", "--allow-loss", "--json")
     text = "show what a site's node asks its owner; approve it, refuse it, or stop taking part"
     add = add_command(commands, "approve", approve, text, _APPROVE_END)
     add("folder", metavar="FOLDER", help="the node's folder (`--state`), or a party's of a study (STUDY-PARTY)")
@@ -45,10 +45,16 @@ def add_commands(commands: Any) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Print how many rows are used, one line a column, what its owner should look at, and what would mend it."""
+    """Print how many rows are used, one line a column, what its owner should look at, and what would mend it.
+
+    Raises LostRowsError where more rows are left out than --allow-loss says: no other command ends by such a count that
+    may release anything, so scripts ask here first.
+    """
     from hedgerow.app.fit import show_differences, show_fit, use_survey
     from hedgerow.data.differences import list_differences
     from hedgerow.data.fit import table_fit
+    from hedgerow.data.sources import is_url
+    from hedgerow.data.units import MAX_LEFT_OUT
 
     plan = read_plan(arguments.plan)
     place = adapt_table(arguments.data, arguments.adapter)
@@ -69,9 +75,11 @@ def check(arguments: argparse.Namespace) -> None:
             }
         )
     else:
-        show_fit(plan, place, arguments.data)
+        found = show_fit(plan, place, arguments.data)
         if arguments.against is not None:
             show_differences(use_survey(arguments.against, compare))
+    name = "The query's result" if is_url(arguments.data) else arguments.data
+    found.rows.require(name, MAX_LEFT_OUT if arguments.allow_loss is None else arguments.allow_loss)
 
 
 # What a node asks its owner -------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import adapt_sites, check_can_write
 from hedgerow.app.output import number, print_facts, print_json, today, warn_seeded, wrap_text
-from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_shared, chance
+from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_shared, chance, refuse_allow_loss
 from hedgerow.privacy.rounding import format_cost
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def add_commands(commands: Any) -> None:
     add("--delta", type=chance, metavar="D", help="a small probability that is added to it (default: the plan's)")
     add("--adapter", **ADAPTERS)
     add("--out", metavar="MODEL", help="the model file to write (default: a new recalibrated.json)")
-    add_shared(add, "--seed", "--allow-loss", "--json")
+    add_shared(add, "--seed", "--yes", "--json")
+    refuse_allow_loss(add, "recalibrate")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     out = check_can_write(arguments.out or "recalibrated.json")
     require_room(out)
     tables = adapt_sites({"site": arguments.data}, arguments.adapters)
-    (rows,) = read_sites(tables, model.plan, quiet=arguments.json, allowed=arguments.allow_loss).values()
+    (rows,) = read_sites(tables, model.plan, quiet=arguments.json, asks=not arguments.yes).values()
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     with use_threads(available_threads()) as n_threads:
         changed, found, cost = recalibrate_model(

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import join_names, output_folder, parse_sites
 from hedgerow.app.output import WIDEST, format_command, note, print_facts, print_json, warn, warn_seeded, wrap_text
-from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_nodes, add_shared, read_options, whole
+from hedgerow.cli.options import (
+    ADAPTERS,
+    above_zero,
+    add_command,
+    add_nodes,
+    add_shared,
+    read_options,
+    refuse_allow_loss,
+    whole,
+)
 from hedgerow.errors import UsageError
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.rounding import format_up
@@ -61,7 +70,8 @@ def add_commands(commands: Any) -> None:
     text = "protect whom this column names, who may have several rows, and not single rows"
     add("--unit", metavar="COLUMN", help=text)
     add("--max-rows-per-unit", type=whole(1, 10**6), metavar="N", help="rows of one unit that are used (1)")
-    add_shared(add, "--allow-loss")
+    add_shared(add, "--yes")
+    refuse_allow_loss(add, "survey")
     text = "what the drafted plan promises, these statistics included (1, or twice E if that is more)"
     add("--train-epsilon", type=above_zero, metavar="T", help=text)
     add("--out", metavar="FOLDER", help="where report.html, survey.json and plan.toml go; without it, none is written")
@@ -92,7 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
         train = f"coordinator {{plan}} {asked} --out model.json"
     else:
         tables = arguments.sites or [arguments.data]
-        made = survey_over_tables(options, parse_sites(tables), folder, arguments.allow_loss)
+        made = survey_over_tables(options, parse_sites(tables), folder, asks=not arguments.yes)
         asked = " ".join(f"--site {shlex.quote(each)}" for each in tables)
         train = f"train {{plan}} {asked}" + "".join(f" --adapter {shlex.quote(each)}" for each in options.adapters)
     show(options, made, folder, train)

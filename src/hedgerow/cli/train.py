@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import adapt_sites, check_can_write, join_names, parse_sites, read_plan
 from hedgerow.app.output import note, number, print_facts, print_json, today, warn, warn_seeded, wrap_text
-from hedgerow.cli.options import ADAPTERS, add_command, add_shared, whole
+from hedgerow.cli.options import ADAPTERS, add_command, add_shared, refuse_allow_loss, whole
 
 if TYPE_CHECKING:
     from hedgerow.data.site_data import SiteData
@@ -59,7 +59,8 @@ def add_commands(commands: Any) -> None:
     add_shared(add, "--seed")
     text = "keep the codes of the rows in mapped files there, for tables that outgrow the memory (docs/data.md)"
     add("--external-memory", metavar="FOLDER", help=text)
-    add_shared(add, "--allow-loss", "--threads", "--json")
+    add_shared(add, "--yes", "--threads", "--json")
+    refuse_allow_loss(add, "train")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -79,11 +80,9 @@ def run(arguments: argparse.Namespace) -> None:
     files = adapt_sites(parse_sites(arguments.sites), arguments.adapters)
     check_sites(plan, len(files))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    allowed = arguments.allow_loss
     sites = read_sites(
-        files, plan, quiet=arguments.json, allowed=allowed,
-        external_memory=arguments.external_memory,
-    )  # fmt: skip
+        files, plan, quiet=arguments.json, asks=not arguments.yes, external_memory=arguments.external_memory
+    )
     if not arguments.json and (doubt := doubt_of(plan)):
         warn(f"{doubt}.")
     quiet, seed = arguments.json, arguments.seed

@@ -134,8 +134,10 @@ def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
     else:
         rows = (setup.load_held_out if isinstance(task, EvaluationTask) else setup.load)(task.plan)
     if isinstance(rows, Shards):
-        if tell_about_more_rows(setup, rows.n_records):
-            rows.limit(setup.max_rows)
+        tell_about_more_rows(setup, rows.n_records)
+        # Also where there are fewer: by the next reading of a part that was lost there may be more.
+        rows.limit(setup.max_rows)
+        rows.tell = setup.tell
         return ShardedNode(setup.site, rows, task, setup.noise, shows=setup.policy.shows_figures), rows.digest
     own = limit_rows(setup, rows), task, setup.n_threads, setup.sampling, setup.noise
     return make_node(setup.site, *own, shows=setup.policy.shows_figures), rows.digest()

@@ -3,8 +3,9 @@
 
 The node keeps the keys, the policy and the budget, and draws the site's noise; workers have rows and nothing else. Each
 answers a query with the sums over its part. These are integers, so the node's vector is that of all rows in one place,
-to the last bit, however they are divided. A worker that is lost is started again: it reads its part, which has to be
-what it was, and takes in what the run has released.
+to the last bit, however they are divided. A worker that is lost is started again: it reads its part, and takes in what
+the run has released. If the part's rows are others by then, all parts are read again, so that a sum is of one state of
+the table, and the node goes on, as an undivided one does that is started again: if it stopped, all would see it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import Held, Shows, add_site_noise, make_node, show_nothing
 from hedgerow.data.units import Part, hash_rows
-from hedgerow.errors import DataError, EnvironmentFault
-from hedgerow.methods.tasks import Task
+from hedgerow.errors import EnvironmentFault, mark_private
+from hedgerow.methods.registry import find_method
+from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.queries import IntVector, Query
 
@@ -31,8 +33,18 @@ MAX_STARTS = 3
 _LAST_HASH = 2**64 - 1
 
 
+_OTHER_ROWS = (
+    "A process that held a part of the rows was lost, and the table has changed since it was read: all parts were read "
+    "again, and the next answers are of the rows as they are now"
+)
+
+
 class WorkerLost(Exception):
     """The process that held a part has ended."""
+
+
+class _RowsChanged(Exception):
+    """A worker that was started again has read other rows than the lost one had."""
 
 
 class Worker(Protocol):
@@ -50,6 +62,7 @@ class Shard:
 
     def read(self, read: ReadPart, offered: Any, part: Part) -> tuple[int, bytes]:
         """Read the part; returns how many rows it has, and their digest."""
+        vars(self).pop("_hashes", None)
         self._all = self._used = read(offered, part)
         return self._all.n_records, self._all.digest()
 
@@ -94,6 +107,7 @@ class Shards:
     Attributes:
         n_records: rows of all parts together.
         digest: tells whether the rows, and their division, are the same as before.
+        tell: takes a sentence for the owner alone.
     """
 
     def __init__(self, start: StartWorker, n_parts: int, read: ReadPart, offered: Any, n_threads: int = 1) -> None:
@@ -104,9 +118,14 @@ class Shards:
         self._kept, self._most = list[tuple[int, int]](), 0
         self._run: list[tuple[Any, ...]] = []
         self._read: list[tuple[int, bytes]] = []
-        self._read = self._ask_each("read", self._parts)
-        self.n_records = sum(n_rows for n_rows, _ in self._read)
-        self.digest = hashlib.sha256(b"".join(digest for _, digest in self._read)).digest()
+        self._has_accounts = False
+        self.tell: Callable[[str], object] = lambda text: None
+        self._note_read(self._ask_each("read", self._parts))
+
+    def _note_read(self, read: list[tuple[int, bytes]]) -> None:
+        self._read, self._kept = read, []
+        self.n_records = sum(n_rows for n_rows, _ in read)
+        self.digest = hashlib.sha256(b"".join(digest for _, digest in read)).digest()
 
     @property
     def n_used(self) -> int:
@@ -114,43 +133,79 @@ class Shards:
         return self._most if self._kept else self.n_records
 
     def limit(self, most: int) -> None:
-        """Use so many rows, fewer than there are, by the rule of `select_rows` over all parts together."""
-        if self._kept and self._most == most:
+        """Use at most so many rows, by the rule of `select_rows` over all parts together."""
+        if self._most != most:
+            self._most = most
+            self._keep_going(self._select)
+
+    def _select(self) -> None:
+        if not 0 < self._most < self.n_records:
             return
         # The least limit up to which there are enough, found by halving.
         low, high = 0, _LAST_HASH
         while low < high:
             middle = (low + high) // 2
-            if sum(map(sum, self._ask("count_hashes", middle))) >= most:
+            if sum(map(sum, self._ask("count_hashes", middle))) >= self._most:
                 high = middle
             else:
                 low = middle + 1
         counts = self._ask("count_hashes", low)
         # Rows with one hash are alike, so it does not matter which of them are used.
-        left, kept = most - sum(below for below, _ in counts), []
+        left, kept = self._most - sum(below for below, _ in counts), []
         for _, n_equal in counts:
             kept.append((low, min(left, n_equal)))
             left -= kept[-1][1]
         self._ask_each("keep", kept)
-        self._kept, self._most = kept, most
+        self._kept = kept
 
     def begin(self, task: Task) -> None:
         """Be in a run that has released nothing."""
         self._run = []
-        self._ask("begin", task, self.n_threads)
+        self._has_accounts = isinstance(task, TrainingTask) and find_method(task.plan).keeps_accounts
+        self._keep_going(self._ask, "begin", task, self.n_threads)
         self._run.append(("begin", task, self.n_threads))
 
     def answer(self, query: Query) -> list[tuple[IntVector, int]]:
         """What each part answers."""
-        found: list[tuple[IntVector, int]] = self._ask("answer", query)
+        found: list[tuple[IntVector, int]] = self._keep_going(self._ask, "answer", query)
         self._run.append(("finish", query))
         return found
 
     def finish(self, query: Query) -> list[int]:
         """Have each part take a query's update in."""
-        found: list[int] = self._ask("finish", query)
+        found: list[int] = self._keep_going(self._ask, "finish", query)
         self._run.append(("finish", query))
         return found
+
+    def _keep_going(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        """Do something with all parts, from the beginning where rows have changed: nothing has left the node by then.
+
+        Only a lost worker reads again, so this ends.
+        """
+        is_renewed = False
+        while True:
+            try:
+                if is_renewed:
+                    self._renew()
+                return act(*arguments)
+            except _RowsChanged:
+                if not is_renewed:
+                    self.tell(mark_private(_OTHER_ROWS, "rows-changed"))
+                is_renewed = True
+
+    def _renew(self) -> None:
+        """Read all parts anew: a row that has moved between them since would be in two of them, or in none."""
+        self._read = []
+        self._note_read(self._ask_each("read", self._parts))
+        self._select()
+        # Step by step: a worker that is lost meanwhile takes in what the others have by then.
+        run, self._run = self._run, []
+        try:
+            for call in run:
+                self._ask(*call)
+                self._run.append(call)
+        finally:
+            self._run = run
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
         return self._ask_each(method, [arguments] * len(self._parts))
@@ -165,22 +220,24 @@ class Shards:
             return wait()
         except WorkerLost:
             pass
-        for _ in range(MAX_STARTS):
+        # Accounts of records rest on rows that stay: whether they have stayed decides nothing that others see.
+        for _ in range(0 if self._has_accounts and self._run else MAX_STARTS):
             self._workers[number] = self._start()
             try:
                 self._restore(number)
                 return self._workers[number].ask(*call)()
             except WorkerLost:
                 continue
-        raise EnvironmentFault("shard-lost", number=number + 1, n_parts=len(self._parts), times=MAX_STARTS)
+        times = 1 if self._has_accounts and self._run else MAX_STARTS
+        raise EnvironmentFault("shard-lost", number=number + 1, n_parts=len(self._parts), times=times)
 
     def _restore(self, number: int) -> None:
-        """Make a new worker's shard what the lost one was; DataError "data-changed" where its rows are others."""
+        """Make a new worker's shard what the lost one was; raises _RowsChanged where its rows are others."""
         if not self._read:
             return
         worker = self._workers[number]
         if worker.ask("read", *self._parts[number])() != self._read[number]:
-            raise DataError("data-changed")
+            raise _RowsChanged
         for call in [("keep", *kept) for kept in self._kept[number : number + 1]] + self._run:
             worker.ask(*call)()
 
