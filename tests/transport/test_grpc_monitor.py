@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.codec import CodecFault
+from hedgerow.codec import VERSION, CodecFault
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.stream import (
     MAX_EVENTS,
@@ -30,10 +31,10 @@ from hedgerow.protocol.stream import (
     wrap_message,
 )
 from hedgerow.transport import grpc_hub
-from hedgerow.transport.grpc_hub import GrpcHub, Monitors
+from hedgerow.transport.grpc_hub import GrpcHub, Monitors, StudyServer
 from hedgerow.transport.grpc_link import WATCH, GrpcWatch, grpc
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, Role, build_roster, new_identity, parse_roster
-from hedgerow.transport.interface import Connected, Disconnected, Joined
+from hedgerow.transport.interface import Address, Connected, Disconnected, Joined
 from tests.builders import coded
 
 PATIENCE = 300.0
@@ -135,6 +136,48 @@ def test_a_monitor_comes_back(scene: Scene) -> None:
     scene.monitors, scene.hub = scene.coordinator(port)
     assert scene.show_until(watch, Connected)
     assert watch.receive(PATIENCE).events == EVENTS
+
+
+def test_a_monitor_that_comes_before_the_run_waits_for_it(scene: Scene) -> None:
+    """One port has a server that enrols, one of the run, and one that hands the model out, in turn. A monitor that
+    dials the first or the last goes on to the next run; it was told that its release was another one.
+    """
+    own, address = scene.federation.coordinator, Address("127.0.0.1", 0)
+    enrolling = StudyServer(own, address, 3, lambda message: message)
+    address = Address("127.0.0.1", enrolling.port)
+    watch = scene.federation.opened(
+        GrpcWatch(str(address), scene.watcher, scene.roster, random.Random(1).random, settings=scene.settings)
+    )
+    for _ in range(2):
+        assert watch.receive(PATIENCE) == Disconnected("not-served-yet", is_final=False)
+        enrolling.close()
+        scene.monitors, scene.hub = scene.coordinator(address.port)
+        while not isinstance(event := scene.show_until(watch, Connected | Disconnected), Connected):
+            assert not event.is_final
+        scene.monitors.close()
+        scene.hub.close()
+        enrolling = StudyServer(own, address, 3, lambda message: message, scene.roster.monitors)
+        while (event := watch.receive(PATIENCE)) != Disconnected("not-served-yet", is_final=False):
+            assert not isinstance(event, Disconnected) or not event.is_final
+        watch._reported = None
+    enrolling.close()
+
+
+@given(
+    said=st.one_of(
+        st.text(max_size=40),
+        st.builds("Hedgerow {}.{}.0, wire {}".format, st.integers(0, 9), st.integers(0, 9), st.integers(0, 12)),
+    )
+)
+def test_another_version_is_reported_only_where_versions_differ(said: str) -> None:
+    """An absent method alone means "not yet": nobody is sent to install another release for it."""
+    found = GrpcWatch._explain(
+        cast(GrpcWatch, None),
+        grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata(), details=said),
+    )
+    theirs = re.fullmatch(r"Hedgerow \d\.\d\.0, wire (\d+)", said)
+    assert found.is_final == (theirs is not None and int(theirs[1]) != VERSION)
+    assert found.code == ("version-mismatch" if found.is_final else "not-served-yet")
 
 
 def iter_until(watch: GrpcWatch, kind: type) -> Iterator[Any]:

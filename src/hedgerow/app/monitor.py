@@ -39,11 +39,13 @@ def watch(
     console: str | None = None,
     as_json: bool = False,
     once: bool = False,
+    follows: bool = False,
 ) -> None:
     """Show a run until it is over, or once: in the terminal, on a page at [HOST:]PORT, or as lines of JSON.
 
     Args:
         every: seconds between two reports.
+        follows: go on with the next run of the same roster, and end only by Ctrl-C.
     """
     files = read_private(Path(identity)), read_roster(Path(roster))
     # Not for secrets: it only keeps monitors from coming back all at once.
@@ -51,11 +53,11 @@ def watch(
         if once:
             _watch_once(link, address, as_json=as_json)
         elif console is not None:
-            _serve_page(link, console)
+            _serve_page(link, console, follows=follows)
         elif as_json:
-            _print_lines(link)
+            _print_lines(link, follows=follows)
         else:
-            _watch_live(link, address)
+            _watch_live(link, address, follows=follows)
 
 
 def _watch_once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
@@ -79,7 +81,7 @@ def _watch_once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
     raise WireRefusal(why)
 
 
-def _print_lines(watch: GrpcWatch) -> None:
+def _print_lines(watch: GrpcWatch, *, follows: bool) -> None:
     view = RunView()
     while True:
         event = watch.receive(60.0)
@@ -94,11 +96,11 @@ def _print_lines(watch: GrpcWatch) -> None:
             if event.missed:
                 _print_line("missed", {"events": event.missed})
             _print_line("report", describe_report(event.report))
-            if event.report.is_over:
+            if event.report.is_over and not follows:
                 return
 
 
-def _serve_page(watch: GrpcWatch, place: str) -> None:
+def _serve_page(watch: GrpcWatch, place: str, *, follows: bool) -> None:
     # An extra: only who wants the page needs it.
     from hedgerow.app.page import Console
 
@@ -110,17 +112,17 @@ def _serve_page(watch: GrpcWatch, place: str) -> None:
                 _raise_if_final(event)
             elif isinstance(event, Update):
                 page.take(event.report, event.events)
-                if event.report.is_over:
+                if event.report.is_over and not follows:
                     break
         page.wait()
 
 
-def _watch_live(watch: GrpcWatch, address: str) -> None:
+def _watch_live(watch: GrpcWatch, address: str, *, follows: bool) -> None:
     console = Console()
     view = MonitorView(address, time.monotonic)
     event: WatchEvent | None = None
     with Live(console=console, auto_refresh=False, screen=console.is_terminal, transient=True) as live:
-        while not (view.is_over or (isinstance(event, Disconnected) and event.is_final)):
+        while not ((view.is_over and not follows) or (isinstance(event, Disconnected) and event.is_final)):
             live.update(view.render(console.width, console.height), refresh=True)
             event = watch.receive(_REFRESH_SECONDS)
             while event is not None:
@@ -129,7 +131,7 @@ def _watch_live(watch: GrpcWatch, address: str) -> None:
                     break
                 event = watch.receive(0)
     console.print(view.render(console.width, None))
-    if isinstance(event, Disconnected) and not view.is_over:
+    if isinstance(event, Disconnected) and (follows or not view.is_over):
         _raise_if_final(event)
 
 
@@ -194,7 +196,9 @@ class MonitorView:
         if self._gone is not None:
             seconds, reason = self._clock() - self._gone[0], self._gone[1]
             why = WireRefusal(read_code(reason)).what
-            said = f"NO CONNECTION to {self._address} for {span(seconds)}: {why} ({reason})"
+            is_served = reason != WireCode.NOT_SERVED
+            said = f"{'NO CONNECTION to' if is_served else 'NO RUN YET at'} {self._address} for {span(seconds)}: {why} "
+            said += f"({reason})"
             head = Text(f"{said} Trying again.{' Below: the last that was told.' if state else ''}", style="bold red")
         elif not state:
             head = Text(f"Dialling {self._address} ...", style="yellow")

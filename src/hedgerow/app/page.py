@@ -43,7 +43,7 @@ from hedgerow.privacy.events import Event, scope_events
 from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.rounding import format_cost, format_up
 from hedgerow.protocol.messages import NodeState
-from hedgerow.protocol.stream import EventReport, RunReport, WireRefusal, read_code
+from hedgerow.protocol.stream import EventReport, RunReport, WireCode, WireRefusal, read_code
 from hedgerow.server.status import EventsSince
 from hedgerow.transport.connections import is_loopback
 from hedgerow.transport.identities import PinnedRoster, format_spoken
@@ -329,7 +329,10 @@ class Console(Page):
 
     def lose(self, reason: str) -> None:
         """The monitor has no connection to the coordinator; the last report stays, with a word above it."""
-        if not self.read_part("is_over"):
+        if reason == WireCode.NOT_SERVED:
+            why = WireRefusal(WireCode.NOT_SERVED)
+            self.say(phase="No run yet", mood="waits", lost=f"{why.what} {why.cause}")
+        elif not self.read_part("is_over"):
             lost = f"No connection to the coordinator ({reason})."
             if self.read_part("is_over") is None:
                 self.say(phase="No connection", mood="bad", lost=lost)

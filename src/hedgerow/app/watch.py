@@ -76,6 +76,8 @@ class RunView:
 
         After a new connection the coordinator tells its last events again; a new process of it counts from one.
         """
+        if self.report is not None and report.run_id != self.report.run_id:
+            self._curve.clear()
         if self.report is None or report.process != self.report.process:
             self._waiting_since = None
             self._events.clear()

@@ -73,7 +73,10 @@ def run(arguments: argparse.Namespace) -> None:
         if not is_site:
             from hedgerow.app.monitor import watch
 
-            watch(party.roster, party.identity, party.address, console=arguments.console, as_json=arguments.json)
+            watch(
+                party.roster, party.identity, party.address, console=arguments.console, as_json=arguments.json,
+                follows=not arguments.once,
+            )  # fmt: skip
             return
         from hedgerow.app.node import stay
         from hedgerow.cli.node import print_result

@@ -71,6 +71,7 @@ class WireCode(StrEnum):
     INVITATION_UNKNOWN = "invitation-unknown"
     INVITATION_USED = "invitation-used"
     CLOSED = "closed"
+    NOT_SERVED = "not-served-yet"
 
 
 FINAL = frozenset(

@@ -352,7 +352,7 @@ class GrpcHub:
         ]
         if self._monitors is not None:
             handlers.append(self._monitors.handler(self._door))
-        handlers.append(_OtherVersions(self._refuse))
+        handlers.append(_OtherMethods(self._refuse))
         guests, most = (*self._roster.sites, *watching), self._settings.max_message_bytes
         self._server = TlsServer(self._identity, guests, self._door, self._settings, most)
         return await self._server.start(address, handlers, "The coordinator cannot listen")
@@ -466,19 +466,28 @@ class GrpcHub:
         return link
 
 
-class _OtherVersions(grpc.GenericRpcHandler):
-    """Answers nodes of another version as gRPC does for every unknown method, and lets the operator know."""
+class _OtherMethods(grpc.GenericRpcHandler):
+    """Answers calls of methods that are not served here as gRPC does, with the version of this end.
 
-    def __init__(self, refuse: Callable[[WireRefusal, Any], None]) -> None:
+    Args:
+        refuse: lets the operator know of a node of another version.
+    """
+
+    def __init__(self, refuse: Callable[[WireRefusal, Any], None] = lambda refusal, context: None) -> None:
         self._refuse = refuse
 
     def service(self, call: Any) -> Any:
         """See gRPC: the handler of a call, if it is for this one."""
-        is_ours = call.method.startswith("/hedgerow.") and call.method.endswith(f"/{METHOD}")
-        return grpc.stream_stream_rpc_method_handler(self._answer) if is_ours else None
+        if not call.method.startswith("/hedgerow."):
+            return None
+        is_node = call.method.endswith(f"/{METHOD}")
+        return grpc.stream_stream_rpc_method_handler(self._answer_node if is_node else self._answer)
+
+    async def _answer_node(self, request: object, context: Any) -> None:
+        self._refuse(other_version(dict(context.invocation_metadata()).get(VERSION_OF_CALLER)), context)
+        await self._answer(request, context)
 
     async def _answer(self, _: object, context: Any) -> None:
-        self._refuse(other_version(dict(context.invocation_metadata()).get(VERSION_OF_CALLER)), context)
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, OWN_VERSION)
 
 
@@ -531,6 +540,7 @@ class StudyServer:
         handlers = [
             grpc.method_handlers_generic_handler(ENROL_SERVICE, {ENROL_METHOD: enrol}),
             grpc.method_handlers_generic_handler(SERVICE, {METHOD: join}),
+            _OtherMethods(),
         ]
         return await self._server.start(self._address, handlers, "The coordinator cannot listen")
 

@@ -487,13 +487,16 @@ class GrpcLink:
                 self.end(WireRefusal(WireCode.SLOW_PEER))
 
 
+_VERSION_FORM = re.compile(r"Hedgerow [\w.+-]{1,40}, wire (\d{1,5})")
+
+
 def other_version(said: object) -> WireRefusal:
     """The refusal of a peer of another version of the wire.
 
     Args:
         said: its `OWN_VERSION`, if it said any.
     """
-    is_known = isinstance(said, str) and re.fullmatch(r"Hedgerow [\w.+-]{1,40}, wire \d{1,5}", said)
+    is_known = isinstance(said, str) and _VERSION_FORM.fullmatch(said)
     theirs = said if is_known else "a release before 0.2.0, or no Hedgerow"
     return WireRefusal(WireCode.VERSION_MISMATCH, f"It is {theirs}; here is {OWN_VERSION}.")
 
@@ -791,9 +794,13 @@ class GrpcWatch(_Dialler):
 
     def _explain(self, error: grpc.aio.AioRpcError) -> WireRefusal:
         """What the status of a refused or broken stream means."""
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return WireRefusal(WireCode.VERSION_MISMATCH, "The coordinator serves no monitors.")
         word = error.details() or ""
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            # One port has several servers in turn, and only that of a run is watched: that it has no such method says
+            # nothing of its version, which it says itself.
+            said = _VERSION_FORM.fullmatch(word)
+            is_other = said is not None and int(said[1]) != VERSION
+            return other_version(word) if is_other else WireRefusal(WireCode.NOT_SERVED)
         if error.code() in _TOLD_BY_STATUS and word in set(WireCode):
             return WireRefusal(WireCode(word))
         return super()._explain(error)
