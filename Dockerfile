@@ -1,8 +1,8 @@
 # One image for coordinator, node and tools:  docker build -t hedgerow --network host .
 # The first stage installs, the second holds what was installed and neither compilers nor pip's caches.
-# A tag is whatever its registry says today. To build on one image only, name its digest, which `docker buildx imagetools
-# inspect python:3.11-slim` prints:  --build-arg BASE_IMAGE=python:3.11-slim@sha256:...
-ARG BASE_IMAGE=python:3.11-slim
+# The base is named by its digest, for a tag is whatever its registry says today. `docker buildx imagetools inspect
+# python:3.11-slim` prints a newer one:  --build-arg BASE_IMAGE=docker.io/library/python:3.11-slim@sha256:...
+ARG BASE_IMAGE=docker.io/library/python:3.11-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
 FROM ${BASE_IMAGE} AS build
 RUN python -m venv /opt/hedgerow
 ENV PATH=/opt/hedgerow/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
