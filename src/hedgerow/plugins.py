@@ -4,28 +4,34 @@
 A plug-in is a module that calls one of the functions `add_...` when it is imported. It is named by an entry point of
 the group `hedgerow.plugins`, as a module, or as a file. What a plan, a model or a peer names is never imported. On
 one's own machine `--plugin` names it; a node or a coordinator loads what its own file names, with the version and the
-digest that its owner has read.
+digest that its owner has read: the bytes that were hashed are those that run. Of what else those import, other packages
+and Python itself, nothing is compared.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Iterable, Sequence
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from importlib.abc import MetaPathFinder
-from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, ModuleSpec, SourceFileLoader
+from importlib.metadata import PackageNotFoundError, distribution, entry_points, packages_distributions, version
+from importlib.util import decode_source
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 
 from hedgerow.errors import HedgerowError, UsageError
 
 GROUP = "hedgerow.plugins"
-_IMPORTED = tuple(importlib.machinery.all_suffixes())
+UNCOVERED = "a digest covers a plug-in's own modules, and no other packages that they import"
+"""What the owner of a policy is told of its line `plugins`."""
+_COMPILED = (*BYTECODE_SUFFIXES, *EXTENSION_SUFFIXES)
+_IMPORTED = (".py", *_COMPILED)
 
 
 def load_plugin(name: str) -> ModuleType:
@@ -44,7 +50,7 @@ def _load(name: str) -> ModuleType:
     except HedgerowError:
         raise
     except (ModuleNotFoundError, FileNotFoundError) as absent:
-        raise UsageError("plugin", name=name, why=f"It cannot be imported: {absent}.") from absent
+        raise _refuse(name, f"It cannot be imported: {absent}.") from absent
     except Exception as fault:
         raise UsageError("plugin-failed", name=name, error=f"{type(fault).__name__}: {fault}") from fault
     module.__hedgerow_plugged__ = True  # type: ignore[attr-defined]
@@ -56,7 +62,7 @@ def _import_file(path: Path) -> ModuleType:
     name = path.stem
     if name in sys.modules:
         if Path(getattr(sys.modules[name], "__file__", None) or "").resolve() != path.resolve():
-            raise UsageError("plugin", name=str(path), why=f"Another module is called {name}: rename the file.")
+            raise _refuse(str(path), f"Another module is called {name}: rename the file.")
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -85,23 +91,19 @@ def describe_plugin(module: ModuleType) -> str:
     """How a policy names a plug-in: its module, its version, and the SHA-256 of its sources, in one line.
 
     Raises:
-        UsageError: code "plugin"; no other process can load it, for it has no file or no name of its own.
+        UsageError: code "plugin"; no other process can load it: it has no file or no name of its own, or holds what
+            `load_agreed` refuses.
     """
     top = sys.modules.get(module.__name__.partition(".")[0], module)
     if top.__name__ == "__main__" or top.__file__ is None:
-        raise UsageError("plugin", name=top.__name__, why="No other process can load it: put it into a file.")
-    return f"{module.__name__} {_version_of(module)} sha256:{_digest_sources(Path(top.__file__))}"
+        raise _refuse(top.__name__, "No other process can load it: put it into a file.")
+    loader = getattr(top, "__loader__", None)
+    sources = loader if isinstance(loader, _Sources) else _read_sources(top.__name__, Path(top.__file__))
+    return f"{module.__name__} {_version_of(module)} sha256:{sources.digest}"
 
 
-def _digest_sources(place: Path) -> str:
-    """The SHA-256 of a module, or of all that can be imported within a package, compiled modules as well."""
-    within = sorted(place.parent.rglob("*")) if place.name == "__init__.py" else [place]
-    digest = hashlib.sha256()
-    for file in within:
-        if file.name.endswith(_IMPORTED) and file.parent.name != "__pycache__":
-            content = file.read_bytes()
-            digest.update(f"{file.relative_to(place.parent).as_posix()}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()
+def _refuse(name: str, why: str) -> UsageError:
+    return UsageError("plugin", name=name, why=why)
 
 
 def _version_of(module: ModuleType) -> str:
@@ -109,37 +111,150 @@ def _version_of(module: ModuleType) -> str:
     own = getattr(module, "__version__", None)
     if own is not None:
         return str(own)
-    for distribution in packages_distributions().get(module.__name__.partition(".")[0], []):
+    for named in packages_distributions().get(module.__name__.partition(".")[0], []):
         with suppress(PackageNotFoundError):
-            return version(distribution)
+            return version(named)
     return "0"
 
 
-class _SourceAlone(importlib.machinery.SourceFileLoader):
+class _Sources(InspectLoader):
+    """A module, or all of a package, as it was read once, whose digest is that of the very bytes that are compiled.
+
+    Python's own loader reads a second time, follows links and what a package adds to its `__path__`, and runs what lies
+    compiled beside sources. Of this one's modules none is looked for on the disk.
+
+    Args:
+        files: the sources by their paths within the folder, in their order in the digest.
+    """
+
+    def __init__(self, name: str, folder: Path, files: Mapping[str, bytes]) -> None:
+        self.name, self._folder, self._files = name, folder, files
+        digest = hashlib.sha256()
+        for path, content in files.items():
+            digest.update(f"{path}\0{len(content)}\0".encode() + content)
+        self.digest = digest.hexdigest()
+
+    def find_spec(self, fullname: str) -> ModuleSpec:
+        """The module's, found among what was read; raises ModuleNotFoundError, so that nobody else is asked for it."""
+        if (path := self._find_path(fullname)) is None:
+            raise ModuleNotFoundError(f"No module named {fullname!r} in what was read of {self.name}", name=fullname)
+        spec = ModuleSpec(
+            fullname, self, origin=str(self._folder / path) if path else None, is_package=self._is_in(path)
+        )
+        spec.has_location = bool(path)
+        return spec
+
+    def _find_path(self, fullname: str) -> str | None:
+        """Where the module is: "" for a folder without an `__init__.py`, None for one that is not there."""
+        within = "/".join(fullname.split(".")[1:])
+        first = f"{within}/__init__.py".lstrip("/")
+        found = next((path for path in (first, f"{within or self.name}.py") if path in self._files), None)
+        return "" if found is None and any(path.startswith(f"{within}/") for path in self._files) else found
+
+    @staticmethod
+    def _is_in(path: str) -> bool:
+        return path.rpartition("/")[2] in ("", "__init__.py")
+
+    def is_package(self, fullname: str) -> bool:
+        """See `InspectLoader`."""
+        return self._is_in(self._find_path(fullname) or "")
+
+    def get_source(self, fullname: str) -> str:
+        """See `InspectLoader`: tracebacks show it."""
+        return decode_source(self._files.get(self._find_path(fullname) or "", b""))
+
     def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
+        """See `InspectLoader`."""
+        path = self._find_path(fullname) or ""
+        # Not the file's own name: who keeps compiled code beside a source, as numba does, would find it by that.
+        return self.source_to_code(self._files.get(path, b""), f"<{self.name} {self.digest[:12]}>/{path}")
+
+
+def _read_sources(name: str, place: Path) -> _Sources:
+    """Read a module from its file, or all that can be imported within a package, once.
+
+    Raises:
+        UsageError: code "plugin"; something in it is a link, or is compiled.
+    """
+    paths = [place] if place.name != "__init__.py" else []
+    waiting = [] if paths else [place.parent]
+    try:
+        if place.is_symlink() or (waiting and place.parent.is_symlink()):
+            raise _refuse(name, f"{place} is a link, which may lead elsewhere tomorrow: install the files themselves.")
+        while waiting:
+            for path in waiting.pop().iterdir():
+                if path.name == "__pycache__":
+                    # Nothing in it is imported: it is not among what was read.
+                    continue
+                if path.is_dir() and not path.is_symlink():
+                    waiting.append(path)
+                elif path.is_dir() or path.name.endswith(_IMPORTED):
+                    paths.append(path)
+        for path in paths:
+            if path.is_symlink() or not path.is_file():
+                raise _refuse(name, f"{path} is a link, or no plain file: install the files themselves.")
+            if path.name.endswith(_COMPILED):
+                raise _refuse(name, f"{path} is compiled, and nobody can read it: a plug-in is sources alone.")
+        read = {path.relative_to(place.parent).as_posix(): path.read_bytes() for path in sorted(paths)}
+    except OSError as fault:
+        raise _refuse(name, f"It cannot be read: {fault}.") from fault
+    return _Sources(name, place.parent, read)
 
 
 class _Agreed(MetaPathFinder):
-    """Finds the modules of packages whose sources were read, and has those compiled: Python would run what lies beside
-    them in __pycache__, a wheel may bring that along, and nothing shows whether it was made of these sources.
+    """Finds the modules of plug-ins whose sources were read, and has those run; and no code of theirs imports a module
+    that is neither read with it nor another installed package's.
     """
 
     def __init__(self) -> None:
-        self.packages = set[str]()
+        self.sources = dict[str, _Sources]()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         """See `MetaPathFinder`."""
-        if fullname.partition(".")[0] not in self.packages:
-            return None
-        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
-        found = next(filter(None, others), None)
-        if found is not None and isinstance(found.loader, importlib.machinery.SourceFileLoader):
-            found.loader = _SourceAlone(found.loader.name, found.loader.path)
-        return found
+        if (sources := self.sources.get(fullname.partition(".")[0])) is not None:
+            return sources.find_spec(fullname)
+        if "." not in fullname and (asking := _find_asking()) is not None:
+            found = self.find_elsewhere(fullname)
+            if found is not None and not _is_of_others(found, asking):
+                why = f"It imports {fullname}, which its digest does not cover, and which is no other package's: name "
+                raise _refuse(asking, f"{why}that in a line of its own, or have it within the plug-in's package.")
+            return found
+        return None
+
+    def find_elsewhere(self, name: str) -> ModuleSpec | None:
+        """What Python would import by this name otherwise; nothing is imported for it."""
+        return next(
+            filter(None, (finder.find_spec(name, None) for finder in sys.meta_path if finder is not self)), None
+        )
+
+
+def _find_asking() -> str | None:
+    """The plug-in whose code asks for an import, however many functions of others are between."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if isinstance(loader := frame.f_globals.get("__loader__"), _Sources):
+            return loader.name
+        frame = frame.f_back
+    return None
+
+
+def _is_of_others(spec: ModuleSpec, asking: str) -> bool:
+    """Whether a module is Python's, or in the place of an installed distribution that is not the plug-in's own."""
+    places = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
+    folders = {Path(place).resolve().parent for place in places}
+    if not folders:
+        return spec.origin in ("built-in", "frozen")
+    if spec.name in sys.stdlib_module_names:
+        own = [*map(sysconfig.get_path, ("stdlib", "platstdlib")), sysconfig.get_config_var("DESTSHARED")]
+        known = {Path(place).resolve() for place in own if place}
+        return folders <= known | {place / "lib-dynload" for place in known}
+    by_module = packages_distributions()
+    others = {*by_module.get(spec.name, [])}
+    if not others.isdisjoint(by_module.get(asking, [])):
+        return False
+    return folders <= {Path(str(distribution(each).locate_file(""))).resolve() for each in others}
 
 
 _AGREED = _Agreed()
@@ -148,22 +263,47 @@ _AGREED = _Agreed()
 def load_agreed(plugins: Iterable[str]) -> None:
     """Load what a policy names, each as `describe_plugin` says it.
 
-    Nothing is imported whose sources are not those that the owner has read: a digest is compared first.
+    Each is read once; what was read is compared by its digest, and run. Nothing else of that name is.
 
     Raises:
-        UsageError: code "plugin"; it is not there, or is another than the policy names.
+        UsageError: code "plugin"; it is not there, or is another than the policy names; it is no module's name; it
+            holds a link or something compiled; or it imports what is neither its own nor another package's.
     """
-    for line in plugins:
+    lines = list(plugins)
+    # All before any: one of them may import another.
+    read = {line: _read_agreed(line) for line in lines}
+    for sources in read.values():
+        _AGREED.sources[sources.name] = sources
+    if read:
+        with suppress(ValueError):
+            sys.meta_path.remove(_AGREED)
+        sys.meta_path.insert(0, _AGREED)
+    for line in lines:
         name = line.partition(" ")[0]
-        # The package that it is in: to find a module within would import that, unread.
-        spec = importlib.util.find_spec(name.partition(".")[0])
-        if spec is None or spec.origin is None or not spec.has_location:
-            raise UsageError("plugin", name=name, why="It is named in this party's own file, and not installed here.")
-        if _digest_sources(Path(spec.origin)) != line.rpartition("sha256:")[2]:
-            raise UsageError("plugin", name=name, why="Its sources are not those that this party's own file names.")
-        if _AGREED not in sys.meta_path:
-            sys.meta_path.insert(0, _AGREED)
-        _AGREED.packages.add(name.partition(".")[0])
         # Not `load_plugin`: an entry point of this name may lead to another module.
         if (found := describe_plugin(_load(name))) != line:
-            raise UsageError("plugin", name=name, why=f"This party's own file names another one; here is {found}.")
+            raise _refuse(name, f"This party's own file names another one; here is {found}.")
+
+
+def _read_agreed(line: str) -> _Sources:
+    """The sources that a line names; raises as `load_agreed`."""
+    name = line.partition(" ")[0]
+    top = name.partition(".")[0]
+    if name.endswith(".py") or not all(map(str.isidentifier, name.split("."))):
+        raise _refuse(name, "This party's own file has to name a module that is installed here, and no file.")
+    loaded = [module for each, module in list(sys.modules.items()) if each.partition(".")[0] == top]
+    loaders = [getattr(module, "__loader__", None) for module in loaded]
+    sources = _AGREED.sources.get(top)
+    if not loaders or any(loader is not sources for loader in loaders):
+        if loaders:
+            raise _refuse(name, "It was imported before its sources were compared: restart, and let the file load it.")
+        # The package that it is in: to find a module within would import that, unread.
+        spec = _AGREED.find_elsewhere(top)
+        if spec is None or spec.origin is None or not spec.has_location:
+            raise _refuse(name, "It is named in this party's own file, and not installed here.")
+        if type(spec.loader) is not SourceFileLoader or Path(spec.origin).name not in ("__init__.py", f"{top}.py"):
+            raise _refuse(name, f"{spec.origin} is no plain file of sources.")
+        sources = _read_sources(top, Path(spec.origin))
+    if sources is None or sources.digest != line.rpartition("sha256:")[2]:
+        raise _refuse(name, "Its sources are not those that this party's own file names.")
+    return sources

@@ -26,7 +26,7 @@ from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.plugins import describe_plugin, load_plugin
+from hedgerow.plugins import UNCOVERED, describe_plugin, load_plugin
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.stream import Current, WireCode, WireRefusal
@@ -544,6 +544,8 @@ def test_a_plan_of_a_foreign_method_is_read_by_the_owners_word(
         Path("own.toml").write_text(own, encoding="utf-8")
         shown = joined(capsys, "wards/north.invitation", "--policy", "own.toml")
         assert "(usage, exit code 2)" in shown and line[-64:] in shown
+        # What its digest does not cover stands beside it.
+        assert " ".join(UNCOVERED.split()) in " ".join(shown.split())
     finally:
         forget()
 

@@ -32,6 +32,7 @@ from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError, mark_private
 from hedgerow.plan.fields import escape_for_terminal, read_toml
 from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plugins import UNCOVERED
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, read_first
 from hedgerow.secagg.guarantees import MIN_COHORT
 from hedgerow.study import PLAN, POLICY, ROSTER, Applicant, Ends, Notebook, StudyInvitation, are_same_words
@@ -359,6 +360,8 @@ def _describe_rule(name: str, value: object) -> list[tuple[str, str]]:
         return [line for inner, each in value.items() for line in _describe_rule(f"{name}.{inner}", each)]
     every = value if isinstance(value, list | tuple) else [value]
     said = [escape_for_terminal(str(each)) for each in every if each != ""]
+    if name == "plugins" and said:
+        said.append(f"({UNCOVERED})")
     # Every one of them: what is left out here is allowed all the same.
     return [(escape_for_terminal(name), ", ".join(said) or _UNSAID.get(name, "none"))]
 

@@ -11,7 +11,7 @@ from hedgerow.app.inputs import read_plan
 from hedgerow.app.output import note, number, print_facts, print_json
 from hedgerow.cli.options import add_command, add_shared, whole
 from hedgerow.errors import PrivacyError
-from hedgerow.plugins import describe_plugin, load_plugin
+from hedgerow.plugins import UNCOVERED, describe_plugin, load_plugin
 from hedgerow.privacy.rounding import format_up
 
 
@@ -45,4 +45,5 @@ def run(arguments: argparse.Namespace) -> None:
         # As it stands, for policies: a line that is wrapped is no TOML.
         lines = [describe_plugin(load_plugin(name)) for name in arguments.plugins]
         print(f"plugins = {json.dumps(lines)}")
+        note(f"That is for a policy: {UNCOVERED}. Whoever agrees to it reads those sources.")
     note("Nothing was found. That is no proof: what bounds each answer belongs in the docstring of its query.")

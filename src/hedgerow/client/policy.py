@@ -78,7 +78,7 @@ class Policy:
         monitors: "any": the coordinator may add parties that watch, and nothing else.
         coordinators: Ed25519 keys of coordinators, in hexadecimal; without it the roster's.
         plugins: modules of other packages to load, each as `hedgerow check-method --plugin MODULE` names it: module,
-            version and digest; without it none.
+            version and digest; without it none. Packages that they import are in no digest.
         data: how this site writes its tables, a table [data] of its own.
     """
 
