@@ -22,6 +22,7 @@ from string import Template
 from typing import Any
 
 from hedgerow import __version__
+from hedgerow.app import recount
 from hedgerow.app.attack import render_attack, render_figures_of_attack
 from hedgerow.app.document import (
     render_contents,
@@ -34,7 +35,6 @@ from hedgerow.app.document import (
 )
 from hedgerow.app.inputs import join_names
 from hedgerow.app.output import json_text, number
-from hedgerow.app.recount import recount_ledger
 from hedgerow.app.report import (
     Content,
     pick_facts,
@@ -54,6 +54,8 @@ from hedgerow.privacy.rounding import format_up
 _LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
 _OF_MODEL = ("outcome", "created_with", "plan_digest", "agreed_digest")
 _OF_RUNS = ("begun", "status", "epsilon", "unit", "plan")
+_TERMS = ("sampling_rate", "n_shares", "order", "budget", "scope")
+"""Terms of an event, beside its noise, that a line of the page's table names."""
 _SEEN = ("who", "rows", "one site's exact sums", "exact totals", "noisy totals")
 
 
@@ -92,7 +94,7 @@ def gather_evidence(
         "report": report.to_dict(),
         "facts": report.facts(sites=model.sites),
         "ledger": _group_releases(ledger),
-        "recount": recount_ledger(ledger, report.delta, report.accounted_by),
+        "releases": ledger,
         "budget": budget,
         "published": [
             {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
@@ -104,6 +106,8 @@ def gather_evidence(
         "evaluation": None if evaluation is None else read_evaluation(evaluation, model),
         "software": _describe_software(),
     }
+    content["recount"] = compare_accounts(content)
+    content["recount"]["explained"] = explain_recount(content)
     words = read_words()
     about = describe_kinds() | words["noise"]
     used = dict.fromkeys(line[part] for part in ("kind", "noise") for line in content["ledger"])
@@ -123,20 +127,87 @@ def gather_evidence(
 
 
 def _group_releases(ledger: Iterable[Mapping[str, Any]]) -> list[Content]:
-    """Releases whose kind, noise and noise multiplier read the same, in a line each, in the order of the first."""
+    """Releases whose kind, noise, noise multiplier and terms read the same, a line each, in the order of the first."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    terms: dict[tuple[str, ...], Content] = {}
     for own in ledger:
-        key = own["kind"], own["event"]["type"], number(own["sigma"] / own["sensitivity"], 4)
+        about = {name: value for name in _TERMS if (value := own["event"].get(name, "")) != ""}
+        key = own["kind"], own["event"]["type"], number(own["sigma"] / own["sensitivity"], 4), repr(about)
         groups.setdefault(key, []).append(own)
+        terms[key] = about
     return [
         {
-            "kind": kind, "noise": noise, "releases": len(own),
+            "kind": key[0], "noise": key[1], "releases": len(own),
+            "norm": "range" if key[1] == "selection" else "L1" if key[1] in recount.PURE else "L2",
             "sensitivity_at_most": max(each["sensitivity"] for each in own),
             "sigma_at_least": min(each["sigma"] for each in own),
             "noise_multiplier_at_least": min(each["sigma"] / each["sensitivity"] for each in own),
+            "terms": terms[key],
         }
-        for (kind, noise, _), own in groups.items()
+        for key, own in groups.items()
     ]  # fmt: skip
+
+
+def compare_accounts(content: Content) -> Content:
+    """Count releases again: by the reported accountant, with noise as if it were continuous, and by the tightest one.
+
+    `tightest` is None where a filter over samples may act: what it lets through is known at one Renyi order only.
+    """
+    found, delta = recount.recount_pack(content), content["report"]["delta"]
+    costs, bare = (recount.add_up(content["releases"], is_whole) for is_whole in (True, False))
+    return found | {
+        "continuous": recount.count_epsilon(bare, delta, found["accountant"]),
+        "tightest": None if recount.can_act(costs.samples) else recount.count_epsilon(costs, delta, "pld"),
+    }
+
+
+def explain_recount(content: Content) -> list[str]:
+    """Say how the accounts compare; each sentence is there only if its own comparison says so."""
+    found, report, kinds = content["recount"], content["report"], {line["noise"] for line in content["ledger"]}
+    epsilon, continuous, tightest = found["epsilon"], found["continuous"], found["tightest"]
+    if epsilon == math.inf:
+        same = "So says the report" if found["agrees"] else "The report says otherwise"
+        return [f"No epsilon is a bound for these releases: something had no noise, or next to none. {same}."]
+    name, is_pure = found["accountant"], not kinds.isdisjoint(recount.PURE)
+    has_samples = any(line["terms"].get("sampling_rate", 1) < 1 for line in content["ledger"])
+    said = [
+        f"recount.py, which is in this pack, finds epsilon {epsilon:.10g} by {name} where the report has "
+        f"{number(report['epsilon'], 10)}: {'the figure is reproduced' if found['agrees'] else 'THEY DIFFER'}."
+    ]
+    if name == "pld" and (is_pure or has_samples) and found["above"] > recount.UP - 1:
+        said.append(
+            "Privacy loss distributions are dp_accounting's in both figures. Losses are rounded up, here to a coarser "
+            f"grid: the figure is {_format_share(found['above'])} larger."
+        )
+    if epsilon > continuous * (1 + 1e-8):
+        said.append(
+            f"An account that takes the noise for continuous finds {continuous:.10g}: that noise is drawn in whole "
+            f"numbers costs {_format_share(epsilon / continuous - 1)}."
+        )
+    if tightest is None:
+        said.append(
+            "A filter over samples may act. What its releases cost together is known at one Renyi order, as its "
+            "budget: there is no exact account to compare with."
+        )
+    elif epsilon > tightest * (1 + 1e-4):
+        is_mixed = is_pure or has_samples
+        exact = "privacy loss distributions (dp_accounting)" if is_mixed else "exact accounting of Gaussian noise (gdp)"
+        reasons = {
+            f"a sum of epsilons holds without delta, the other figure at delta {report['delta']:g}": name == "pure",
+            "a bound stands for each pure release": is_pure and name != "pure",
+            "Renyi divergences are known at whole orders": has_samples,
+            "Renyi divergences are converted to epsilon and delta": has_samples or name == "rdp",
+        }
+        said.append(
+            f"By {exact} the same releases cost {tightest:.10g}. The figure above is "
+            f"{_format_share(epsilon / tightest - 1)} larger, because "
+            f"{', and '.join(reason for reason, is_so in reasons.items() if is_so)}."
+        )
+    return said
+
+
+def _format_share(share: float) -> str:
+    return f"{100 * share:.2g} %"
 
 
 def _describe_software() -> Content:
@@ -157,7 +228,7 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
     """What the sentences of `evidence.toml` name, and the conditions by which they are chosen."""
     plan, report, label = model.plan, model.report, model.plan.label
     facts, holds = dict(content["facts"]), model.report.guarantee == "holds"
-    recount, n_later = content["recount"].get("epsilon"), sum(release.is_later for release in model.ledger)
+    again, n_later = content["recount"], sum(release.is_later for release in model.ledger)
     values = {
         "label": f"{label.name} ({label.type}, {label.kind.describe(label)})",
         "n_features": str(len(plan.features)),
@@ -183,7 +254,7 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
         "n_releases": f"{report.n_releases:,}",
         "n_choices": str(report.n_choices),
         "n_groups": str(report.n_groups),
-        "recount": "" if recount is None else f"{recount:.6g}",
+        "recount": f"{again['epsilon']:.6g}",
         **{name: content["model"][name] for name in ("plan_digest", "agreed_digest")},
         "model_file": content["model"]["file"],
         "version": model.created_with,
@@ -195,7 +266,7 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
         "trees": model.ensemble.n_trees > 0, "sites": bool(model.sites), "updated": report.n_recalibrations > 0,
         **dict.fromkeys(("bound", "promise", "private"), holds), **dict.fromkeys(("exact", "counts"), is_exact),
         "evaluated": any(release.kind in EVALUATION_KINDS for release in model.ledger),
-        "recounted": recount is not None,
+        "recounted": again["agrees"],
         "clear": report.sums_in_clear and report.noise_mode != "local", "foreign": bool(report.authors),
         "noisy": any(line["noise"] != "unnoised" for line in content["ledger"]), "local": report.noise_mode == "local",
         "always": True, "of_unit": holds and report.unit != "record", "later": holds and n_later > 0,
@@ -270,8 +341,9 @@ def _fill(words: Any, values: Mapping[str, str]) -> Any:
 
 
 def write_evidence(folder: Path, model: Model, content: Content) -> dict[str, Path]:
-    """Write evidence.html, evidence.json and, where the guarantee holds, registry.yaml; what was there is replaced."""
+    """Write evidence.html, evidence.json, recount.py and, where the guarantee holds, registry.yaml, over older ones."""
     texts = {"evidence.json": json_text(content) + "\n", "evidence.html": render_evidence(model, content)}
+    texts["recount.py"] = Path(recount.__file__).read_text(encoding="utf-8")
     if content["registry"] is not None:
         # JSON is YAML.
         texts["registry.yaml"] = json_text(content["registry"]) + "\n"
@@ -290,7 +362,7 @@ def render_evidence(model: Model, content: Content) -> str:
         (by, f"{found:.10g}" if isinstance(found, float) else str(found))
         for by, found in (
             (f"Hedgerow, {report['accounted_by']}", report["epsilon"]),
-            (f"{again['by']} {again['version']}", again.get("epsilon", again.get("why"))),
+            (f"{again['by']} ({again['version']})", again["epsilon"]),
         )
     ]
     parts: dict[str, list[str]] = {
@@ -300,6 +372,7 @@ def render_evidence(model: Model, content: Content) -> str:
             _render_table("Releases", content["ledger"]),
             render_facts(content["ledger_words"].items()),
             render_text(notes["recount"]),
+            *map(render_text, again["explained"]),
             render_table("Counted again, beside Hedgerow's figure", ("by", "epsilon"), counts),
         ],
         "trust": [
@@ -389,4 +462,6 @@ def _format_cell(value: Any) -> str:
     """A cell of a table: six digits of a number, and commas in a whole one; of a list, such as of categories, each."""
     if isinstance(value, list | tuple):
         return ", ".join(_format_cell(each) if isinstance(each, float) else str(each) for each in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {_format_cell(each)}" for name, each in value.items())
     return number(value, 6) if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
