@@ -30,8 +30,8 @@ from scipy.special import expit, gammaln, log_ndtr, logsumexp, ndtri
 TOLERANCES = {"gdp": (-1e-6, 1e-6), "pure": (-1e-6, 1e-6), "rdp": (-1e-4, 1e-4), "pld": (-1e-6, 0.01)}
 """By how much the epsilon found here may lie above the reported one, relatively; over samples gdp is a bound by rdp."""
 PURE, FILTERED = ("discrete-laplace", "discrete-laplace-vector", "selection"), "filtered-sampled-gaussian"
-ORDERS = {*range(2, 65), *(round(64 * 1.06**step) for step in range(1, 85))}
-CELLS, UP = 2**14, 1 + 1e-9
+_ORDERS = {*range(2, 65), *(round(64 * 1.06**step) for step in range(1, 85))}
+_CELLS, UP = 2**14, 1 + 1e-9
 
 
 @dataclass
@@ -155,7 +155,7 @@ def compose_losses(costs: Costs, delta: float) -> float:
     mu = math.sqrt(costs.mu2)
     spread = sum(n * math.expm1(ratio**2) * rate**2 for (ratio, _, rate, _), n in costs.samples.items())
     largest = math.fsum(costs.pure.elements()) + mu * (mu / 2 + 10) + math.sqrt(spread) * (math.sqrt(spread) / 2 + 10)
-    grid, tail = {"value_discretization_interval": largest / CELLS}, {"log_mass_truncation_bound": math.log(1e-15)}
+    grid, tail = {"value_discretization_interval": largest / _CELLS}, {"log_mass_truncation_bound": math.log(1e-15)}
     if largest > 700:
         return math.inf
     whole = pld.identity(**grid)
@@ -190,7 +190,7 @@ def count_epsilon(costs: Costs, delta: float, accountant: str) -> float:
         return 0.0
     if costs.samples:
         found = math.inf
-        for order in ORDERS | {limits[1] for _, _, _, limits in costs.samples if limits}:
+        for order in _ORDERS | {limits[1] for _, _, _, limits in costs.samples if limits}:
             sums = sum_divergences(costs.samples, order)
             whole = costs.weight / 2 * order + sum(min(cost, key[2]) if key else cost for key, cost in sums.items())
             found = min(found, max(0.0, convert_renyi(order, whole, left)) * UP)

@@ -17,7 +17,7 @@ def add_commands(commands: Any) -> None:
     """Add `evidence`."""
     add = add_command(commands, "evidence", run, "write a model's evidence for its reviewers")
     add("model", metavar="MODEL")
-    add("--out", required=True, metavar="DIR", help="folder for evidence.html, evidence.json, recount.py and registry.yaml")
+    add("--out", required=True, metavar="DIR", help="folder for the page, its JSON, recount.py and registry.yaml")
     add("--book", metavar="BOOK", help="a site's budget book, or its node's folder: earlier runs over the same rows")
     add("--attack", metavar="FILE", help="what `hedgerow attack --json` printed of this model")
     add_shared(add, "--evaluation")
