@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
-import importlib
 import io
 import json
 import re
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,25 +125,6 @@ def interrupted_in_a_kernel(n_layers: int) -> BaseException:
     return error
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_an_interrupt_that_a_callback_from_c_drops_comes_again(monkeypatch: pytest.MonkeyPatch, goes_on: bool) -> None:
-    """Numba's compiler calls back from C; `systemctl stop` of a node in its first minute was lost there. Where the
-    compiler then misses what the callback would have noted, that is no fault of ours.
-    """
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    def compiled(namespace: object) -> None:
-        ctypes.CFUNCTYPE(None)(interrupted)()
-        if not goes_on:
-            raise RuntimeError("no compiled object yet")
-        time.sleep(600)
-
-    monkeypatch.setattr("hedgerow.cli.model.report", compiled)
-    assert main(["report", "model.json"]) == 130
-
-
 @pytest.mark.parametrize(
     ("raised", "exit_code", "said"),
     [
@@ -235,37 +212,16 @@ def test_commands_are_shown_as_they_can_be_typed(monkeypatch: pytest.MonkeyPatch
     assert output.format_command("hedgerow report m.json") == "hedgerow report m.json"
 
 
-@pytest.mark.parametrize(("is_importing", "is_terminal", "is_told"), [(True, True, True), (True, False, False),
-                                                                      (False, True, False)])  # fmt: skip
-def test_slow_imports_are_told_of_in_a_terminal(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    is_importing: bool,
-    is_terminal: bool,
-    is_told: bool,
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_first_start_says_that_it_takes_a_while(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_compiled: bool, is_terminal: bool
 ) -> None:
-    """Nothing is silent for more than a second; but what already says what it does is not spoken over."""
-    told, note = threading.Event(), entry.note
-
-    def noted(text: str) -> None:
-        note(text)
-        told.set()
-
-    monkeypatch.setattr(entry, "note", noted)
-    wait = f"import hedgerow.cli.main as entry\nentry.told.wait({600 if is_told else 0.2})\n"
-    monkeypatch.setattr(entry, "told", told, raising=False)
-    (tmp_path / "a_slow_module.py").write_text(wait, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(entry, "SECONDS_OF_IMPORTS", 0.05)
+    """A person who starts a command of a fresh installation reads at once why it is slow; a log and a script do not."""
+    monkeypatch.setattr(entry, "_has_compiled_kernels", lambda: is_compiled)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
-    monkeypatch.delitem(sys.modules, "a_slow_module", raising=False)
-    with entry._tell_of_slow_imports(quiet=False):
-        if is_importing:
-            importlib.import_module("a_slow_module")
-        else:
-            told.wait(0.2)
-    assert ("Reading the program" in capsys.readouterr().err) == is_told
+    assert main(["schema", "plan"]) == 0
+    assert bool(capsys.readouterr().err) == (is_terminal and not is_compiled)
 
 
 class Screen(io.TextIOWrapper):

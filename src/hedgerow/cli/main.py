@@ -6,12 +6,10 @@ from __future__ import annotations
 import errno
 import io
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from hedgerow.app.output import begin_log, end_log, note, report_error, tell
 from hedgerow.cli.commands import build_parser
@@ -25,8 +23,6 @@ BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader of the output has gone."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """The disk is full, or what an account may use of it."""
-_RESEND_SECONDS = 0.1
-SECONDS_OF_IMPORTS = 1.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         encoding = sys.stdout.encoding if sys.stdout.isatty() else "utf-8"
         sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
     try:
-        with _no_interrupt_dropped():
-            _run(arguments)
+        _run(arguments)
         sys.stdout.flush()
         return 0
     except SystemExit as done:  # argparse, after --help and --version
@@ -87,40 +82,6 @@ def _is_interruption(error: BaseException | None) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-@contextmanager
-def _no_interrupt_dropped() -> Iterator[None]:
-    """Send Ctrl-C again where it would be lost.
-
-    While numba compiles, llvmlite calls back from C. Python only prints what is raised there, so the command would go
-    on, and under systemd a node that was stopped in its first minute would take part in a run.
-    """
-    previous = sys.unraisablehook
-    timers: list[threading.Timer] = []
-
-    def resend(dropped: sys.UnraisableHookArgs) -> None:
-        if not issubclass(dropped.exc_type, KeyboardInterrupt):
-            previous(dropped)
-            return
-        # Not at once: the callback has not returned yet.
-        timer = threading.Timer(_RESEND_SECONDS, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-        timer.daemon = True
-        timer.start()
-        timers.append(timer)
-
-    sys.unraisablehook = resend
-    try:
-        yield
-    except Exception as error:
-        # Numba stumbles over what a callback was kept from noting.
-        if timers:
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        sys.unraisablehook = previous
-        for timer in timers:
-            timer.cancel()
-
-
 def _report_interrupt() -> int:
     tell("\nInterrupted.", level="WARNING")
     return INTERRUPTED
@@ -145,30 +106,14 @@ def _run(arguments: list[str]) -> None:
 
         for name in namespace.plugins:
             load_plugin(name)
-    with _tell_of_slow_imports(quiet=getattr(namespace, "quiet", False)):
-        namespace.function(namespace)
+    if sys.stderr.isatty() and not getattr(namespace, "quiet", False) and not _has_compiled_kernels():
+        note("Reading the program: the first time after an install this takes some seconds.")
+    namespace.function(namespace)
 
 
-@contextmanager
-def _tell_of_slow_imports(*, quiet: bool) -> Iterator[None]:
-    """In a terminal, say after a second that the command is still being read from the disk, where it is."""
-    here = threading.get_ident()
-
-    def tell_of_imports() -> None:
-        frame = sys._current_frames().get(here)
-        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-            frame = frame.f_back
-        if frame is not None:
-            note("Reading the program: the first time after an install or a restart this takes some seconds.")
-
-    timer = threading.Timer(SECONDS_OF_IMPORTS, copy_context().run, (tell_of_imports,))
-    timer.daemon = True
-    if sys.stderr.isatty() and not quiet:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def _has_compiled_kernels() -> bool:
+    """Return whether numba has kept compiled kernels of this installation, without importing numba."""
+    return any((Path(__file__).parent.parent / "trees" / "__pycache__").glob("*.nbi"))
 
 
 def _explain(error: Exception) -> HedgerowError | None:
