@@ -26,6 +26,7 @@ BESIDE_TESTS = {
     "secagg_diagram": "tests.secagg.diagram",
     "secagg_fuzz": "tests.secagg.fuzz",
     "secagg_mutations": "tests.secagg.mutations",
+    "sentences": "tests.privacy.sentences",
     "wire_document": "tests.wire_document",
 }
 """Commands that stand beside the tests that use them: what looks for faults longer than a test may, as audits do, what

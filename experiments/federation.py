@@ -41,6 +41,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.statement import NETWORK
 from hedgerow.protocol.messages import RunState
 from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, conclude, run_coordinator
 from hedgerow.server.journal import Journal
@@ -177,7 +178,7 @@ def coordinate(
         session = RunSession(setup, kept)
         rehearse(session.run.task.with_structure_seed(0))
         run_coordinator(session, hub, plan.federation, time.monotonic, lambda *_: check())
-        return build_model(conclude(session.run)), session
+        return build_model(conclude(session.run), session, NETWORK), session
 
 
 # Nodes -----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from hedgerow.models.model import Model, require_room, save_unless_kept, write_a
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.statement import NETWORK
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import WAITING, Farewell, Result, Wanted, WireRefusal, read_as
 from hedgerow.server.coordinator import (
@@ -237,6 +238,7 @@ class ModelFile:
         journal: of the run.
         is_new: set another run's journal aside.
         quiet: say nothing.
+        made_in: where the run is, a name of `hedgerow.privacy.statement.PLACES`.
     """
 
     path: Path
@@ -244,6 +246,7 @@ class ModelFile:
     journal: Path
     is_new: bool = False
     quiet: bool = False
+    made_in: str = NETWORK
 
     def require_room(self) -> None:
         """Before a run begins or goes on; raises UsageError "model-exists"."""
@@ -255,17 +258,19 @@ class ModelFile:
         if made is None:
             self.require_room()
             return
-        is_there = self.path.is_file() and not writes_over(self._build_model(made), self.path, self._remedy)
+        is_there = self.path.is_file() and not writes_over(self._build_model(made, session), self.path, self._remedy)
         if not self.quiet:
             said = f"Its model is in {self.path}" if is_there else f"Its model is written to {self.path}"
             note(f"The run is over. {said}; sites that missed the end are told of it.")
 
     def keep(self, outcome: Outcome, session: RunSession) -> None:
         """Write the model that was trained, or the one that was evaluated with its evaluation; raises as `save`."""
-        self.save(self._build_model(outcome))
+        self.save(self._build_model(outcome, session))
 
-    def _build_model(self, outcome: Outcome) -> Model:
-        return build_model(outcome) if self.evaluated is None else conclude_evaluation(outcome, self.evaluated).model
+    def _build_model(self, outcome: Outcome, session: RunSession) -> Model:
+        if self.evaluated is None:
+            return build_model(outcome, session, self.made_in)
+        return conclude_evaluation(outcome, self.evaluated, self.made_in).model
 
     def save(self, model: Model) -> None:
         """Write it, unless it is there with more on its account; raises as `save_unless_kept`."""
@@ -280,9 +285,10 @@ class ModelFile:
         )
 
 
-def build_model(outcome: Outcome) -> Model:
-    """The model that a training has made, with its account."""
-    return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
+def build_model(outcome: Outcome, session: RunSession, made_in: str) -> Model:
+    """The model that a training has made, with its account and where it was made."""
+    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
+    return model.made(made_in, len(session.run.sites), session.run.replica.count_drawings())
 
 
 def pause_file(journal: Path) -> Path:
@@ -438,7 +444,7 @@ def train_over_nodes(
 ) -> tuple[Model, RunSession]:
     """`serve` a training, or go on with it; returns its model, which is written. Raises as `carry_out`."""
     outcome, session = serve(options, plan, file, None, page, shows)
-    model = build_model(outcome)
+    model = build_model(outcome, session, file.made_in)
     if page is not None:
         page.show_model(model)
     return model, session
@@ -457,7 +463,7 @@ def evaluate_over_nodes(
     """
     # It writes the account: numbers that were seen but not charged would be a leak.
     outcome, session = serve(options, model.plan, file, evaluated, None, shows)
-    return conclude_evaluation(outcome, model), list_contributors(session)
+    return conclude_evaluation(outcome, model, file.made_in), list_contributors(session)
 
 
 def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tuple[bytes, list[str], int]:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,6 +39,7 @@ from hedgerow.plan.toml import plan_toml, toml_section
 from hedgerow.plugins import describe_plugin
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
+from hedgerow.privacy.statement import PROCESS
 from hedgerow.server.release import EvaluatedModel
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
@@ -171,10 +172,11 @@ class Simulation:
         sites, task = read_sites(self.tables, model.plan, quiet=True), asked.task
         noise = SystemNoise(os.urandom) if seed is None else SeededNoise(seed)
         with use_threads(self.n_threads or available_threads()) as n_threads:
-            return evaluate_federated(
+            found = evaluate_federated(
                 model, sites, epsilon=task.epsilon, noise=noise, delta=task.delta, n_threads=n_threads, by=task.by,
                 mode=task.noise,
             )  # fmt: skip
+        return replace(found, model=found.model.evaluated(PROCESS, model))
 
 
 @dataclass(frozen=True)
@@ -372,4 +374,5 @@ def train_with_progress(
         use_threads(n_threads or available_threads()) as allowed,
         TrainingProgress(plan, len(sites), quiet=quiet, title=title) as progress,
     ):
-        return train(plan, sites, noise=noise, n_threads=allowed, progress=progress, sampling=sampling)
+        model = train(plan, sites, noise=noise, n_threads=allowed, progress=progress, sampling=sampling)
+        return model.made(PROCESS, len(sites))

@@ -117,12 +117,12 @@ def journal_file(out: Path | str, model: Model) -> str:
     return f"{out}.evaluation-{len(model.ledger)}.journal"
 
 
-def conclude_evaluation(outcome: Outcome, model: Model) -> FederatedEvaluation:
-    """What a run over nodes found, and the model with it on its account."""
+def conclude_evaluation(outcome: Outcome, model: Model, made_in: str) -> FederatedEvaluation:
+    """What a run over nodes found, and the model with it and its place on its account."""
     if outcome.evaluation is None or outcome.cost is None:
         raise HedgerowError("no-result", result="numbers")
     account = add_evaluation(model, outcome.evaluation, outcome.ledger, outcome.report)
-    return FederatedEvaluation(outcome.evaluation, outcome.cost, account)
+    return FederatedEvaluation(outcome.evaluation, outcome.cost, account.evaluated(made_in, model))
 
 
 def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> None:

@@ -292,11 +292,10 @@ def _describe_sites(names: Sequence[str]) -> str:
     return f"{len(names)} {'sites' if len(names) > 1 else 'site'}: {join_names(names)}"
 
 
-def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
+def render_page(survey: TableSurvey, sites: Sequence[str]) -> str:
     """The statistics as a page.
 
     Args:
-        subject: what the report calls them.
     """
     found, report = survey.statistics, survey.report
     is_curves = isinstance(found, SurvivalCurves)
@@ -309,7 +308,7 @@ def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
         draw_curves(found) if isinstance(found, SurvivalCurves) else "",
         *(render_section(sheet.title, [render_sheet(sheet)]) for sheet in sheets),
         render_text(" ".join(filter(None, (_describe_unknown(found), explain_sheets(found)))), "muted"),
-        render_section("What it cost", [render_printed(report.text(subject))]),
+        render_section("What it cost", [render_printed(report.text())]),
     ]
     title = "Survival curves" if is_curves else "Statistics before training"
     return render_document(title, f"Noisy sums over {_describe_sites(sites)}", body)

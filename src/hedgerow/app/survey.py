@@ -37,7 +37,6 @@ from hedgerow.survey.requests import OpenTable
 if TYPE_CHECKING:
     from hedgerow.app.coordinator import CoordinatorOptions
 
-SUBJECT = "these statistics"
 PLAN = "plan.toml"
 
 
@@ -103,7 +102,7 @@ class Survey:
     def write(self, folder: Path) -> dict[str, Path]:
         """Write the files; statistics that were there before are written over, but for a plan that is another one."""
         texts = {
-            "report.html": render_page(self.found, self.sites, SUBJECT),
+            "report.html": render_page(self.found, self.sites),
             "survey.json": json_text(self.to_dict()) + "\n",
         }
         if isinstance(self.found.statistics, SurvivalCurves):

@@ -92,11 +92,12 @@ class Coordinator:
     def _run(self) -> None:
         # A client has no use for what a coordinator imports.
         from hedgerow.carriers.coordinator import coordinate
+        from hedgerow.privacy.statement import NVFLARE
 
         file, carrier = read_coordinator_file(Path(self.file)), CollabCarrier(collab.clients)
         patience = Patience(poll=0.01, longest_poll=0.05, repeat=file.repeat, longest_repeat=10.0 * file.repeat)
         try:
-            coordinate(file, carrier, patience)
+            coordinate(file, carrier, patience, made_in=NVFLARE)
         finally:
             carrier.close()
 

@@ -28,6 +28,7 @@ from hedgerow.codec import kind_in
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.statement import CARRIER, MIXED
 from hedgerow.protocol.messages import MessageKind, encode
 from hedgerow.server.coordinator import RunSession, anticipate_setup, invitation_to
 from hedgerow.server.status import RunBoard
@@ -47,22 +48,25 @@ def coordinate(
     patience: Patience | None = None,
     clock: Clock | None = None,
     *,
+    made_in: str = CARRIER,
     quiet: bool = False,
 ) -> tuple[Model, EnvelopeHub]:
     """Carry the run out and write the model; the hub is closed, and knows what the run has sent.
 
     Args:
         clock: of the run; None for this machine's.
+        made_in: what carries the messages, a name of `hedgerow.privacy.statement.PLACES`.
 
     Raises:
         Waiting: the carrier's, while there is no result.
         HedgerowError: as `run_coordinator`; the journal keeps what was released, and started again the run goes on.
     """
+    made_in = MIXED if file.listen else made_in
     model = Model.load(file.model) if file.model else None
     plan = read_plan(file.plan) if model is None else model.plan
     require_masks(plan)
     out = check_can_write(file.out)
-    result = ModelFile(out, model, check_can_write(name_journal(file, model)), quiet=quiet)
+    result = ModelFile(out, model, check_can_write(name_journal(file, model)), quiet=quiet, made_in=made_in)
     keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
     asked = (file.epsilon, file.delta or None, file.noise, file.by, [site.name for site in keys[1].sites])
     about = None if model is None else prepare_evaluation(model, *asked)
@@ -91,12 +95,12 @@ def coordinate(
     try:
         outcome, session = carry_out(keys, plan, noise, result, about, asking, entropy=clock.entropy, clock=clock.now)
         if model is None:
-            written = build_model(outcome)
+            written = build_model(outcome, session, made_in)
             if written.salvaged is not None:
                 warn(f"{written.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
             note(f"{written.ensemble.n_trees} trees, {len(session.run.survivors)} rounds, written to {out}.")
         else:
-            found, sites = conclude_evaluation(outcome, model), list_contributors(session)
+            found, sites = conclude_evaluation(outcome, model, made_in), list_contributors(session)
             written = found.model
             print_evaluation(found, sites, out, None)
             if file.scores:

@@ -33,6 +33,7 @@ from hedgerow.crypto import DerivedEntropy
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.plan.fields import refuse
+from hedgerow.privacy.statement import FILES
 from hedgerow.protocol.stream import WireRefusal
 from hedgerow.storage import Database
 from hedgerow.transport.carrier import Clock, Fetched, Patience, Waiting
@@ -374,7 +375,7 @@ class CarriedRun:
         with suppress(Waiting):
             try:
                 clock = Clock(replay.now, replay.sleep, replay.entropy, replay.date)
-                coordinate(self._file, replay, _PATIENCE, clock, quiet=True)
+                coordinate(self._file, replay, _PATIENCE, clock, made_in=FILES, quiet=True)
             except HedgerowError as fault:
                 if isinstance(fault, EnvironmentFault | UsageError) or fault.code == "run-paused":
                     # What is sent then does not follow from what was noted; the operator has it in hand to go on.
@@ -465,7 +466,7 @@ def run_beside_grpc(file: CoordinatorFile, folder: Path) -> None:
     if strangers := set(file.by_files) - {site.name for site in roster.sites}:
         raise UsageError("party-file", path=file.roster, fault=f"{min(strangers)} is not in it")
     patience = Patience(poll=0.5, longest_poll=2.0, repeat=_MIN_SECONDS, longest_repeat=_MIN_SECONDS, closing=5.0)
-    coordinate(file, FolderCarrier(roster, file.by_files, place), patience)
+    coordinate(file, FolderCarrier(roster, file.by_files, place), patience, made_in=FILES)
 
 
 def carry_into_coordinator(file: CoordinatorFile, folder: Path) -> None:

@@ -89,10 +89,12 @@ def serve(grid: Grid, context: Context, app_version: str) -> None:
     """Run the coordinator whose file the run's configuration names; raises HedgerowError."""
     # A node's process has no use for what a coordinator imports.
     from hedgerow.carriers.coordinator import coordinate
+    from hedgerow.privacy.statement import FLOWER
 
     require_version(app_version, "The app")
     file = read_coordinator_file(Path(str(context.run_config.get(COORDINATOR_KEY, ""))))
-    coordinate(file, GridCarrier(grid), Patience(repeat=file.repeat, longest_repeat=10.0 * file.repeat))
+    patience = Patience(repeat=file.repeat, longest_repeat=10.0 * file.repeat)
+    coordinate(file, GridCarrier(grid), patience, made_in=FLOWER)
 
 
 def reply_to(message: Message, context: Context, app_version: str) -> Message:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import os
 from pathlib import Path
@@ -112,6 +113,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.local.training import evaluate_federated
     from hedgerow.models.model import Model, require_room, sole_writer
     from hedgerow.privacy.noise import SeededNoise, SystemNoise
+    from hedgerow.privacy.statement import PROCESS
 
     if arguments.allow_loss is not None:
         raise UsageError("allow-loss-gone", command="evaluate --epsilon")
@@ -135,6 +137,8 @@ def _run_federated(arguments: argparse.Namespace) -> None:
                 model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads,
                 by=arguments.by, is_one_site=not arguments.federated,
             )  # fmt: skip
+        if arguments.federated:
+            found = dataclasses.replace(found, model=found.model.evaluated(PROCESS, model))
         # The account goes first: numbers that were seen but not charged would be a leak.
         # Another evaluation of the file may have gone on beside this one.
         with sole_writer(out):

@@ -121,7 +121,7 @@ def show(options: SurveyOptions, made: Survey, folder: Path | None, train: str) 
 
     from hedgerow.app.progress import status
     from hedgerow.app.statistics import print_statistics
-    from hedgerow.app.survey import PLAN, SUBJECT
+    from hedgerow.app.survey import PLAN
 
     found, plan = made.found, made.plan
     with status("Writing", quiet=options.quiet):
@@ -133,7 +133,7 @@ def show(options: SurveyOptions, made: Survey, folder: Path | None, train: str) 
             warn_seeded()
         console = Console(width=min(WIDEST, Console().width), highlight=False)
         print_statistics(console, found.statistics, made.sites)
-        print(wrap_text(found.report.text(SUBJECT)))
+        print(wrap_text(found.report.text()))
         _say_what_next(options, made, files, train)
         if files and plan is not None:
             _report_label(found, plan)

@@ -49,6 +49,7 @@ from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.outlook import MIN_BUCKETS, doubt_of, with_buckets
 from hedgerow.privacy.report import PrivacyReport
+from hedgerow.privacy.statement import PROCESS
 from hedgerow.server.release import Progress
 from hedgerow.survey.bounds import BOOLEANS, Findings, Range, classify_counts
 from hedgerow.survey.kinds import DATE, N_KINDS, NUMBER, TRUTH, number_like
@@ -737,7 +738,8 @@ class PrivateTrees(BaseEstimator, ABC):
         with _in_parameters(self), threads as n_threads, shown as progress:
             site_data = self._make_site_data(plan, table, ready.y, start.rows, n_threads)
             note_first_fit()
-            self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
+            model = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
+        self.model_ = model.made(PROCESS, len(site_data))
         self.columns_ = {feature.name: (feature.type, feature.origin) for feature in plan.features}
         self.privacy_report_ = self.model_.report
         self.ledger_ = self.model_.ledger

@@ -44,6 +44,7 @@ from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import label_kinds, named_losses
+from hedgerow.privacy.statement import PROCESS
 from hedgerow.survey.kinds import DATE, TRUTH
 
 
@@ -395,7 +396,8 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
             found = evaluate_federated(
                 model, held_out, epsilon=epsilon, delta=delta, noise=self._randomness()[1], n_threads=n_threads
             )
-        self.model_, self.privacy_report_, self.ledger_ = found.model, found.model.report, found.model.ledger
+        self.model_ = found.model.evaluated(PROCESS, model)
+        self.privacy_report_, self.ledger_ = self.model_.report, self.model_.ledger
         return self
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> NDArray[np.float64]:

@@ -33,6 +33,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.privacy.report import build_report
 from hedgerow.privacy.rounding import format_up
+from hedgerow.privacy.statement import PROCESS
 
 Estimator = TypeVar("Estimator", bound=PrivateTrees)
 
@@ -123,7 +124,7 @@ def tune(
         own._train(replace(fitted, start=replace(fitted.start, noise=noise)))
         held = own._make_site_data(own.model_.plan, ready.table, ready.y, rows)
         found = evaluate_federated(own.model_, held, epsilon=of_evaluation, noise=noise)
-        own.model_ = found.model
+        own.model_ = found.model.evaluated(PROCESS, own.model_)
         tried.append(own)
         measure = next(name for name in ("auc", "concordance", "rmse", "mae") if name in found.evaluation.scores)
         scores.append(TunedSetting(dict(setting), measure, found.evaluation.scores[measure]))

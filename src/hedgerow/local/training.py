@@ -36,6 +36,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, build_lazy_report, build_report
 from hedgerow.privacy.rounding import format_up
+from hedgerow.privacy.statement import AT_SITE
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.rounds import VECTOR_ID, clip, noise_mode, round_in
 from hedgerow.secagg.guarantees import assign_groups, default_wishes
@@ -314,6 +315,7 @@ def evaluate_federated(
     # Whose tables are all here shows what it likes.
     nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise, shows=lambda query: True) for name in names]
     context = evaluation_context(plan, epsilon, delta, noise)
+    context = replace(context, made_in=AT_SITE) if is_one_site else context
     # A ledger that this evaluation cannot be added to is found before anything is released.
     build_lazy_report(model.ledger, model.report)
     program = evaluate_ensemble(
@@ -365,7 +367,7 @@ def recalibrate_model(
     site = ScoredSite(plan, SiteRecords(codes, data.labels, scores), n_threads)
     releaser = Releaser(noise, ledger=model.ledger)
     found = play(program, lambda query: releaser.release(query, query.answer(site)))
-    context = replace(evaluation_context(plan, epsilon, delta, noise), noise_mode="server")
+    context = replace(evaluation_context(plan, epsilon, delta, noise), noise_mode="server", made_in=AT_SITE)
     cost = check_cost(Ledger(releaser.ledger.releases[len(model.ledger) :]), context)
     report = build_report(releaser.ledger, model.report.with_evaluation(cost))
     # How large its errors were was measured at the old level.

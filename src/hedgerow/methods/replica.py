@@ -161,6 +161,10 @@ class Replica:
         """How often sites were dealt anew until the round that it stands in."""
         return self.n_releases // self.n_rounds if self.n_rounds else 0
 
+    def count_drawings(self) -> int:
+        """Return how many drawings the releases so far were made in; 0 for groups that are never drawn anew."""
+        return -(-self.n_releases // self.n_rounds) if self.n_rounds else 0
+
     @property
     def n_drawings_left(self) -> int:
         """How often they are dealt anew after it."""

@@ -75,6 +75,8 @@ _GAUSSIAN = (
 _INFINITE = "infinite"
 
 
+_MANY = 2**32
+"""Sites and drawings of a run are fewer."""
 MIN_TO_WARN = 10
 """Records from which on a column without any value is no accident."""
 _MANY_NOT_LISTED = 0.25
@@ -190,7 +192,7 @@ class Model:
         outcome = "complete" if self.salvaged is None else self.salvaged.text()
         return (
             f"{self.report.text(sites=self.sites)}\n"
-            "  agreed plan       the digest that `hedgerow privacy` prints where the sites draw the seed:\n"
+            "  agreed plan       digest of the plan before sites drew its seed (compare with `hedgerow privacy`):\n"
             f"    {filed['agreed_digest']}\n  outcome           {outcome}\n"
             f"  version           Hedgerow {filed['created_with']}\n  printed on        {date}"
         )
@@ -535,6 +537,14 @@ class Model:
 
         return to_onnx(self.plan, self.ensemble, classes)
 
+    def made(self, place: str, n_sites: int = 0, n_drawings: int = 0) -> Model:
+        """This model with where it was trained, as `PrivacyContext` has it; its file keeps that."""
+        return replace(self, report=self.report.made(place, n_sites, n_drawings))
+
+    def evaluated(self, place: str, before: Model) -> Model:
+        """This model, just evaluated by all sites together, with where that was; `before` is it until then."""
+        return replace(self, report=self.report.evaluated(place, before.report))
+
     def with_sites(self, sites: tuple[str, ...]) -> Model:
         """This model, naming who took part."""
         return replace(self, sites=sites)
@@ -762,10 +772,21 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
         approximate_noise=stored.get("approximate_noise") is True,
         bounds_from_data=context.bounds_from_data or stored.get("bounds_from_data") is True,
         candidates_from_data=context.candidates_from_data or stored.get("candidates_from_data") is True,
+        **_read_place(stored),
     )
     report = build_lazy_report(ledger, context)
     check_claims(stored, report, exact=exact)
     return report
+
+
+def _read_place(stored: dict[str, Any]) -> dict[str, Any]:
+    """Where a file says that its model was made; nothing is recorded in files of older versions."""
+    place, places = stored.get("made_in", ""), stored.get("evaluated_in", [])
+    counts = {name: stored.get(name, 0) for name in ("n_sites", "n_drawings")}
+    is_text = isinstance(places, list) and all(isinstance(each, str) for each in (place, *places))
+    if not is_text or not all(type(count) is int and 0 <= count < _MANY for count in counts.values()):
+        raise _invalid("its report does not say where it was made")
+    return {"made_in": place, "evaluated_in": tuple(places), **counts}
 
 
 FORMAT = "hedgerow-model"

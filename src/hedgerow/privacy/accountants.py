@@ -63,6 +63,7 @@ from hedgerow.privacy.cost import (
     KNOWN_EVENTS,
     PURE_EVENTS,
     ROUND_UP,
+    EventCost,
     all_pure,
     amplify_epsilon,
     compose_cost,
@@ -304,9 +305,14 @@ def epsilon_renyi(events: Iterable[Event], delta: float) -> float:
     twin_delta = delta * math.exp(-log_ratio) if log_ratio < math.inf else 0.0
     if twin_delta <= 0 or others.zcdp_weight == math.inf:
         return math.inf
-    orders = sorted({*ORDERS, *(event.order for event in samples if isinstance(event, FilteredGaussianEvent))})
-    curve = [others.zcdp_weight / 2 * order + _divergence_of(samples, order) for order in orders]
+    orders, curve = list_divergences(samples, others)
     return epsilon_of_curve(orders, curve, twin_delta)[0] + 2 * log_ratio
+
+
+def list_divergences(samples: Sequence[SampledEvent], others: EventCost) -> tuple[list[int], list[float]]:
+    """Return orders and, at each, the Renyi divergence of releases over samples and of all others together."""
+    orders = sorted({*ORDERS, *(event.order for event in samples if isinstance(event, FilteredGaussianEvent))})
+    return orders, [others.zcdp_weight / 2 * order + _divergence_of(samples, order) for order in orders]
 
 
 def _divergence_of(samples: Sequence[SampledEvent], order: int) -> float:

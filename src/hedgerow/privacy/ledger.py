@@ -157,6 +157,22 @@ class Release:
         """Whether single sites have added the noise to its parts."""
         return self.kind == _SITE_SUMS and isinstance(self.event, DiscreteGaussianEvent)
 
+    @property
+    def noise_mode(self) -> str:
+        """Who added the noise: a mode of a plan, "site" for each site to its own part, or "alone" for one site that
+        made the release by itself; "" where there is none.
+        """
+        if isinstance(self.event, UnnoisedEvent):
+            return ""
+        if isinstance(self.event, LocalGaussianEvent):
+            return "local"
+        has_shares = hasattr(self.event, "n_shares")
+        if self.is_at_one_site and not has_shares:
+            return "alone"
+        if self.is_by_site:
+            return "site"
+        return "distributed" if has_shares else "server"
+
     def to_dict(self) -> dict[str, Any]:
         """The release as a dictionary of JSON values."""
         content: dict[str, Any] = {

@@ -18,17 +18,12 @@ from hedgerow.errors import PrivacyError
 from hedgerow.plan.plan import Plan, name_first
 from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.privacy.accountants import Account, compute_account, epsilon_of_rows, get_accountant, least_epsilon_pld
-from hedgerow.privacy.events import (
-    DiscreteGaussianSumEvent,
-    LocalGaussianEvent,
-    SelectionEvent,
-    UnnoisedEvent,
-    scope_events,
-)
+from hedgerow.privacy.events import DiscreteGaussianSumEvent, SelectionEvent, UnnoisedEvent, scope_events
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
 from hedgerow.privacy.outlook import outlook_facts
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.rounding import format_up
+from hedgerow.privacy.statement import AT_SITE, UNRECORDED, Statement, Topic, find_guess_bound, make_statement
 from hedgerow.protocol.queries import NoiseCohort
 
 ADJACENCY = "add or remove one"
@@ -52,8 +47,14 @@ _VOIDING = {
 """Each of these facts of a context voids the guarantee, and why."""
 ROWS_OF_ONE_PERSON = (1, 2, 3, 5)
 """For whom a report of rows says what it amounts to."""
-_SINCE_FIRST = ("candidates_from_data", "sites_per_unit", "n_prepared", "sums_in_clear", "n_groups", "authors")
+_WHERE = ("made_in", "evaluated_in", "n_sites", "n_drawings")
+"""What neither plan nor ledger knows: `add_place` writes it down where the run happens."""
+_SINCE_FIRST = (
+    "candidates_from_data", "sites_per_unit", "n_prepared", "sums_in_clear", "n_groups", "authors", *_WHERE
+)  # fmt: skip
 """Left out of a model's file where they say nothing: earlier versions did not have them."""
+_COUNTED = ("epsilon_gdp", "epsilon_rdp", "_account", "guess_bound")
+"""What a report computes once."""
 _OWN_WORDS = {"pure": "pure differential privacy, no delta needed", "pld": "privacy loss distributions"}
 
 
@@ -78,6 +79,10 @@ class PrivacyContext:
         sums_in_clear: whether the plan has sums over sites added up without masks.
         authors: what the run asks for that is no part of Hedgerow, whose sensitivities are its author's word.
         n_groups: of sites, of whose sums the middle counted in a training; 0 for one sum over all.
+        made_in: where the training was made, a name of `hedgerow.privacy.statement.PLACES`; "" if not recorded.
+        evaluated_in: the same of evaluations by all sites together, each place once; empty where none is recorded.
+        n_sites: sites of the roster, or tables of the process; 0 where it is not recorded.
+        n_drawings: how often sites were dealt to groups; 0 where they were not, or it is not recorded.
         public: what the run takes as public; None where no plan says it. It is no part of the account.
         outlook: how much signal the noise leaves a training, in lines; nor is this.
     """
@@ -98,6 +103,10 @@ class PrivacyContext:
     sums_in_clear: bool = False
     n_groups: int = 0
     authors: tuple[str, ...] = ()
+    made_in: str = ""
+    evaluated_in: tuple[str, ...] = ()
+    n_sites: int = 0
+    n_drawings: int = 0
     public: PublicInputs | None = field(default=None, repr=False, compare=False)
     outlook: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
@@ -141,7 +150,11 @@ class PrivacyContext:
         What was requested stays what the plan asked for: a file does not say what its evaluations were given.
         """
         either: dict[str, Any] = {name: getattr(self, name) or getattr(evaluation, name) for name in _VOIDING}
-        return replace(self, **either)
+        places = self.evaluated_in
+        if places and evaluation.made_in != AT_SITE:
+            # Whoever knows where it was made says so afterwards, by `PrivacyReport.evaluated`.
+            places = tuple(sorted({*places, UNRECORDED}))
+        return replace(self, evaluated_in=places, **either)
 
 
 @dataclass(frozen=True)
@@ -245,7 +258,7 @@ class PrivacyReport(PrivacyContext):
     @property
     def evaluation_modes(self) -> tuple[str, ...]:
         """Noise of evaluations that is not the training's: every evaluation chooses, and the ledger tells."""
-        own = {_release_mode(release) for release in self.ledger if release.kind in EVALUATION_KINDS}
+        own = {release.noise_mode for release in self.ledger if release.kind in EVALUATION_KINDS}
         return tuple(mode for mode in NOISE_MODES if mode in own - {self.noise_mode})
 
     @property
@@ -256,63 +269,37 @@ class PrivacyReport(PrivacyContext):
     @property
     def trust(self) -> str:
         """Whom the guarantee asks one to trust, in sentences."""
-        modes = [_release_mode(release) for release in self.ledger]
-        if set(modes) == {""}:
-            return "Nothing that was released has noise: nothing is promised, whomever one trusts."
-        sentences = [] if set(modes) == {"alone"} else [self._trust(self.noise_mode)]
-        for mode in self.evaluation_modes:
-            count = sum(release.kind in EVALUATION_KINDS and _release_mode(release) == mode for release in self.ledger)
-            sentences.append(f"In {count} release(s) of an evaluation: {self._trust(mode)}")
-        if count := modes.count("site"):
-            sentences.append(
-                f"In {count} release(s) of an evaluation by site: each site that allows it adds the whole noise to its "
-                "own figures before they leave it: there is no trust in anyone but one's own site."
-            )
-        said = "the site whose rows they are of added the noise, to sums that nobody else has seen"
-        alone = [release.is_recalibration for release in self.ledger if _release_mode(release) == "alone"]
-        counts = {"an evaluation at one site": alone.count(False), "a recalibration": alone.count(True)}
-        sentences += [f"In {count} release(s) of {what} {said}." for what, count in counts.items() if count]
-        return " ".join(sentences)
+        return " ".join(make_statement(self, Topic.TRUST).list_texts())
 
-    def _trust(self, mode: str) -> str:
-        if mode == "server":
-            chooses = "it chooses from exact sums, and is trusted to do so by the exponential mechanism. "
-            chooses = f"In {self.n_choices} of the releases {chooses}" if self.n_choices else ""
-            return (
-                "The coordinator adds the noise: it sees the exact sums over all sites, and is trusted to add the "
-                f"noise and to keep those sums to itself. {chooses}The guarantee holds against everybody else."
-            )
-        if mode == "local":
-            return (
-                "Each record's node adds the noise, to every record's statistics by themselves, before anything leaves "
-                "it: there is no trust in anyone but one's own node. How many rows each site has is taken to be known."
-            )
-        return (
-            "The sites add the noise: the guarantee holds against the coordinator as well, as long as "
-            f"{self._describe_colluders()}."
-        )
+    @property
+    def statement(self) -> Statement:
+        """Every sentence about this run."""
+        return make_statement(self)
 
-    def _describe_colluders(self) -> str:
-        """The condition under which noise of the sites keeps the promise."""
-        parts = []
-        several = len(self.cohorts) > 1
-        for cohort, count in self.cohorts.items():
-            most = f"at most {cohort.n_colluders}" if cohort.n_colluders else "none"
-            parts.append(f"{most} of the {cohort.n_sites} sites" + (f" in {count} release(s)" if several else ""))
-        known = (
-            f"{', and '.join(parts)} {'that agreed on the sums' if several else 'that agreed on a sum'} work together "
-            "with it, or depart from the protocol (a site that falls silent does not)"
-        )
-        # A version before did not keep among how many sites.
-        lost = (getattr(release.event, "n_shares", 0) for release in self.ledger if release.cohort is None)
-        unknown = sorted(set(lost) - {0})
-        if not unknown:
-            return known if parts else "few enough sites work together with it"
-        known = f"{known}; and, in releases of an older version, " if parts else ""
-        return (
-            f"{known}the shares of at least {' or '.join(map(str, unknown))} sites that follow the protocol and work "
-            "together with no one are in every sum. Among how many sites, an older version did not write down"
-        )
+    @cached_property
+    def guess_bound(self) -> float:
+        """The largest chance to guess rightly whether one unit was in the data; both are as likely. Rounded up."""
+        return find_guess_bound(self)
+
+    def made(self, place: str, n_sites: int = 0, n_drawings: int = 0) -> PrivacyReport:
+        """This report with where the training was made, as `PrivacyContext` has it."""
+        return self._place(made_in=place, n_sites=n_sites, n_drawings=n_drawings)
+
+    def evaluated(self, place: str, before: PrivacyReport) -> PrivacyReport:
+        """This report, of a model that was just evaluated, with the place of that evaluation.
+
+        Args:
+            before: the model's report until then.
+        """
+        had = any(release.is_later and not release.is_at_one_site for release in before.ledger)
+        places = before.evaluated_in or ((UNRECORDED,) if had else ())
+        return self._place(evaluated_in=tuple(sorted({*places, place})))
+
+    def _place(self, **where: Any) -> PrivacyReport:
+        placed = replace(self, **where)
+        # The numbers do not depend on the place, and one of them takes seconds.
+        vars(placed).update({name: vars(self)[name] for name in _COUNTED if name in vars(self)})
+        return placed
 
     def to_dict(self) -> dict[str, Any]:
         """The report as a dictionary of JSON values, with all that follows from plan and ledger spelled out."""
@@ -353,28 +340,29 @@ class PrivacyReport(PrivacyContext):
     def _write_cohorts(self) -> list[dict[str, int]]:
         return [{**cohort.to_dict(), "releases": count} for cohort, count in self.cohorts.items()]
 
-    def text(self, subject: str = "the model", sites: Sequence[str] = ()) -> str:
+    def text(self, sites: Sequence[str] = ()) -> str:
         """The report for a person: some lines of plain words, without a newline at the end.
 
         Args:
-            subject: what was released.
             sites: the names of those who took part, where they are known.
         """
         lines = [self.headline]
         lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
         lines += [f"  ! Warning: {warning}." for warning in self.warnings]
-        facts = self.facts(subject, sites)
+        facts = self.facts(sites)
         # On a line of its own a digest is not broken, and can be copied.
         digest = [f"    {self.public.digest}"] if self.public is not None and self.public.digest else []
         return "\n".join([*lines, *(f"  {name:<17} {text}" for name, text in facts), *digest])
 
-    def facts(self, subject: str = "the model", sites: Sequence[str] = ()) -> list[tuple[str, str]]:
+    def facts(self, sites: Sequence[str] = ()) -> list[tuple[str, str]]:
         """The lines of `text` by name; one without a name goes on with what stands above it. Arguments as there."""
         protected = "each record; a person with several records is protected less (rows of a person)"
         if self.unit != "record":
-            rows = f"each {self.unit}, of whom at most {self.max_rows_per_unit} row(s) at each site were used"
-            where = f"{self.sites_per_unit} site(s) at most"
-            protected = f"{rows}, and who has rows at {where} (with rows at more, one is protected less)"
+            protected = (
+                f"each {self.unit}: all rows with the same entry in that column. At most {self.max_rows_per_unit} "
+                f"row(s) of each were used at each site. Whoever has rows at more than {self.sites_per_unit} site(s) "
+                "is protected less"
+            )
         request = ""
         if self.epsilon_requested is not None:
             of_training = " for the training" if any(release.is_later for release in self.ledger) else ""
@@ -387,7 +375,9 @@ class PrivacyReport(PrivacyContext):
             ("neighbouring data", f"{self.adjacency} {'record' if self.unit == 'record' else self.unit}"),
             *self._describe_releases(),
             *[("made by" if not at else "", f"{author}, {word}") for at, author in enumerate(self.authors)],
-            *([("in words", _in_words(self, subject))] if self.guarantee == "holds" else []),
+            *self._list_sentences("in words", Topic.PROMISE),
+            *self._list_sentences("guesses", Topic.GUESSES),
+            *self._list_sentences("made in", Topic.MADE_IN),
             *(("" if at else "outlook", line) for at, line in enumerate(self.outlook)),
             *self._list_limits(sites),
         ]
@@ -430,8 +420,10 @@ class PrivacyReport(PrivacyContext):
         kinds = [f"{n} {name}{'' if n == 1 else 's'}{where[name]}" for name, n in counts.items() if n]
         facts = [("releases", ", ".join(kinds) or "none")]
         if self.n_prepared:
-            said = "of them were made earlier; the plan states them, and this run could not check it"
-            facts.append(("", f"{self.n_prepared} {said}"))
+            said = (
+                "of them came before the training (such as to find bounds or classes): epsilon counts them as the plan"
+            )
+            facts.append(("", f"{self.n_prepared} {said} states them, and the training did not check them"))
         if self.n_recalibrations:
             said = "of them gave the finished model the level and slope of one site's rows, for rows like those"
             facts.append(("recalibrated", f"{self.n_recalibrations} {said}"))
@@ -439,11 +431,13 @@ class PrivacyReport(PrivacyContext):
         modes = "none" if n_bare and n_bare == self.n_releases else modes
         # Whom one trusts with a promise is said of one that holds.
         facts.append(("noise", f"{modes}: {self.trust}" if self.guarantee == "holds" else modes))
-        if self.n_groups:
-            facts.append(("groups of sites", f"{self.n_groups}, each with its noise; the middle of their sums counts"))
-        if self.sums_in_clear:
-            facts.append(("sums of sites", "in the clear: the party that added them up could see each site's own"))
-        return facts
+        facts += self._list_sentences("groups of sites", Topic.GROUPS)
+        return facts + self._list_sentences("sums of sites", Topic.SUMS)
+
+    def _list_sentences(self, name: str, topic: Topic) -> list[tuple[str, str]]:
+        """The sentences of a topic as lines under one name."""
+        texts = make_statement(self, topic).list_texts()
+        return [("" if at else name, text) for at, text in enumerate(texts)]
 
     def _list_limits(self, sites: Sequence[str]) -> list[tuple[str, str]]:
         """What the promise is not: for a person with several rows, over several runs, and of what is public."""
@@ -461,25 +455,15 @@ class PrivacyReport(PrivacyContext):
             who = f": {name_first(sites)}" if sites else ""
             public.append(("sites", f"their names, and that they take part{who}"))
             facts += [("taken as public" if not at else "", f"{each[0]}: {each[1]}") for at, each in enumerate(public)]
-        facts.append(
-            ("not covered", "what a program computed from several rows before Hedgerow read them (fitted scalers, "
-             "encoders, imputed means, values that a reader changed by its guess of a column's type), and exact scores "
-             "of private rows")
-        )  # fmt: skip
-        if self.guarantee == "holds":
-            # No party knows which sites do, so every report says it.
-            facts.append(
-                ("", f"over a network, a {self.unit} more at a site that holds more rows than its roster declares "
-                 "takes the place of another one: there the promise is weaker, that of replacing one by another, at "
-                 "twice mu (docs/glossary.md)")
-            )  # fmt: skip
+        facts += self._list_sentences("not covered", Topic.GAPS)
         if self.public is not None and self.public.digest:
             facts.append(("plan", self.public.name))
         return facts
 
     def _describe_person_rows(self) -> str:
         if self.unit != "record":
-            return f"beyond {self.max_rows_per_unit} at a site are left out, so who has more is promised the same"
+            most = self.max_rows_per_unit
+            return f"rows beyond {most} at a site are ignored, so whoever has more has the same protection"
         amounts = {count: self.epsilon_of_rows(count) for count in ROWS_OF_ONE_PERSON}
         said = "; ".join(
             f"{count} row{'' if count == 1 else 's'}: {format_up(epsilon, 3)} ({_format_factor(epsilon)})"
@@ -607,26 +591,11 @@ def list_warnings(epsilon: float, delta: float, n_records: int | None) -> tuple[
     return tuple(found)
 
 
-def _release_mode(release: Release) -> str:
-    """Who added the noise to a release: a mode, "site" for each site to its own part, or "alone" for one site that made
-    it by itself; "" where there is none.
-    """
-    if isinstance(release.event, UnnoisedEvent):
-        return ""
-    if isinstance(release.event, LocalGaussianEvent):
-        return "local"
-    if release.is_at_one_site and not hasattr(release.event, "n_shares"):
-        return "alone"
-    if release.is_by_site:
-        return "site"
-    return "distributed" if hasattr(release.event, "n_shares") else "server"
-
-
 def _may_have_mode(release: Release, mode: str) -> bool:
     """Whether a release can be of a run with that noise, or of an evaluation of its model, which chooses who of the
     coordinator and the sites adds it; one without noise can be of any.
     """
-    own = _release_mode(release)
+    own = release.noise_mode
     if own in ("site", "alone"):
         return True
     if release.kind in EVALUATION_KINDS and mode != "local" and own in ("server", "distributed"):
@@ -662,22 +631,3 @@ def _format_factor(epsilon: float) -> str:
 
 def _to_json(epsilon: float) -> float | str:
     return _INFINITE if epsilon == math.inf else epsilon
-
-
-def _in_words(report: PrivacyReport, subject: str) -> str:
-    """What epsilon and delta mean, as a bound on what anybody concludes.
-
-    Delta is added to chances. It is not the chance that the odds change by more than e^epsilon, which is larger: at
-    epsilon 1 and delta 1e-5 Gaussian noise lets them do so with 1.6e-4.
-    """
-    factor = _compute_factor(report.epsilon)
-    whom = "one row" if report.unit == "record" else f"the rows of one {report.unit}"
-    without = f"{whom} given zeros, not true statistics" if report.noise_mode == "local" else f"{whom} not taken part"
-    if factor > 1000:
-        return f"So large an epsilon says little: {subject} may give away much about {whom}."
-    under = f" This holds {report.condition}." if report.authors else ""
-    return (
-        f"Whatever anybody may conclude from {subject}: the chance that they do is at most "
-        f"{math.ceil(factor * 100) / 100:.2f} times, plus {format_up(report.delta, 3)}, what it would be had "
-        f"{without}; and the other way round.{under}"
-    )

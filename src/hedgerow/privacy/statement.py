@@ -1,0 +1,616 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sentences about one run: what it promises, whom one trusts, and what is not covered.
+
+Each sentence stands beside the condition under which it is true, and is made of the run's ledger, its context and where
+it was made. Nothing else in the package words these things: report, notebook, pages, evidence and model card read them.
+`python -m experiments sentences` prints every sentence with its condition and an example.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
+
+from hedgerow.privacy.guesses import bound_guesses, compute_meeting_chance
+from hedgerow.privacy.ledger import Release
+from hedgerow.privacy.rounding import format_up
+from hedgerow.protocol.queries import NoiseCohort
+
+if TYPE_CHECKING:
+    from hedgerow.privacy.report import PrivacyReport
+
+PROCESS, NETWORK, FILES, FLOWER, NVFLARE, CARRIER = "process", "network", "files", "flower", "nvflare", "carrier"
+MIXED = "mixed"
+UNRECORDED = "unrecorded"
+"""What stands for the place of an evaluation that no file names, beside places that are known."""
+AT_SITE = "site"
+"""Where one site by itself evaluates or recalibrates a model; its releases say so, and no file has to."""
+PLACES = {
+    PROCESS: "one process, which read all tables",
+    NETWORK: "nodes of the sites, whose messages went over a network",
+    FILES: "nodes of the sites, whose messages people carried as files",
+    FLOWER: "nodes of the sites, whose messages Flower carried",
+    NVFLARE: "nodes of the sites, whose messages NVFlare carried",
+    CARRIER: "nodes of the sites, whose messages another program carried",
+    MIXED: "nodes of the sites, whose messages went over a network, or were carried",
+}
+"""Where a model is made: what carried the messages, or that there were none."""
+
+
+class Depth(IntEnum):
+    """For whom a sentence is; whoever reads more deeply reads the others' sentences too."""
+
+    PERSON = 1
+    ANALYST = 2
+    CHECKER = 3
+
+
+class Topic(StrEnum):
+    """What a sentence is about."""
+
+    PROMISE = "promise"
+    GUESSES = "guesses"
+    MADE_IN = "made in"
+    TRUST = "trust"
+    GROUPS = "groups of sites"
+    SUMS = "sums of sites"
+    GAPS = "not covered"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence of a statement, or a few that belong together."""
+
+    name: str
+    topic: Topic
+    depth: Depth
+    text: str
+
+
+@dataclass(frozen=True)
+class SentenceKind:
+    """A sentence that a statement may have.
+
+    Attributes:
+        conditions: all of them have to hold; the first line of each one's docstring says it in words.
+        write: makes its text.
+    """
+
+    name: str
+    topic: Topic
+    depth: Depth
+    conditions: tuple[Callable[[PrivacyReport], bool], ...]
+    write: Callable[[PrivacyReport], str]
+
+    @property
+    def condition(self) -> str:
+        """When the sentence is made, in words."""
+        return "; ".join((each.__doc__ or each.__name__).splitlines()[0].rstrip(".") for each in self.conditions)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """All sentences of one run, in order."""
+
+    sentences: tuple[Sentence, ...]
+
+    def list_texts(self, *topics: Topic, depth: Depth = Depth.CHECKER) -> list[str]:
+        """Return the sentences of some topics, or of all, for a reader of this depth."""
+        return [
+            each.text for each in self.sentences if each.depth <= depth and (not topics or each.topic in topics)
+        ]  # fmt: skip
+
+    def to_dict(self) -> list[dict[str, str]]:
+        """Return the sentences as JSON values."""
+        return [
+            {"name": each.name, "topic": each.topic.value, "depth": each.depth.name.lower(), "text": each.text}
+            for each in self.sentences
+        ]
+
+
+KINDS: list[SentenceKind] = []
+"""Every sentence, in the order in which a statement has them."""
+
+
+def make_statement(report: PrivacyReport, *topics: Topic) -> Statement:
+    """Make the sentences of some topics, or of all, whose conditions hold for this run."""
+    asked = [kind for kind in KINDS if not topics or kind.topic in topics]
+    made = [kind for kind in asked if all(holds(report) for holds in kind.conditions)]
+    return Statement(tuple(Sentence(kind.name, kind.topic, kind.depth, kind.write(report)) for kind in made))
+
+
+def find_guess_bound(report: PrivacyReport) -> float:
+    """Return the largest chance of a right guess about one unit that a report's releases allow."""
+    return bound_guesses(report.ledger.events(), report.epsilon, report.delta)
+
+
+def _sentence(
+    topic: Topic, depth: Depth, *conditions: Callable[[PrivacyReport], bool]
+) -> Callable[[Callable[[PrivacyReport], str]], Callable[[PrivacyReport], str]]:
+    def add(write: Callable[[PrivacyReport], str]) -> Callable[[PrivacyReport], str]:
+        name = write.__name__.removeprefix("_say_").replace("_", "-")
+        KINDS.append(SentenceKind(name, topic, depth, conditions, write))
+        return write
+
+    return add
+
+
+# Parts of a ledger, and who added their noise -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Releases that were made in one place by one kind of noise.
+
+    Attributes:
+        mode: who added the noise by the plan: "server", "distributed" or "local".
+        place: one of `PLACES`; "" where no file says it, or where there were several.
+    """
+
+    mode: str
+    place: str
+    releases: tuple[Release, ...]
+
+
+def _find_training(report: PrivacyReport) -> _Part:
+    """The noisy releases of the training; of what came before it too, unless nodes made the training.
+
+    Who made the sums that a plan states, and where, is not recorded: nothing that nodes promise holds for them.
+    """
+    start = report.n_prepared if _is_between_nodes(report) else 0
+    own = (each for each in report.ledger.releases[start:] if each.noise_mode and not each.is_later)
+    return _Part(report.noise_mode, _known(report.made_in), tuple(own))
+
+
+def _list_evaluations(report: PrivacyReport) -> list[_Part]:
+    """Evaluations of which something else is true than of the training: other noise, or another place."""
+    own = [each for each in report.ledger if each.is_later and not each.is_at_one_site]
+    later, parts = [each for each in own if each.noise_mode not in ("", "site")], list[_Part]()
+    place = _find_evaluation_place(report)
+    for mode in dict.fromkeys(each.noise_mode for each in later):
+        if mode != report.noise_mode or place != _known(report.made_in) or not _find_training(report).releases:
+            parts.append(_Part(mode, place, tuple(each for each in later if each.noise_mode == mode)))
+    return parts
+
+
+def _find_evaluation_place(report: PrivacyReport) -> str:
+    return _known(report.evaluated_in[0]) if len(report.evaluated_in) == 1 else ""
+
+
+def _known(place: str) -> str:
+    return place if place in PLACES else ""
+
+
+# Conditions -----------------------------------------------------------------------------------------------------------
+
+
+def _holds(report: PrivacyReport) -> bool:
+    """The guarantee holds."""
+    return report.guarantee == "holds"
+
+
+def _is_small(report: PrivacyReport) -> bool:
+    """Odds may change by a factor of 1,000 at most."""
+    return not _is_large(report)
+
+
+def _is_large(report: PrivacyReport) -> bool:
+    """Odds may change by a factor of more than 1,000."""
+    return report.epsilon > math.log(1000)
+
+
+def _has_noise(report: PrivacyReport) -> bool:
+    """Some release has noise."""
+    return any(each.noise_mode for each in report.ledger)
+
+
+def _has_no_noise(report: PrivacyReport) -> bool:
+    """No release has noise."""
+    return not _has_noise(report)
+
+
+def _has_training(report: PrivacyReport) -> bool:
+    """The training released something with noise."""
+    return bool(_find_training(report).releases)
+
+
+def _is_server(report: PrivacyReport) -> bool:
+    """The plan has the coordinator add the noise."""
+    return report.noise_mode == "server"
+
+
+def _is_distributed(report: PrivacyReport) -> bool:
+    """The plan has the sites add the noise."""
+    return report.noise_mode == "distributed"
+
+
+def _is_local(report: PrivacyReport) -> bool:
+    """The plan has each record's node add the noise."""
+    return report.noise_mode == "local"
+
+
+def _is_not_local(report: PrivacyReport) -> bool:
+    """The plan does not have each record's node add the noise."""
+    return not _is_local(report)
+
+
+def _is_process(report: PrivacyReport) -> bool:
+    """The model's file says that one process made it."""
+    return report.made_in == PROCESS
+
+
+def _is_between_nodes(report: PrivacyReport) -> bool:
+    """The model's file says that nodes of the sites made it."""
+    return _known(report.made_in) not in ("", PROCESS)
+
+
+def _is_carried(report: PrivacyReport) -> bool:
+    """The model's file says that Flower or NVFlare carried the messages."""
+    return report.made_in in (FLOWER, NVFLARE)
+
+
+def _is_placed(report: PrivacyReport) -> bool:
+    """The model's file says where it was made."""
+    return _known(report.made_in) != ""
+
+
+def _is_unplaced(report: PrivacyReport) -> bool:
+    """The model's file does not say where it was made."""
+    return not _is_placed(report)
+
+
+def _may_be_between_nodes(report: PrivacyReport) -> bool:
+    """The model's file does not say that one process made it."""
+    return not _is_process(report)
+
+
+def _has_groups(report: PrivacyReport) -> bool:
+    """The training added up groups of sites."""
+    return report.n_groups > 0
+
+
+def _has_drawings(report: PrivacyReport) -> bool:
+    """Groups of sites, with noise of the sites, were drawn anew during the run."""
+    is_known = report.n_drawings > 1 and report.n_sites > report.n_groups > 0
+    return is_known and _is_distributed(report) and _find_limit(report) > 0
+
+
+def _has_evaluations_apart(report: PrivacyReport) -> bool:
+    """An evaluation had other noise than the training, or was made elsewhere."""
+    return bool(_list_evaluations(report))
+
+
+def _has_site_figures(report: PrivacyReport) -> bool:
+    """An evaluation released figures of single sites."""
+    return any(each.noise_mode == "site" for each in report.ledger)
+
+
+def _has_evaluation_at_site(report: PrivacyReport) -> bool:
+    """One site by itself evaluated the model."""
+    return any(each.noise_mode == "alone" and not each.is_recalibration for each in report.ledger)
+
+
+def _has_recalibration(report: PrivacyReport) -> bool:
+    """One site by itself recalibrated the model."""
+    return any(each.noise_mode == "alone" and each.is_recalibration for each in report.ledger)
+
+
+def _has_prepared(report: PrivacyReport) -> bool:
+    """The plan states sums that were released before the training."""
+    return report.n_prepared > 0
+
+
+def _has_clear_sums(report: PrivacyReport) -> bool:
+    """The plan adds sums of sites up without masks."""
+    return report.sums_in_clear
+
+
+def _is_of_records(report: PrivacyReport) -> bool:
+    """The plan protects a record."""
+    return report.unit == "record"
+
+
+def _is_of_units(report: PrivacyReport) -> bool:
+    """The plan protects all rows of a unit."""
+    return not _is_of_records(report)
+
+
+def _has_authors(report: PrivacyReport) -> bool:
+    """The run used a method, a loss or a label that is no part of Hedgerow."""
+    return bool(report.authors)
+
+
+# The promise ----------------------------------------------------------------------------------------------------------
+
+
+def _describe_rows(report: PrivacyReport) -> str:
+    return "one row" if _is_of_records(report) else f"the rows of one {report.unit}"
+
+
+@_sentence(Topic.PROMISE, Depth.PERSON, _holds, _is_small)
+def _say_factor(report: PrivacyReport) -> str:
+    # Delta is added to chances. It is not the chance that the odds change by more than e^epsilon, which is larger: at
+    # epsilon 1 and delta 1e-5 Gaussian noise lets them do so with 1.6e-4.
+    rows = _describe_rows(report)
+    other = f"if {rows} had counted as zeros" if _is_local(report) else f"without {rows}"
+    factor = math.ceil(math.exp(report.epsilon) * 100) / 100
+    return (
+        f"any conclusion that anybody draws from what was released is at most {factor:.2f} times as likely, plus "
+        f"{_percent(report.delta)}, as it would be {other}; and the other way round"
+    )
+
+
+@_sentence(Topic.PROMISE, Depth.PERSON, _holds, _is_large)
+def _say_little(report: PrivacyReport) -> str:
+    rows = _describe_rows(report)
+    return f"so large an epsilon says little: what was released may give away much about {rows}"
+
+
+@_sentence(Topic.PROMISE, Depth.PERSON, _holds, _has_authors)
+def _say_condition(report: PrivacyReport) -> str:
+    return f"this holds {report.condition}"
+
+
+@_sentence(Topic.GUESSES, Depth.PERSON, _holds)
+def _say_guesses(report: PrivacyReport) -> str:
+    rows, share = _describe_rows(report), format_share(find_guess_bound(report))
+    if _is_local(report):
+        asked = f"whether what {'its' if _is_of_records(report) else 'their'} node sent of {rows} was true or zeros"
+    else:
+        asked = f"whether {rows} {'was' if _is_of_records(report) else 'were'} in the data"
+    return (
+        f"somebody who knows all other rows guesses {asked}: right in at most {share} of cases (a coin: 50 %)"
+    )
+
+
+# Where it was made, and whom one trusts -------------------------------------------------------------------------------
+
+
+@_sentence(Topic.MADE_IN, Depth.ANALYST, _is_placed)
+def _say_place(report: PrivacyReport) -> str:
+    n_sites = f"; sites: {report.n_sites}" if report.n_sites else ""
+    return f"{PLACES[report.made_in]}{n_sites}"
+
+
+@_sentence(Topic.MADE_IN, Depth.ANALYST, _is_unplaced)
+def _say_no_place(report: PrivacyReport) -> str:
+    return "not recorded: one process may have read all tables"
+
+
+@_sentence(Topic.MADE_IN, Depth.CHECKER, _is_between_nodes)
+def _say_machines(report: PrivacyReport) -> str:
+    return "whose machines the nodes ran on is not recorded: whoever had a site's machine had its rows"
+
+
+@_sentence(Topic.TRUST, Depth.PERSON, _has_no_noise)
+def _say_no_noise(report: PrivacyReport) -> str:
+    return "Nothing that was released has noise: nothing is promised, whomever one trusts."
+
+
+@_sentence(Topic.TRUST, Depth.PERSON, _has_training, _is_server)
+def _say_server(report: PrivacyReport) -> str:
+    return _describe_trust(report, _find_training(report))
+
+
+@_sentence(Topic.TRUST, Depth.PERSON, _has_training, _is_distributed)
+def _say_sites(report: PrivacyReport) -> str:
+    return _describe_trust(report, _find_training(report))
+
+
+@_sentence(Topic.TRUST, Depth.PERSON, _has_training, _is_local)
+def _say_records(report: PrivacyReport) -> str:
+    return _describe_trust(report, _find_training(report))
+
+
+@_sentence(Topic.TRUST, Depth.ANALYST, _has_training, _is_carried)
+def _say_carrier(report: PrivacyReport) -> str:
+    return (
+        "The coordinator ran on the carrier's server: whoever operates that server is the coordinator for this promise."
+    )
+
+
+@_sentence(Topic.TRUST, Depth.PERSON, _has_prepared, _is_between_nodes)
+def _say_prepared(report: PrivacyReport) -> str:
+    return (
+        f"For the {report.n_prepared} release(s) from before the training nothing is known but what the plan states: "
+        "who added their noise, and whether one process read all tables for them, is not recorded."
+    )
+
+
+@_sentence(Topic.TRUST, Depth.PERSON, _has_evaluations_apart)
+def _say_evaluations(report: PrivacyReport) -> str:
+    return " ".join(
+        f"In {len(part.releases)} release(s) of an evaluation: {_describe_trust(report, part, is_training=False)}"
+        for part in _list_evaluations(report)
+    )
+
+
+@_sentence(Topic.TRUST, Depth.ANALYST, _has_site_figures)
+def _say_figures(report: PrivacyReport) -> str:
+    count = sum(each.noise_mode == "site" for each in report.ledger)
+    begin = f"In {count} release(s) of an evaluation by site: "
+    own = (
+        "each site that allows it adds the whole noise to its own figures before they leave it: there is no trust in "
+        "anyone but one's own site."
+    )
+    place = _find_evaluation_place(report)
+    if place == PROCESS:
+        return f"{begin}one process read all tables and added each site's noise: whoever ran it has seen every row."
+    return f"{begin}{own if place else _UNKNOWN + own}"
+
+
+@_sentence(Topic.TRUST, Depth.ANALYST, _has_evaluation_at_site)
+def _say_evaluation_at_site(report: PrivacyReport) -> str:
+    return _describe_alone(report, "an evaluation at one site", is_recalibration=False)
+
+
+@_sentence(Topic.TRUST, Depth.ANALYST, _has_recalibration)
+def _say_recalibration(report: PrivacyReport) -> str:
+    return _describe_alone(report, "a recalibration", is_recalibration=True)
+
+
+def _describe_alone(report: PrivacyReport, name: str, *, is_recalibration: bool) -> str:
+    alone = [each for each in report.ledger if each.noise_mode == "alone"]
+    count = sum(each.is_recalibration == is_recalibration for each in alone)
+    said = "the site whose rows they are of added the noise, to sums that nobody else has seen"
+    return f"In {count} release(s) of {name} {said}."
+
+
+_UNKNOWN = (
+    "Where this was made is not recorded. If one process read all tables, whoever ran it has seen every row, and the "
+    "guarantee does not hold against them. If each site had a node of its own: "
+)
+
+
+def _describe_trust(report: PrivacyReport, part: _Part, *, is_training: bool = True) -> str:
+    """Whom the guarantee asks one to trust with some releases."""
+    n_choices = report.n_choices if is_training else 0
+    begin = "For the releases of the training: " if is_training and report.n_prepared and part.place else ""
+    chooses = "it chooses from exact sums, and is trusted to do so by the exponential mechanism. "
+    chooses = f"In {n_choices} of the releases {chooses}" if n_choices else ""
+    if part.place == PROCESS:
+        drew = {
+            "server": "added the noise",
+            "distributed": "drew the noise in place of the sites",
+            "local": "drew the noise of each record",
+        }[part.mode]
+        return (
+            f"One process read all tables and {drew}: whoever ran it has seen every row, and is trusted to keep rows "
+            f"and exact sums to themselves. {chooses}The guarantee holds against everybody else."
+        )
+    between = {
+        "server": (
+            f"The coordinator adds the noise: it sees the exact sums over {_describe_sum(report, is_training)}, and is "
+            f"trusted to add the noise and to keep those sums to itself. {chooses}The guarantee holds against "
+            "everybody else."
+        ),
+        "local": (
+            "Each record's node adds the noise, to every record's statistics by themselves, before anything leaves it: "
+            "there is no trust in anyone but one's own node. How many rows each site has is taken to be known."
+        ),
+        "distributed": (
+            "The sites add the noise: the guarantee holds against the coordinator as well, as long as "
+            f"{_describe_colluders(report, part, is_training)}."
+        ),
+    }[part.mode]
+    return begin + between if part.place else _UNKNOWN + between
+
+
+def _describe_sum(report: PrivacyReport, is_training: bool) -> str:
+    return f"each of {report.n_groups} groups of sites" if is_training and report.n_groups else "all sites"
+
+
+def _describe_colluders(report: PrivacyReport, part: _Part, is_training: bool) -> str:
+    """The condition under which noise of the sites keeps the promise."""
+    counts: dict[tuple[NoiseCohort, bool], int] = {}
+    before = set(map(id, report.ledger.releases[: report.n_prepared]))
+    for release in part.releases:
+        if release.cohort is not None:
+            key = release.cohort, is_training and report.n_groups > 0 and id(release) not in before
+            counts[key] = counts.get(key, 0) + 1
+    said, several = [], len(counts) > 1
+    for (cohort, is_grouped), count in counts.items():
+        most = f"at most {cohort.n_colluders}" if cohort.n_colluders else "none"
+        among = f"the {cohort.n_sites} sites"
+        if is_grouped:
+            in_all = f" (of all {report.n_sites} sites: {most}, whichever)" if report.n_sites else ""
+            among = f"any group of {_describe_group_size(report, cohort)} sites{in_all}"
+        said.append(f"{most} of {among}" + (f" in {count} release(s)" if several else ""))
+    known = (
+        f"{', and '.join(said)} work together with it, or depart from the protocol (a site that falls silent does not)"
+    )
+    # A version before did not keep among how many sites.
+    lost = (getattr(release.event, "n_shares", 0) for release in part.releases if release.cohort is None)
+    unknown = sorted(set(lost) - {0})
+    if not unknown:
+        return known if said else "few enough sites work together with it"
+    known = f"{known}; and, in releases of an older version, " if said else ""
+    return (
+        f"{known}the shares of at least {' or '.join(map(str, unknown))} sites that follow the protocol and work "
+        "together with no one are in every sum. Among how many sites, an older version did not write down"
+    )
+
+
+def _describe_group_size(report: PrivacyReport, cohort: NoiseCohort) -> str:
+    """How many sites a group has: the smallest, as the roster deals them, to the largest."""
+    least = report.n_sites // report.n_groups if report.n_sites else cohort.n_sites
+    return f"{least} to {cohort.n_sites}" if least < cohort.n_sites else str(cohort.n_sites)
+
+
+def _find_limit(report: PrivacyReport) -> int:
+    """How many sites of a group may work together in the training; 0 where no cohort is known."""
+    found = [each.cohort.n_colluders for each in _find_training(report).releases if each.cohort is not None]
+    return min(found, default=0)
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+@_sentence(Topic.GROUPS, Depth.ANALYST, _has_groups)
+def _say_groups(report: PrivacyReport) -> str:
+    return f"{report.n_groups}, each with its noise; the middle of their sums counts"
+
+
+@_sentence(Topic.GROUPS, Depth.ANALYST, _has_drawings, _may_be_between_nodes)
+def _say_drawings(report: PrivacyReport) -> str:
+    n_together = _find_limit(report) + 1
+    numbers = report.n_sites, report.n_groups, report.n_drawings, n_together
+    meet, beside = (format_share(float(compute_meeting_chance(*numbers, each))) for each in (0, 1))
+    return (
+        f"they were dealt {report.n_drawings} times. {n_together} sites that work together meet in one group at least "
+        f"once with a chance of {meet}, and beside one given other site with {beside}; while they do, less noise is "
+        "unknown to them there than was charged. Chances are for keys that nobody chose for it: whoever chooses a key "
+        "can choose the first group"
+    )
+
+
+@_sentence(Topic.SUMS, Depth.ANALYST, _has_clear_sums)
+def _say_clear_sums(report: PrivacyReport) -> str:
+    return "in the clear: the party that added them up could see each site's own"
+
+
+# What is not covered --------------------------------------------------------------------------------------------------
+
+
+@_sentence(Topic.GAPS, Depth.PERSON)
+def _say_before(report: PrivacyReport) -> str:
+    return (
+        "what a program computed from several rows before Hedgerow read them (fitted scalers, encoders, imputed means, "
+        "values that a reader changed by its guess of a column's type), and exact scores of private rows"
+    )
+
+
+@_sentence(Topic.GAPS, Depth.PERSON, _holds)
+def _say_facts(report: PrivacyReport) -> str:
+    return "what is true of many: it is learnt also about somebody who was not in the data"
+
+
+@_sentence(Topic.GAPS, Depth.ANALYST, _holds, _may_be_between_nodes)
+def _say_more_rows(report: PrivacyReport) -> str:
+    epsilon = format_up(max(report.epsilon, report.epsilon_of_rows(2)), 3)
+    return (
+        "a site of a network that holds more rows than its roster declares: there the promise is weaker (replacing one "
+        f"{report.unit} by another), at most epsilon {epsilon}"
+    )
+
+
+@_sentence(Topic.GAPS, Depth.ANALYST, _holds, _is_of_units)
+def _say_more_sites(report: PrivacyReport) -> str:
+    return f"a {report.unit} with rows at more than {report.sites_per_unit} site(s), who is protected less"
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------
+
+
+def format_share(share: float) -> str:
+    """Return a share in percent with one digit after the point, rounded up."""
+    return f"{(Decimal(share) * 100).quantize(Decimal('0.1'), ROUND_CEILING):f} %"
+
+
+def _percent(delta: float) -> str:
+    """A small chance in percent, as it was written."""
+    return f"{(Decimal(repr(delta)) * 100).normalize():f} %"
