@@ -48,7 +48,7 @@ _VOIDING = {
 ROWS_OF_ONE_PERSON = (1, 2, 3, 5)
 """For whom a report of rows says what it amounts to."""
 _WHERE = ("made_in", "evaluated_in", "n_sites", "n_drawings")
-"""What neither plan nor ledger knows: `add_place` writes it down where the run happens."""
+"""What neither plan nor ledger knows: `PrivacyReport.made` notes it where the run happens."""
 _SINCE_FIRST = (
     "candidates_from_data", "sites_per_unit", "n_prepared", "sums_in_clear", "n_groups", "authors", *_WHERE
 )  # fmt: skip

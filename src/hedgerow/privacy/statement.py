@@ -76,6 +76,7 @@ class SentenceKind:
     """A sentence that a statement may have.
 
     Attributes:
+        name, topic, depth: as of a `Sentence`.
         conditions: all of them have to hold; the first line of each one's docstring says it in words.
         write: makes its text.
     """
@@ -149,6 +150,7 @@ class _Part:
     Attributes:
         mode: who added the noise by the plan: "server", "distributed" or "local".
         place: one of `PLACES`; "" where no file says it, or where there were several.
+        releases: in the ledger's order.
     """
 
     mode: str
