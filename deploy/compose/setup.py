@@ -14,13 +14,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hedgerow.data.datasets import rand_hie_plan_text, write_rand_hie
+from hedgerow.data.datasets import ALL_SITES, rand_hie_plan_text, write_rand_hie
 
 VOLUMES, OUT = Path("/volumes"), Path("/out")
 USER = 10001
-PERSON_YEARS = {1: 4462, 2: 4036, 3: 2436, 4: 3090, 5: 2595, 6: 3571}
-"""What the study has published of its six sites."""
-TRAINING_SHARE = 0.7
 POLICY = """\
 # What the owner of these rows allows, whatever a coordinator proposes; docs/deploy-by-hand.md explains each line.
 version = 1
@@ -58,7 +55,7 @@ def main() -> None:
 def make_files(work: Path, sites: list[str]) -> None:
     """Keys, roster, plan, rows and policies; the roster comes last, for it says that all is there."""
     numbers = [int(site.removeprefix("site-")) for site in sites]
-    if not 3 <= len(sites) or not set(numbers) <= set(PERSON_YEARS):
+    if not 3 <= len(sites) or not set(numbers) <= set(ALL_SITES):
         sys.exit(f"setup: the study has the sites 1 to 6, and a run needs three of them; the volumes are {sites}.")
     hedgerow("identity", "new", "coordinator", "--coordinator", "--folder", str(VOLUMES / "coordinator"))
     shutil.copy(VOLUMES / "coordinator" / "coordinator.public.toml", work)
@@ -83,17 +80,11 @@ def make_files(work: Path, sites: list[str]) -> None:
 
 def plan_for(numbers: list[int]) -> str:
     """The demonstration's plan, for some of its sites."""
-    declared = round(TRAINING_SHARE * sum(PERSON_YEARS[number] for number in numbers), -2)
-    text = rand_hie_plan_text()
-    federation = f"min_sites = {len(numbers)}"
+    text, federation = rand_hie_plan_text(numbers), f"min_sites = {len(numbers)}"
     if "HEDGEROW_ROUND_TIMEOUT" in os.environ:
-        federation += f"\nround_timeout = {os.environ['HEDGEROW_ROUND_TIMEOUT']}"
-    changes = {"n_records = 14133": f"n_records = {declared:.0f}", "min_sites = 6": federation}
-    for old, new in changes.items():
-        if old not in text:
-            sys.exit(f"setup: the demonstration's plan no longer says {old!r}.")
-        text = text.replace(old, new)
-    text = text.replace("The six study sites all take part.", "All of them take part.")
+        if federation not in text:
+            sys.exit(f"setup: the demonstration's plan no longer says {federation!r}.")
+        text = text.replace(federation, f"{federation}\nround_timeout = {os.environ['HEDGEROW_ROUND_TIMEOUT']}")
     return text + (f"\n[model]\n{os.environ['HEDGEROW_MODEL']}\n" if "HEDGEROW_MODEL" in os.environ else "")
 
 

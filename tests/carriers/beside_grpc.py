@@ -117,7 +117,7 @@ def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> Non
         (place / "site.toml").write_text(_SITE.format(name=name), encoding="utf-8")
     text = rand_hie_plan_text()
     federation = f"min_sites = {max(MIN_COHORT, n_sites * 2 // 3)}\njoin_timeout = 3600\nround_timeout = 1800"
-    for old, new in (("n_records = 14133", "n_records = 20190"), ("min_sites = 6", federation)):
+    for old, new in (("n_records = 8091", "n_records = 11500"), ("min_sites = 6", federation)):
         assert text.count(old) == 1
         text = text.replace(old, new)
     text += "\n[model]\n" + "".join(f"{name} = {value}\n" for name, value in model.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 from xgboost import XGBClassifier
 
 from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text, split_by_unit, write_rand_hie
+from hedgerow.data.site_data import bound_sites, read_site_rows
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import concatenate
 from hedgerow.plan.plan import parse_plan
@@ -37,7 +39,6 @@ def test_the_readme_tells_the_truth_about_the_file() -> None:
 def test_nobody_is_on_both_sides(tmp_path: Path) -> None:
     """A person's years are alike; with some in training, a test on the others would flatter the model."""
     files = write_rand_hie(tmp_path)
-    plan = parse_plan(rand_hie_plan_text())
     columns = load_rand_hie()
     parts = {name: np.genfromtxt(path, delimiter=",", names=True) for name, path in files.train.items()}
     test = np.genfromtxt(files.test, delimiter=",", names=True)
@@ -49,7 +50,19 @@ def test_nobody_is_on_both_sides(tmp_path: Path) -> None:
     trained_on = np.concatenate([part["zper"] for part in parts.values()])
     assert not set(trained_on) & set(test["zper"])
     assert len(trained_on) + len(test) == len(columns["zper"])
-    assert abs(len(trained_on) / plan.privacy.n_records - 1) < 0.02
+
+
+@pytest.mark.parametrize(("seed", "n_sites"), [(0, 6), (0, 3), (0, 4), (0, 5), (7, 6), (7, 3)])
+def test_the_plan_of_some_sites_declares_the_rows_that_they_use(tmp_path: Path, seed: int, n_sites: int) -> None:
+    """The forecast of accuracy follows from the declared number: all rows, or those of six sites, promise too much."""
+    files = write_rand_hie(tmp_path, seed=seed, n_sites=n_sites)
+    plan = parse_plan(files.plan.read_text())
+    tables = {name: read_site_rows(path, plan) for name, path in list(files.train.items())[:n_sites]}
+    used = sum(rows.n_records for rows, _ in bound_sites(tables, plan).values())
+    assert (plan.privacy.n_records, plan.federation.min_sites) == (used, n_sites)
+    shipped = parse_plan(rand_hie_plan_text())
+    own = replace(plan.privacy, n_records=shipped.privacy.n_records)
+    assert replace(plan, privacy=own, federation=shipped.federation).digest == shipped.digest
 
 
 def test_the_split_is_seeded() -> None:

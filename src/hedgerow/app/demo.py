@@ -211,6 +211,8 @@ def _compare(plan: Plan, sites: Sites, data: SiteFiles, n_threads: int | None, *
     row: dict[str, Any] = {"unit": "record", "max_rows_per_unit": 1}
     bounded = _bound_rows(data, replace(plan, privacy=replace(plan.privacy, **row)), quiet=True)
     rows = {name: own for name, (own, _) in bounded.items()}
+    # These rows are public, so their number may be declared.
+    row["n_records"] = sum(own.n_records for own in rows.values())
     areas = {
         "private for a row, not a person": area("Private for a row", rows, **row),
         "the same trees without privacy": area("Without privacy", sites, epsilon=float("inf")),

@@ -301,10 +301,10 @@ def demo(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.out)
     if folder.exists():
         raise UsageError("exists", code="study-exists", path=folder)
-    data = write_rand_hie(folder)
+    data = write_rand_hie(folder, n_sites=arguments.sites)
     tables = dict(list(data.train.items())[: arguments.sites])
     text = data.plan.read_text(encoding="utf-8").replace("[privacy]\n", '[privacy]\nnoise = "distributed"\n')
-    data.plan.write_text(re.sub(r"(?m)^min_sites = \d+$", f"min_sites = {arguments.sites}", text), encoding="utf-8")
+    data.plan.write_text(text, encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with ExitStack() as stack:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,6 +21,8 @@ import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
 Columns = dict[str, NDArray[Any]]
+ALL_SITES = (1, 2, 3, 4, 5, 6)
+"""Numbers of the study's sites."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,32 @@ def load_rand_hie() -> Columns:
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
-def rand_hie_plan_text() -> str:
-    """The demonstration's plan, as TOML with a comment on each choice."""
-    return resources.files("hedgerow").joinpath("data", "rand_hie.toml").read_text(encoding="utf-8")
+def rand_hie_plan_text(sites: Collection[int] = ALL_SITES, *, seed: int = 0) -> str:
+    """Return the demonstration's plan for some of its sites, as TOML with a comment on each choice.
+
+    Args:
+        sites: numbers of study sites, 1 to 6. The plan asks for all of them and declares the rows that they use.
+        seed: as for `write_rand_hie`, which chooses who trains.
+    """
+    text = resources.files("hedgerow").joinpath("data", "rand_hie.toml").read_text(encoding="utf-8")
+    if set(sites) == set(ALL_SITES) and seed == 0:
+        return text
+    values = {"n_records": _count_used_rows(sites, seed, int(_read_number(text, "max_rows_per_unit")))}
+    for name, value in (values | {"min_sites": len(set(sites))}).items():
+        text = text.replace(f"\n{name} = {_read_number(text, name)}\n", f"\n{name} = {value}\n")
+    return text
+
+
+def _read_number(text: str, name: str) -> str:
+    return str(re.findall(rf"(?m)^{name} = (\d+)$", text)[0])
+
+
+def _count_used_rows(sites: Collection[int], seed: int, max_rows: int) -> int:
+    """Count the training rows of these sites, `max_rows` of a person at each site at most. The table is public."""
+    columns = load_rand_hie()
+    is_used = np.isin(columns["site"], list(sites)) & ~split_by_unit(columns["zper"], seed=seed)
+    held = np.stack([columns["site"], columns["zper"]])[:, is_used]
+    return int(np.minimum(np.unique(held, axis=1, return_counts=True)[1], max_rows).sum())
 
 
 def split_by_unit(unit: NDArray[Any], *, test_fraction: float = 0.3, seed: int = 0) -> NDArray[np.bool_]:
@@ -68,10 +94,14 @@ def split_by_unit(unit: NDArray[Any], *, test_fraction: float = 0.3, seed: int =
     return chosen
 
 
-def write_rand_hie(folder: str | os.PathLike[str], *, seed: int = 0) -> SiteFiles:
+def write_rand_hie(folder: str | os.PathLike[str], *, seed: int = 0, n_sites: int = len(ALL_SITES)) -> SiteFiles:
     """Write plan.toml, one site-N.csv per study site and test.csv into `folder`, which is made if need be.
 
     README.md goes with them, of which the plan speaks: where the data come from, and what each column means.
+
+    Args:
+        seed: of the choice who is tested on.
+        n_sites: how many sites, from the first on, the plan is for. The tables of all six are written.
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
@@ -85,7 +115,7 @@ def write_rand_hie(folder: str | os.PathLike[str], *, seed: int = 0) -> SiteFile
         train[f"site-{number}"] = path
     files = SiteFiles(plan=target / "plan.toml", train=train, test=target / "test.csv")
     arrow_csv.write_csv(table.filter(pa.array(is_test)), files.test)
-    files.plan.write_text(rand_hie_plan_text(), encoding="utf-8")
+    files.plan.write_text(rand_hie_plan_text(ALL_SITES[:n_sites], seed=seed), encoding="utf-8")
     origin = resources.files("hedgerow").joinpath("data", "README.md").read_text(encoding="utf-8")
     if not (target / "README.md").exists():  # It may be somebody's own.
         (target / "README.md").write_text(origin, encoding="utf-8")
