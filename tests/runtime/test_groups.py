@@ -657,6 +657,23 @@ def test_a_group_that_was_away_is_compared_with_nothing() -> None:
             query = program.send(combine(release, N_GROUPS))
 
 
+@pytest.mark.parametrize("false", [(0, 1), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("lie", [-(1 << 40), 1 << 62])
+def test_where_a_run_ends_by_false_sums_all_groups_that_sent_one_are_named(false: tuple[int, ...], lie: int) -> None:
+    """And no other: whose sums happen to be looked at first says nothing of who lies."""
+    plan = grouped_plan()
+    settings, program = resolve(plan), program_for(plan, resolve(plan))
+    query = next(program)
+    totals = {group: Node(f"s{group}", make_data(plan, 400, group), plan, settings).answer(query) for group in range(3)}
+    sums = Releaser(SeededNoise(1)).release_groups(query, totals)
+    sums |= {group: np.full_like(sums[group], lie) for group in false}
+    summed = {group: Summed(None, 2, (f"site-{group}a", f"site-{group}b"), (200, 200)) for group in range(3)}
+    with pytest.raises(AggregationError) as caught:
+        RunChecks(lambda: ReleaseChecks(lambda: settings.loss(plan))).check(query, plan, sums, summed)
+    found = {group for group in range(3) if all(f"site-{group}{part}" in caught.value.what for part in "ab")}
+    assert found == set(false) and caught.value.code in ("release-implausible", "sum-out-of-range")
+
+
 @pytest.mark.parametrize("n_groups", [3, 5, 7, 9])
 def test_the_noise_of_the_middle_is_what_programs_reckon_with(n_groups: int) -> None:
     """2.01 times a sum's at three groups, where the mean's would be 1.73."""

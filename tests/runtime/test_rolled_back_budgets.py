@@ -20,7 +20,7 @@ from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.messages import MessageKind, Payload, decode, encode
-from hedgerow.secagg.messages import UnmaskRequest
+from hedgerow.secagg.messages import SIGNED_HEADER_BYTES, Header, RoundContext, UnmaskRequest
 from tests.builders import make_plan
 
 if TYPE_CHECKING:
@@ -195,6 +195,38 @@ def test_a_peer_can_neither_make_up_a_header_nor_learn_from_one(federate: Builde
     federation.received.clear()
     assert next_run(federation) == []
     assert {len(message) for _, message in federation.received if message[4] == 22} == sizes
+
+
+@pytest.mark.parametrize("signer", ["the liar", "nobody", "the victim, in another kind"])
+def test_a_whole_header_of_an_epoch_that_its_victim_never_saw_locks_nobody(federate: Builder, signer: str) -> None:
+    """It has every form of the real ones, and lacks the victim's signature alone: else one message of any neighbour
+    would lock a site out of every run for ever. Nor does the victim's signature count that it gave to other words.
+    """
+    federation = federate(4)
+    federation.run()
+    liar, victim = federation.parties["site-1"], federation.parties["site-0"]
+    own, name = liar.setup.identity.public, victim.setup.identity.public
+    made_up = replace(
+        Header.from_signed(liar.book.peers.headers(own)[name]), context=RoundContext(b"r" * 32, b"e" * 32, 7)
+    )
+    if signer == "the liar":
+        signed = made_up.to_signed(liar.setup.identity)
+    elif signer == "nobody":
+        signed = made_up.to_bytes() + bytes(64)
+    else:
+        body = made_up.to_bytes()
+        signed = body + victim.setup.identity.sign(b"NONCE", body)
+    assert len(signed) == SIGNED_HEADER_BYTES and Header.from_signed(signed) == made_up
+    for party in federation.parties.values():
+        if party is not victim:
+            party.book.peers.keep(party.setup.identity.public, {name: signed})
+    assert next_run(federation) == [] and victim.failures == []
+    assert any("site-0" in survivors for survivors in federation.session.run.survivors)
+    # By the victim's own hand the same words stop it: they were read, and the signature alone was missing.
+    for party in federation.parties.values():
+        if party is not victim:
+            party.book.peers.keep(party.setup.identity.public, {name: made_up.to_signed(victim.setup.identity)})
+    assert next_run(federation) == ["budget-rolled-back"]
 
 
 def test_a_state_from_before_the_first_round_does_not_make_a_run_free(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pickle
+import pwd
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.app.inputs import read_policy, signing_roster
+from hedgerow.app.inputs import read_plan, read_policy, signing_roster
+from hedgerow.carriers import read_coordinator_file
 from hedgerow.crypto import Identity
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.models.model import write_atomically
@@ -42,6 +45,14 @@ HUB = new_identity("hub", Role.COORDINATOR, bytes(32))
 NORTH = new_identity("north", Role.SITE, bytes([1]) * 32)
 SOUTH = new_identity("south", Role.SITE, bytes([2]) * 32)
 ROSTER = build_roster(HUB.public, [SOUTH.public, NORTH.public])
+PARTY = 'version = 1\nroster = "roster.toml"\nidentity = "hub.private.json"\nplan = "plan.toml"\nout = "model.json"\n'
+PLAN = """
+version = 1
+name = "one"
+privacy = { epsilon = 1, delta = 1e-6, n_records = 300 }
+features = [{ name = "x", type = "numeric", min = 0, max = 1 }]
+label = { name = "y", type = "binary", classes = ["0", "1"] }
+"""
 
 
 def test_files_come_back(tmp_path: Path) -> None:
@@ -357,11 +368,15 @@ def test_no_name_on_the_way_to_a_policy_is_another_users(
 
 
 @pytest.mark.parametrize(
-    ("folder_mode", "owner", "is_taken"),
-    [(0o775, 12345, False), (0o777, 12345, False), (0o1777, 12345, False), (0o755, 12345, True), (0o775, 54321, True)],
-)
-def test_a_policy_that_another_user_put_there_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give: Give, folder_mode: int, owner: int, is_taken: bool
+    ("folder_mode", "owner", "expected"),
+    [
+        (0o775, 12345, "file-of-others"), (0o777, 12345, "file-of-others"), (0o1777, 12345, "state-owner"),
+        (0o755, 12345, "taken"), (0o775, 54321, "file-of-others"), (0o777, 54321, "file-of-others"),
+        (0o1777, 54321, "taken"), (0o1777, 10001, "taken"), (0o777, 10001, "file-of-others"), (0o1775, 0, "taken"),
+    ],
+)  # fmt: skip
+def test_a_policy_that_another_user_may_put_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give: Give, folder_mode: int, owner: int, expected: str
 ) -> None:
     """Who may write to a folder may put a file of their own in the place of one that no one else may write."""
     place = tmp_path / "site" / "policy.toml"
@@ -377,4 +392,61 @@ def test_a_policy_that_another_user_put_there_is_refused(
         read_policy(str(place))
     except EnvironmentFault as fault:
         found = fault.code
-    assert found == ("taken" if is_taken else "state-owner")
+    assert found == expected
+
+
+@pytest.mark.parametrize("above", [0, 1, 2])
+@pytest.mark.parametrize("mode", [0o777, 0o707, 0o757, 0o1777, 0o755])
+@pytest.mark.parametrize("what", ["policy", "roster", "plan", "party file"])
+def test_a_folder_of_all_users_on_the_way_to_what_binds_a_party_is_refused(
+    tmp_path: Path, above: int, mode: int, what: str
+) -> None:
+    """Whoever may rename it puts another one in its place, however far up; but not where the system keeps each user's
+    files from the others, as in /tmp.
+    """
+    place = tmp_path / "a" / "b" / "c" / f"{what}.toml"
+    place.parent.mkdir(parents=True)
+    texts: dict[str, tuple[str, Callable[[Path], object]]] = {
+        "policy": ('version = 1\ndata_set = "d"\nmax_epsilon = 1\ndelta = 1e-6\n', lambda path: read_policy(str(path))),
+        "roster": (ROSTER.to_toml(), read_roster),
+        "plan": (PLAN, lambda path: read_plan(str(path), is_own=True)),
+        "party file": (PARTY, read_coordinator_file),
+    }
+    text, read = texts[what]
+    place.write_text(text)
+    place.chmod(0o644)
+    place.parents[above].chmod(mode)
+    if mode in (0o1777, 0o755):
+        read(place)
+        return
+    with pytest.raises(EnvironmentFault) as refused:
+        read(place)
+    assert refused.value.code == "file-of-others" and str(place.parents[above]) in refused.value.what
+
+
+@pytest.mark.parametrize("members", ["none", "another", "another's own"])
+def test_a_group_of_ones_own_is_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give: Give, members: str
+) -> None:
+    """Many systems give each user a group, and let it write to the user's folders."""
+    place = tmp_path / "site" / "policy.toml"
+    place.parent.mkdir()
+    place.write_text('version = 1\ndata_set = "d"\nmax_epsilon = 1\ndelta = 1e-6\n')
+    for path in (place, place.parent):
+        give(path, 54321)
+    place.chmod(0o644)
+    place.parent.chmod(0o775)
+    group = place.parent.stat().st_gid
+    me = pwd.struct_passwd(("me", "x", 54321, group, "", "/", "/bin/sh"))
+    other = pwd.struct_passwd(("other", "x", 11, group if members == "another's own" else 11, "", "/", "/bin/sh"))
+    listed = ["other"] if members == "another" else []
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: me)
+    monkeypatch.setattr(pwd, "getpwall", lambda: [me, other])
+    monkeypatch.setattr(grp, "getgrgid", lambda _: grp.struct_group(("me", "x", group, listed)))
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    if members == "none":
+        assert read_policy(str(place)).max_epsilon == 1
+        return
+    with pytest.raises(EnvironmentFault) as refused:
+        read_policy(str(place))
+    assert refused.value.code == "file-of-others"

@@ -25,18 +25,24 @@ if TYPE_CHECKING:
 _PICTURES = (".png", ".svg", ".pdf")
 
 
-def read_plan(path: str) -> Plan:
-    """The plan in a TOML file.
+def read_plan(path: str, *, is_own: bool = False) -> Plan:
+    """The plan in a TOML file; where it binds a party (`is_own`), one that nobody else can change.
 
     Raises:
         PlanError: the file is not there, is not text, or the plan is wrong.
+        EnvironmentFault: as `hedgerow.transport.identities.read_own`, where it has to be one's own.
     """
-    return parse_plan(read_text(path))
+    return parse_plan(read_text(path, is_own=is_own))
 
 
-def read_text(path: str) -> str:
-    """The text of a plan's file, with gaps or without; raises PlanError."""
+def read_text(path: str, *, is_own: bool = False) -> str:
+    """The text of a plan's file, with gaps or without; raises as `read_plan`."""
     try:
+        if is_own:
+            # Not at the top: most plans are read where nobody is bound by them, and without numpy.
+            from hedgerow.transport.identities import read_own
+
+            return read_own(Path(path))
         # Some editors put a byte-order mark first: here and below it is no part of the text.
         return Path(path).read_text(encoding="utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):

@@ -342,7 +342,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
     """
     # The policy first: it names the methods of other packages that a plan may ask for.
     policy, roster = read_policy(options.policy), read_roster(Path(options.roster))
-    plan = None if options.plan is None else read_plan(options.plan)
+    plan = None if options.plan is None else read_plan(options.plan, is_own=True)
     if options.data is not None:
         options = replace(options, data=locate_query(options.data, plan))
     identity = read_private(Path(options.identity))

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from hedgerow.errors import PlanError, UsageError
 from hedgerow.plan.fields import define_field, distinct_texts, integer, number, one_of, read_section, read_toml, text
 from hedgerow.plugins import load_agreed
+from hedgerow.transport.identities import read_own
 
 FILE_VERSION = 1
 
@@ -134,7 +135,7 @@ def read_party_file(path: Path) -> SiteFile | CoordinatorFile:
 def _read(kind: type[File], path: Path, name: str) -> File:
     """A party's file with absolute paths; UsageError `party-file` for one that is none."""
     try:
-        content = read_toml(path.read_text(encoding="utf-8-sig"))
+        content = read_toml(read_own(path))
         found = read_section(kind, content, name)
     except OSError as fault:
         raise UsageError("party-file", path=path, fault=fault.strerror or fault) from None

@@ -63,7 +63,7 @@ def coordinate(
     """
     made_in = MIXED if file.listen else made_in
     model = Model.load(file.model) if file.model else None
-    plan = read_plan(file.plan) if model is None else model.plan
+    plan = read_plan(file.plan, is_own=True) if model is None else model.plan
     require_masks(plan)
     out = check_can_write(file.out)
     result = ModelFile(out, model, check_can_write(name_journal(file, model)), quiet=quiet, made_in=made_in)

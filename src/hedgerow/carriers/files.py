@@ -298,7 +298,7 @@ class CarriedRun:
     def begin(self) -> None:
         """Begin a run; raises PlanError for a plan that has no time for files, and UsageError."""
         file, journal = self._file, self._journal
-        plan = read_plan(file.plan) if self._model is None else self._model.plan
+        plan = read_plan(file.plan, is_own=True) if self._model is None else self._model.plan
         for name in ("join_timeout", "round_timeout"):
             if (seconds := getattr(plan.federation, name)) < _MIN_SECONDS:
                 expected = f"{_MIN_SECONDS:g} s (a day) or more, for files are carried by people"

@@ -302,7 +302,7 @@ def build_setup(
         memory = folder / RUN_ROWS
         return make_loader(data, tell=_make_teller(folder), own=policy.data, memory=memory, name=name, holds=True)
 
-    plan = None if options.plan is None else read_plan(options.plan)
+    plan = None if options.plan is None else read_plan(options.plan, is_own=True)
     return make_setup(options, keys, policy, plan, n_threads, read, _make_teller(folder))
 
 

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
     from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, end_run, hand_out, train_over_nodes
     from hedgerow.privacy.outlook import doubt_of
 
-    options, plan = read_options(CoordinatorOptions, arguments), read_plan(arguments.plan)
+    options, plan = read_options(CoordinatorOptions, arguments), read_plan(arguments.plan, is_own=True)
     out = check_can_write(arguments.out)
     file = ModelFile(out, None, Path(arguments.journal or f"{out}.journal"), arguments.new_run, arguments.json)
     if arguments.abort:

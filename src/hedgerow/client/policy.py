@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hedgerow.data.adapters import PLAIN, Adapter, adapter
 from hedgerow.errors import PlanError, PolicyRefusal, UsageError
-from hedgerow.methods.tasks import EvaluationTask, Task
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task
 from hedgerow.plan.fields import (
     allows,
     boolean,
@@ -158,7 +158,10 @@ class Policy:
         What a survey asks more, by what it finds, `check_query` alone refuses.
         """
         self.check_roster(roster)
-        self.check_plan(task.plan, task.promise[0], task.noise if isinstance(task, EvaluationTask) else None)
+        evaluation_noise = task.noise if isinstance(task, EvaluationTask) else None
+        # By what is asked, not by the name that stands for none in the carrying plan: any column may be called so.
+        has_label = not isinstance(task, SurveyTask) or bool(task.asked.label)
+        self.check_plan(task.plan, task.promise[0], evaluation_noise, has_label=has_label)
         # Asked before the program begins: the trees of one batch alone could fill the machine's memory.
         longest, max_length = task.schedule.longest, self.secure_sums.max_length
         if longest > max_length:
@@ -174,17 +177,20 @@ class Policy:
         if len(roster.sites) < self.min_sites:
             raise PolicyRefusal("policy-small-cohort", n_roster=len(roster.sites), least=self.min_sites)
 
-    def check_plan(self, plan: Plan, epsilon: float | None = None, evaluation_noise: str | None = None) -> None:
+    def check_plan(
+        self, plan: Plan, epsilon: float | None = None, evaluation_noise: str | None = None, *, has_label: bool = True
+    ) -> None:
         """Raise PolicyRefusal; its code says which rule the plan breaks.
 
         Args:
             epsilon: what the run may cost; None for the plan's, other for the evaluation of the plan's model.
             evaluation_noise: who adds the noise to such an evaluation; None for training.
+            has_label: False for a survey that asks about no label.
         """
         beyond = _list_beyond(plan.feature_names, self.features)
         if beyond:
             raise PolicyRefusal("policy", code="policy-feature", asked=f"the column {beyond[0]!r}, which the plan uses")
-        beyond = _list_beyond(plan.label.columns, self.labels)
+        beyond = _list_beyond(plan.label.columns if has_label else (), self.labels)
         if beyond:
             raise PolicyRefusal("policy", code="policy-label", asked=f"predictions of {beyond[0]!r}")
         if evaluation_noise is not None and evaluation_noise not in self.noise_of_evaluations:

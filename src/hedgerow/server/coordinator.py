@@ -993,7 +993,7 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
     except SumAbandoned as fault:
         # That the run ends is told to all, so what it follows from is a release like any other: it is written down
         # with its cost, and the run given up, in one write.
-        if fault.reason is Code.SUM_OUT_OF_RANGE:
+        if fault.reason is Code.SUM_OUT_OF_RANGE and not run.replica.n_groups:
             fault.what += f" In the sum were {', '.join(survivors)}: the masks do not show whose vector it was."
         give_up(run, fault, line)
         return

@@ -590,12 +590,12 @@ def read_roster(path: Path) -> PinnedRoster:
 
 
 def read_own(path: Path) -> str:
-    """The text of a roster or a policy, which say whom a node trusts, and what it permits.
+    """Read a roster, a policy or a plan: whom a node trusts, what it permits, and what it takes part in.
 
     Raises:
-        EnvironmentFault: `file-of-others` for a file that others than its owner may write. `state-owner` for one that
-            another user has made in a folder that others may write to, or a folder or a link on the way to it: they
-            could have put it in the place of what was agreed to.
+        EnvironmentFault: `file-of-others` for a file that others than its owner may write, or a folder on the way to it
+            where they may put another one in its place. `state-owner` where the system keeps what is one's own in such
+            a folder (as in /tmp), and another user has made the file, or a folder or a link on the way to it.
         OSError, UnicodeDecodeError: it cannot be read, or is no text.
     """
     with path.open(encoding="utf-8-sig") as file:
@@ -609,16 +609,40 @@ def read_own(path: Path) -> str:
 def _require_own(path: Path, status: os.stat_result) -> None:
     others = stat.S_IWGRP | stat.S_IWOTH
     if status.st_mode & others:
-        found, first = stat.S_IMODE(status.st_mode), "Look whether it still says what you agreed to. "
-        raise EnvironmentFault(
-            "state-permissions", code="file-of-others", path=path, used="written", found=found, mode="go-w", first=first
-        )
+        raise _refuse_mode(path, status)
     steps = list(_list_steps(path.absolute()))
     for step, made in zip(steps, [*map(os.lstat, steps[:-1]), status], strict=True):
         folder = step.parent.stat()
+        if not folder.st_mode & others:
+            continue
+        if not folder.st_mode & stat.S_ISVTX:
+            if folder.st_mode & stat.S_IWOTH or not _is_alone_in_group(folder):
+                raise _refuse_mode(step.parent.resolve(), folder)
         # Root, and whose folder it is, may say what stands there.
-        if folder.st_mode & others and made.st_uid not in (0, folder.st_uid, os.geteuid()):
+        elif made.st_uid not in (0, folder.st_uid, os.geteuid()):
             raise EnvironmentFault("state-owner", path=step, owner=made.st_uid, user=os.geteuid())
+
+
+def _refuse_mode(path: Path, status: os.stat_result) -> EnvironmentFault:
+    found, first = stat.S_IMODE(status.st_mode), "Look whether the files there still say what you agreed to. "
+    return EnvironmentFault(
+        "state-permissions", code="file-of-others", path=path, used="written", found=found, mode="go-w", first=first
+    )
+
+
+def _is_alone_in_group(status: os.stat_result) -> bool:
+    """Whether a group has no member but a folder's owner, as on systems on which each user has a group of their own."""
+    # Not on every system, as above all of this.
+    import grp
+    import pwd
+
+    try:
+        owner, members = pwd.getpwuid(status.st_uid).pw_name, grp.getgrgid(status.st_gid).gr_mem
+    except KeyError:
+        return False
+    return {owner}.issuperset(members) and all(
+        user.pw_uid == status.st_uid for user in pwd.getpwall() if user.pw_gid == status.st_gid
+    )
 
 
 def _list_steps(path: Path) -> Iterator[Path]:
