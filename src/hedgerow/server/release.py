@@ -279,12 +279,12 @@ class RunChecks:
                 raise faults[0]
             return good[0], {}
         if len(good) < least_groups(n_groups):
-            fault = next(iter(faults.values()), refuse(Code.TOO_FEW_UPLOADS, f"{len(good)} groups of {n_groups}."))
+            ended = next(iter(faults.values()), refuse(Code.TOO_FEW_UPLOADS, f"{len(good)} groups of {n_groups}."))
             if faults:
                 # Each of them alike: whoever was looked at first is no more to blame than the others.
                 named = "; ".join(", ".join(summed[group].sites or ()) for group in sorted(faults))
-                fault.what += f" So it is in {len(faults)} of {len(sums)} groups, whose sites are: {named}."
-            raise fault
+                ended.what += f" So it is in {len(faults)} of {len(sums)} groups, whose sites are: {named}."
+            raise ended
         return pack(good, weigh_groups(summed), query.length, n_groups, faults), faults
 
 
