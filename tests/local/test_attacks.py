@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hedgerow.app.attack import explain_attack, list_attack_facts
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
 from hedgerow.local.attacks import AttackReport, SampleAll, Target, run_attacks
@@ -31,6 +32,21 @@ def made(plan: Plan) -> SiteRows:
 
 def found_in(target: Target) -> AttackReport:
     return run_attacks(target, np.random.default_rng(1), n_models=(6, 3, 3), n_corners=6, n_altered=4)
+
+
+def test_an_attack_says_that_it_is_on_one_sum_where_a_plan_has_groups() -> None:
+    """Whoever reads the figures of a plan with groups knows that no run of it has made such a sum."""
+    grouped = plan_of(groups=3, min_sites=9)
+    for plan, n_groups in ((grouped, 3), (plan_of(), 0)):
+        target = Target(plan, made(plan))
+        assert target.n_groups == n_groups and target.plan.federation.groups == 0
+        bound = {"epsilon": 1.0, "delta": 1e-6, "mu": 0.2}
+        found = {"bound": bound, "rows_per_unit": 1, "n_units": 60, "n_groups": target.n_groups}
+        assert ("attacked" in dict(list_attack_facts(found))) == bool(n_groups)
+        assert (f"{n_groups} groups" in explain_attack(found)) == bool(n_groups)
+        # Figures of an earlier version do not say it.
+        del found["n_groups"]
+        assert "attacked" not in dict(list_attack_facts(found))
 
 
 class HalfNoise(SystemNoise):

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
@@ -16,13 +17,13 @@ import pytest
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import Policy, parse_policy
 from hedgerow.crypto import Identity
-from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
+from hedgerow.errors import AggregationError, EnvironmentFault, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import Roster, Site
 from hedgerow.server.coordinator import choose_wishes
-from tests.builders import make_plan
+from tests.builders import coded, make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -214,3 +215,45 @@ def test_a_sites_own_sum_beyond_the_bound_is_no_refusal(federate: Builder) -> No
     with contextlib.suppress(AggregationError):
         federation.run(plan=too_few)
     assert federation.uploads and not federation.codes("refused")
+
+
+@pytest.mark.slow
+def test_a_node_without_the_extra_that_a_plan_needs_refuses_before_it_costs_anything(
+    federate: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No party counts by another accountant than the plan's because of what is installed: it says what to install."""
+    from hedgerow.client import node_session
+
+    own = {"individual_filter": False, "subsampling_ratio": 0.2}
+    model = {"algorithm": "s-gbdt", "n_trees": 1, "max_depth": 2}
+    federation = federate(4, make_plan(model=model, privacy={"accountant": "pld"}, s_gbdt=own))
+    real = node_session.join
+
+    def join_without_extra(files: Any, setup: Any, *arguments: Any) -> Any:
+        if setup.site != "site-0":
+            return real(files, setup, *arguments)
+        with pytest.MonkeyPatch.context() as patch:
+            for module in ("dp_accounting", "dp_accounting.pld"):
+                patch.setitem(sys.modules, module, None)
+            return real(files, setup, *arguments)
+
+    monkeypatch.setattr(node_session, "join", join_without_extra)
+    federation.run()
+    refused(federation, "missing-extra")
+    assert "hedgerow[pld]" in federation.parties["site-0"].failures[0].remedy
+    book = BudgetBook(federation.parties["site-0"].folder / "budget.db")
+    assert book.lines() == []
+    book.close()
+
+
+def test_a_coordinator_without_the_extra_invites_nobody(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with the name of the extra, and no site has reserved anything."""
+    federation = federate(4, make_plan(model={"n_trees": 2}, privacy={"accountant": "pld"}))
+    for module in ("dp_accounting", "dp_accounting.pld"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(EnvironmentFault, check=coded("missing-extra")):
+        federation.run()
+    for party in federation.parties.values():
+        book = BudgetBook(party.folder / "budget.db")
+        assert book.lines() == []
+        book.close()

@@ -21,6 +21,7 @@ from hedgerow.trees.histograms import Histogram, NodeHistograms
 from hedgerow.trees.leaf_sums import LeafSums
 from tests import builders
 from tests.builders import make_data, make_plan
+from tests.tiers import all_but
 
 M = 4
 """Features of the test plan."""
@@ -50,8 +51,8 @@ def test_the_documents_name_every_preset() -> None:
 
 
 ALGORITHM_PRESETS = {
-    "s-gbdt": "s-gbdt", "s-gbdt-linear": "s-gbdt", "dp-xgboost": "dp-xgboost", "dp-boost": "dp-xgboost",
-    "adassp": "adassp",
+    "s-gbdt": "s-gbdt", "s-gbdt-samples": "s-gbdt", "s-gbdt-linear": "s-gbdt", "dp-xgboost": "dp-xgboost",
+    "dp-boost": "dp-xgboost", "adassp": "adassp",
 }  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def test_every_preset_says_where_it_comes_from() -> None:
     assert (default.n_trees, default.interaction, default.split_method) == ("auto", "auto", "totally_random")
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHM_PRESETS))
+@pytest.mark.parametrize("name", all_but(["s-gbdt-samples"], sorted(ALGORITHM_PRESETS)))
 def test_other_papers_methods_run(name: str) -> None:
     """Each replaces any other algorithm's sections, trains over two sites, and keeps the plan's promise by its own
     kind of account: delta is 0 where releases are pure."""
@@ -108,6 +109,17 @@ def test_other_papers_methods_run(name: str) -> None:
     assert 0.97 < model.report.epsilon <= 1.0
     assert (plan.privacy.accountant == "pure") == (plan.model.algorithm == "dp-xgboost")
     assert model.ensemble.n_trees > 0
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_draft_names_the_accountant_that_counts_its_method_best(name: str) -> None:
+    """Samples without a filter that can act are drafted with "pld", in the plan itself; nothing else is."""
+    plan = apply_preset(PRESETS[name], make_plan(model={"structure_seed": 7}))
+    section = plan.to_dict().get("s_gbdt", {"subsampling_ratio": 1.0})
+    has_free_samples = section["subsampling_ratio"] < 1 and not section["extra_rounds"]
+    expected = "pld" if has_free_samples else PRESETS[name].accountant
+    assert plan.privacy.accountant == expected
+    assert (expected == "pld") == (name == "s-gbdt-samples")
 
 
 def test_the_reference_without_privacy_says_so() -> None:

@@ -121,8 +121,23 @@ def list_attack_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     bound, n_rows = found["bound"], found["rows_per_unit"]
     unit = "rows" if n_rows == 1 else f"units of up to {n_rows} rows"
     epsilon, mu = (float("inf") if bound[name] == "infinite" else bound[name] for name in ("epsilon", "mu"))
+    # A file of an earlier version does not say it.
+    n_groups = found.get("n_groups", 0)
     facts = [("table", f"{found['n_units']:,} {unit}"), ("each training", format_cost(epsilon, bound["delta"], 4))]
-    return facts if bound["mu"] == "infinite" else [*facts, ("mu", format_up(mu, 4))]
+    facts += [] if bound["mu"] == "infinite" else [("mu", format_up(mu, 4))]
+    return [*facts, ("attacked", f"one sum, of the plan's {n_groups} groups of sites")] if n_groups else facts
+
+
+def explain_attack(found: Mapping[str, Any]) -> str:
+    """Say how to read the figures, and where the plan has groups, that one sum is attacked."""
+    n_groups = found.get("n_groups", 0)
+    if not n_groups:
+        return EXPLANATION
+    return (
+        f"{EXPLANATION} A run of this plan keeps the sums of {n_groups} groups of sites apart, each with the whole "
+        "noise of one. One sum is attacked, as if all rows here were those of one group. What the ledger allows holds "
+        "for both."
+    )
 
 
 def render_attack(found: Mapping[str, Any], subject: str) -> str:
@@ -137,7 +152,7 @@ def render_figures_of_attack(found: Mapping[str, Any]) -> list[str]:
         render_figures(list_attack_facts(found)),
         *(render_text(f"Against the ledger: {finding}.", "void") for finding in found["findings"]),
         *(part for sheet in build_attack_sheets(found) for part in (render_text(sheet.title), render_sheet(sheet))),
-        render_text(EXPLANATION, "muted"),
+        render_text(explain_attack(found), "muted"),
     ]
 
 
@@ -148,7 +163,7 @@ def print_attack(found: Mapping[str, Any]) -> None:
     console = Console(width=width())
     for sheet in build_attack_sheets(found):
         print_sheet(console, sheet, widest=40)
-    console.print(Text(EXPLANATION, style="dim"))
+    console.print(Text(explain_attack(found), style="dim"))
     for finding in found["findings"]:
         alarm(f"Against the ledger: {finding}.")
     if not found["findings"]:

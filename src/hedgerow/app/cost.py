@@ -76,13 +76,12 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     facts = [
         ("protects", f"{unit}, against {whom}"),
         ("promise", f"{format_cost(privacy.epsilon, privacy.delta)} (accountant {privacy.accountant})"),
-        ("spends", f"epsilon {format_up(expected.epsilon_gdp)} by exact accounting (gdp); by a second, coarser method "
-         f"(rdp) {format_up(expected.epsilon_rdp)}"),
+        ("spends", describe_spending(plan, expected)),
         ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per {expected.settings.step} "
          f"({whole})"),
     ]  # fmt: skip
-    if privacy.accountant in ("pure", "pld"):
-        facts.insert(2, ("spends", f"epsilon {format_up(expected.epsilon_promised)} by {privacy.accountant}"))
+    if advice := advise_accountant(plan, expected):
+        facts.append(("accountant", advice))
     if expected.epsilon_by_rows:
         said = ", ".join(f"{count} rows {format_up(epsilon, 3)}" for count, epsilon in expected.epsilon_by_rows.items())
         facts.append(("a person", f"with several records is promised less, by epsilon: {said}; privacy.unit mends it"))
@@ -96,6 +95,34 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     if plan.reads_quantiles:
         facts.append(("warning", "split candidates are read off private data: the guarantee is void"))
     return facts
+
+
+def describe_spending(plan: Plan, expected: Forecast) -> str:
+    """Say what a run costs by the plan's accountant, and by what else it can be counted."""
+    exact, renyi = format_up(expected.epsilon_gdp), format_up(expected.epsilon_rdp)
+    if expected.epsilon_gdp < expected.epsilon_rdp:
+        by_gdp = f"epsilon {exact} by exact accounting (gdp); by a second, coarser method (rdp) {renyi}"
+    else:
+        by_gdp = f"epsilon {exact} by Renyi accounting, a bound (gdp, rdp)"
+    if plan.privacy.accountant in ("pure", "pld"):
+        return f"epsilon {format_up(expected.epsilon_promised)} by {plan.privacy.accountant}; {by_gdp}"
+    return by_gdp
+
+
+def advise_accountant(plan: Plan, expected: Forecast) -> str:
+    """Say which accountant counts this plan more closely than its own; empty where none does, or it adds no noise."""
+    own, best = plan.privacy.accountant, find_method(plan).choose_accountant(plan)
+    if math.isinf(plan.privacy.epsilon) or own in ("pure", "pld"):
+        return ""
+    if best != own and best == "pld":
+        return (
+            f'"pld" counts these samples more closely than "{own}", whose noise is for Renyi\'s bound. A plan that '
+            "names it needs the extra hedgerow[pld] at every party"
+        )
+    if own == "rdp" and expected.epsilon_gdp < expected.epsilon_rdp:
+        share = format_up(100 * (expected.epsilon_rdp / expected.epsilon_gdp - 1), 2)
+        return f'"gdp" is exact; "rdp", the figure of papers, is {share} % larger here, and asks for more noise'
+    return ""
 
 
 def model_facts(plan: Plan, settings: Settings) -> list[tuple[str, str]]:

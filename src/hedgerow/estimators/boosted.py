@@ -58,7 +58,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             more than the number: with enough signal values are expected by their spread, which a rate turns off.
         n_candidates: split candidates per feature.
         split_method, weight_update, split_candidates, interaction, interaction_size, batch_size: as in a plan.
-        accountant: "gdp" (exact), "rdp" or "pld".
+        accountant: "gdp", which is exact. "pld" and "rdp" say the same or more, to compare with other work.
         bounds: "private" finds by noisy counts what a column is and its bounds, for about 6 % of the budget. Or (min,
             max) per feature in order, or a dictionary by name or position (what it does not name is found), or one pair
             for all without categories: bounds=(0, 1). A pair says that a column is of numbers, or of dates. Values

@@ -115,6 +115,7 @@ class Target:
     ) -> None:
         self.digest, self.grid = plan.digest, build_grid(plan)
         self.data, self.units = rows.data, group_units(rows, plan)
+        self.n_groups = plan.federation.groups
         plan = plan.with_one_sum()
         if plan.privacy.noise == "distributed":
             # The least noise that the sites' shares may add up to is what the coordinator would add.
@@ -311,6 +312,8 @@ class AttackReport:
     signal: Signal
     attributes: tuple[Attribute, ...]
     findings: tuple[str, ...]
+    n_groups: int = 0
+    """Groups of sites whose sums a run of the plan keeps apart. The attack is on one sum."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -344,7 +347,7 @@ def run_attacks(
     membership, reconstruction = _tell_members(target, bound, random, progress, outliers, n_models)
     return AttackReport(
         target.digest, len(target.units), target.plan.privacy.rows_per_unit, bound, membership, reconstruction, signal,
-        attributes, tuple(_find_contradictions(membership, signal, attributes)),
+        attributes, tuple(_find_contradictions(membership, signal, attributes)), target.n_groups,
     )  # fmt: skip
 
 

@@ -291,7 +291,9 @@ class Privacy:
     Attributes:
         epsilon: the limit on what a run reveals about one unit, above 0; inf trains without privacy.
         delta: a small probability that is added to what that limit allows.
-        accountant: who counts: exactly for Gaussian noise, by Renyi, by sums of epsilons, or by loss distributions.
+        accountant: who counts. "gdp" is exact for Gaussian noise; "pld", by loss distributions, for samples and pure
+            releases, is an extra that every party needs; "pure" adds epsilons up; "rdp" is the Renyi figure of papers,
+            too large for Gaussian noise.
         noise: who adds the noise. "server": the coordinator, which sees exact totals; "distributed": the sites;
             "local": every record for itself.
         n_records: a public or declared number, never counted from the data; best of the records that runs use,
@@ -810,7 +812,7 @@ def check_consistency(plan: Plan) -> None:
     rules = rules_by_method()[plan.model.algorithm]
     _check_prepared(plan, rules)
     if plan.privacy.accountant == "pure" and not rules.is_pure:
-        raise refuse("privacy.accountant", "pure", '"gdp" or "rdp" with an algorithm whose noise is Gaussian')
+        raise refuse("privacy.accountant", "pure", '"gdp" with an algorithm whose noise is Gaussian')
     if rules.labels is not None and plan.label.type not in rules.labels:
         words = " or ".join(f'"{word}"' for word in rules.labels)
         raise refuse("label.type", plan.label.type, f'{words} with "{plan.model.algorithm}"')
@@ -901,7 +903,7 @@ def _check_prepared(plan: Plan, rules: PlanRules) -> None:
     if not rules.counts_prepared:
         raise refuse("prepared", f"{len(plan.prepared)} releases", f'none with "{plan.model.algorithm}"')
     if plan.privacy.accountant == "pure":
-        raise refuse("privacy.accountant", "pure", '"gdp", "rdp" or "pld" in a plan with [[prepared]] releases')
+        raise refuse("privacy.accountant", "pure", '"gdp" or "pld" in a plan with [[prepared]] releases')
     privacy = plan.privacy
     for index, release in enumerate(plan.prepared):
         if not release.kind.isidentifier():

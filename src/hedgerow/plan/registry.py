@@ -212,6 +212,7 @@ class PlanRules:
             `ModelSection.interaction_constraints` do; plans of others with either are refused.
         counts_prepared: whether it calibrates its noise to what is left beside releases made before (`Plan.prepared`).
         is_grouped: whether sums may be taken by group of sites, of which the middle counts (`federation.groups`).
+        choose_accountant: the accountant that a draft of this plan names: none counts its releases more closely.
         version: of a method of another package, for reports.
         check: raises PlanError for a plan that contradicts itself; its own section is `plan.own`.
     """
@@ -224,6 +225,7 @@ class PlanRules:
     is_constrained: bool = False
     counts_prepared: bool = False
     is_grouped: bool = False
+    choose_accountant: Callable[[Any], str] = lambda plan: "gdp"
     version: str = ""
     check: Callable[[Any], None] = lambda plan: None
 

@@ -97,6 +97,13 @@ def check(plan: Plan) -> None:
         raise refuse("model.split_candidates", plan.model.split_candidates, expected)
 
 
+def choose_accountant(plan: Plan) -> str:
+    """Return "pld" for rounds over samples that no filter can leave a record out of; Renyi's bound is 10 % above it."""
+    section = SGbdt.of(plan)
+    is_composed = section.subsampling_ratio < 1 and not section.extra_rounds and section.bound == "tight"
+    return "pld" if is_composed else "gdp"
+
+
 def _parts() -> Parts:
     from hedgerow.methods.s_gbdt.program import s_gbdt
     from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt
@@ -117,5 +124,6 @@ METHOD = Method(
     check=check,
     parts=_parts,
     is_constrained=True,
+    choose_accountant=choose_accountant,
     keeps_accounts=True,
 )  # fmt: skip
