@@ -26,6 +26,7 @@ from hedgerow.trees.ensemble import ensemble_to_dict
 from tests import builders
 from tests.builders import make_data, make_plan, take
 
+pytestmark = pytest.mark.golden
 N_RECORDS, N_SITES = 400, 3
 Overrides = dict[str, Any]
 

@@ -62,7 +62,7 @@ MAY_IMPORT["carriers"] = {*MAY_IMPORT["app"], "app"}
 MAY_IMPORT["testing"] = MAY_IMPORT["client"] | MAY_IMPORT["server"] | {"client", "server"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["carriers"], "carriers", "testing"}
 # Every room may import these.
-GROUND = {"errors", "codec", "__version__"}
+GROUND = {"errors", "codec", "elementary", "__version__"}
 # These names were given to the top of the repository. Nothing needs them there, so they are links into the package.
 LINKS = ("client", "protocol", "secagg", "server")
 
@@ -75,6 +75,7 @@ PURE_STANDARD = {
 }  # fmt: skip
 PURE: dict[str, set[str]] = {
     "codec": {"numpy"},
+    "elementary": {"numpy"},
     # Dates are counted in days; no clock is read (IMPURE_ATTRIBUTES). Who adds a member is read off the stack.
     "plan": {"datetime", "inspect"},
     "protocol": {"numpy", "google"},

@@ -80,6 +80,7 @@ def test_seeds_of_different_kinds_differ(exact: bool) -> None:
     assert len(draws) == len(pairs)
 
 
+@pytest.mark.golden
 def test_golden_draws() -> None:
     """Protects recorded experiments: these integers are in models that were made with a seed, on every platform."""
     assert SeededNoise(3).sample(10**5, 5, "a").tolist() == GOLDEN

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from conftest import Builder, Federation
 
 
+pytestmark = pytest.mark.golden
+
+
 def content_of(outcome: Outcome) -> list[Any]:
     """What a run's end leaves to everybody."""
     releases = [release.to_dict() for release in outcome.ledger.releases]

@@ -175,6 +175,7 @@ def test_the_chain_goes_forward_only_and_skips_alike():
     assert all(a != b for a, b in itertools.combinations(links, 2))
 
 
+@pytest.mark.golden
 def test_golden_keys_keep_their_bytes():
     """Two releases must derive the same keys: a changed label or order would only show between versions."""
     golden = {

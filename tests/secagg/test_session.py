@@ -76,6 +76,7 @@ def test_the_structure_seed_is_the_same_for_all_and_new_for_each_epoch():
     assert len(seeds) == 1 and second.view.structure_seed not in seeds
 
 
+@pytest.mark.golden
 def test_a_golden_transcript_keeps_its_bytes():
     """All messages of a small epoch under a fixed source of bytes: a changed format must be a conscious decision.
 

@@ -89,6 +89,7 @@ def test_one_share_too_few_is_uniform():
     assert chi_square < 44.3, "0.0001 quantile of chi-square with 15 degrees of freedom"
 
 
+@pytest.mark.golden
 def test_a_golden_sharing_keeps_its_bytes():
     """The share format is on the wire: a change of the coefficients' order or width must not pass unseen."""
     shares = crypto.split(bytes(range(32)), [1, 2, 3], 2, lambda length: bytes(range(100, 100 + length)))

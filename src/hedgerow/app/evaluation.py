@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.app.inputs import ask_to_go_on, join_names
 from hedgerow.app.output import note, number, print_facts, today, warn, wrap_text
 from hedgerow.app.progress import status
@@ -86,7 +87,7 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     scores = loss_kind(model.plan).scores(truth, output, model.plan.label)
     if kind.predicts == "values" or output.shape[1:] == (2,):
         means = (output, truth) if kind.predicts == "values" else (output[:, 1], truth == 1)
-        scores |= dict(zip(("predicted", "seen"), (float(values.mean()) for values in means), strict=True))
+        scores |= dict(zip(("predicted", "seen"), map(elementary.mean, means), strict=True))
     return {"n_records": len(truth), **scores}
 
 

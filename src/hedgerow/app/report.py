@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.app.document import (
     render_document,
     render_facts,
@@ -175,7 +176,8 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
         parts.append(render_table(title, curve_heads, _list_calibration(curves)))
         if len(curves) == 1 and "accuracy" in evaluation["scores"]:
             share, seen = curves[0].share, np.isfinite(curves[0].noise_error)
-            rate = float(np.average(curves[0].observed[seen], weights=share[seen])) if share[seen].sum() > 0 else 0.5
+            total = elementary.add_up(share[seen])
+            rate = elementary.dot(curves[0].observed[seen], share[seen]) / total if total > 0 else 0.5
             parts.append(render_text(Template(notes["guess"]).substitute(share=f"{100 * max(rate, 1 - rate):.0f}")))
     for column, groups in evaluation.get("groups", {}).items():
         lines = [(group, list_scores(figures)) for group, figures in groups.items()]

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import PLAIN, UNITS, Adapter
 from hedgerow.data.fit import find_item, guess_meaning, read_cells
@@ -223,7 +224,7 @@ class _Comparison:
         """Whether a share of all rows, of that noise, and the site's own are sure to differ, and by enough."""
         middle = min(max(all_of, 0.0), 1.0)
         middle = max(middle * (1 - middle), own * (1 - own))
-        spread = math.sqrt(noise**2 + middle * (1 / n_own + 1 / n_all))
+        spread = math.sqrt(noise * noise + middle * (1 / n_own + 1 / n_all))
         return abs(all_of - own) > _CLEAR * spread and abs(all_of - own) / (1 - n_own / n_all) > least
 
     def _compare_missing(self) -> Iterator[Difference]:
@@ -246,14 +247,15 @@ class _Comparison:
     def _share_below(self, values: NDArray[np.float64], at: float) -> float:
         """The share of values below a number, on straight lines between the bins' edges, as released quantiles are."""
         edges = np.array([group["low"] for group in self.groups[1:]])
-        return float(np.interp(at, edges, np.searchsorted(values, edges) / len(values)))
+        return float(elementary.interpolate(at, edges, np.searchsorted(values, edges) / len(values)))
 
     def _list_points(self, values: NDArray[np.float64]) -> Iterator[_QuantilePoint]:
         half = 0.5 if self.column["is_whole"] else 0.0
         for quantile in self.column["quantiles"]:
             at, share, n_bins = quantile["value"], quantile["share"], len(self.groups)
             n_below = sum(group["low"] < at for group in self.groups[1:]) + 1
-            noise = self.deviation * math.sqrt(n_below * (1 - share) ** 2 + (n_bins - n_below) * share**2) / self.n_all
+            weights = n_below * elementary.square(1 - share) + (n_bins - n_below) * elementary.square(share)
+            noise = self.deviation * math.sqrt(weights) / self.n_all
             # A whole number stands for half of one on either side.
             here = min(max(share, self._share_below(values, at - half)), self._share_below(values, at + half))
             yield _QuantilePoint(at, share, here, noise)

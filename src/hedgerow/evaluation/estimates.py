@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.losses.kinds import Floats
 
 MEASURABLE = 4.0
@@ -110,8 +111,8 @@ class ErrorHistogram:
         miss, n_above = 1 - coverage, np.arange(len(counts))[::-1]
         above = np.append(np.cumsum(counts[:0:-1])[::-1], 0.0)
         # The noise of above - miss * total: a bin above counts with 1 - miss, another one with -miss.
-        margin = self.noise * np.sqrt(n_above * coverage**2 + (len(counts) - n_above) * miss**2)
-        excess = above + margin - miss * counts.sum() + coverage
+        margin = self.noise * np.sqrt(n_above * (coverage * coverage) + (len(counts) - n_above) * (miss * miss))
+        excess = above + margin - miss * elementary.add_up(counts) + coverage
         # From the top, so that no border above the quantile has too many records beyond it.
         last = int(np.flatnonzero(excess > 0).max(initial=-1))
         if last == len(counts) - 1:
@@ -119,7 +120,7 @@ class ErrorHistogram:
         if last < 0:
             return float(uppers[0])
         share = float(excess[last] / (excess[last] - excess[last + 1]))
-        return float(uppers[last] * (uppers[last + 1] / uppers[last]) ** share)
+        return float(uppers[last] * elementary.exp(share * elementary.log(uppers[last + 1] / uppers[last])))
 
     def to_dict(self) -> dict[str, Any]:
         return {"uppers": list(self.uppers), "counts": list(self.counts), "noise": self.noise}
@@ -187,17 +188,17 @@ def auc(cells: Floats, noise: float) -> Estimate:
     Source of the sampling error: DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988).
     """
     others, ours = cells
-    n_others, n_ours = float(others.sum()), float(ours.sum())
+    n_others, n_ours = elementary.add_up(others), elementary.add_up(ours)
     if min(n_others, n_ours) <= max(MEASURABLE * noise * math.sqrt(cells.shape[1]), 0):
         return UNMEASURABLE
     below = (np.cumsum(others) - others / 2) / n_others
     above = (n_ours - np.cumsum(ours) + ours / 2) / n_ours
-    area = float(ours @ below) / n_ours
+    area = elementary.dot(ours, below) / n_ours
     slopes = np.concatenate([(below - area) / n_ours, (above - area) / n_others])
     kept_ours, kept_others = np.maximum(ours, 0), np.maximum(others, 0)
-    variance = float(kept_ours @ (below - area) ** 2) / n_ours**2
-    variance += float(kept_others @ (above - area) ** 2) / n_others**2
-    return Estimate(min(max(area, 0.0), 1.0), noise * float(np.linalg.norm(slopes)), math.sqrt(variance))
+    variance = elementary.dot(kept_ours, (below - area) ** 2) / (n_ours * n_ours)
+    variance += elementary.dot(kept_others, (above - area) ** 2) / (n_others * n_others)
+    return Estimate(min(max(area, 0.0), 1.0), noise * elementary.norm(slopes), math.sqrt(variance))
 
 
 def concordance(cells: Floats, noise: float) -> Estimate:
@@ -213,15 +214,15 @@ def concordance(cells: Floats, noise: float) -> Estimate:
     events = cells[1::2]
     # Of each interval, those that were followed through it: codes from 2 j + 2 on.
     longer = np.cumsum(cells[::-1], axis=0)[::-1][2::2]
-    n_longer, n_events = longer.sum(axis=1), events.sum(axis=1)
+    n_longer, n_events = elementary.add_up_rows(longer), elementary.add_up_rows(events)
     # Per interval and bin: those that lived longer at a lower risk, and those with the event at a higher one. They are
     # the pairs in the right order, of a record with the event and of one that lived longer; half of its own bin.
     below = np.cumsum(longer, axis=1) - longer / 2
     above = n_events[:, None] - np.cumsum(events, axis=1) + events / 2
-    n_pairs = float(n_events @ n_longer)
+    n_pairs = elementary.dot(n_events, n_longer)
     if n_pairs <= 0:
         return UNMEASURABLE
-    value = float((events * below).sum()) / n_pairs
+    value = elementary.dot(events, below) / n_pairs
     # The slope of the ratio by each cell. A record is in pairs by its event, and by each interval that it was followed
     # through: all before the one in which it was lost (code 2 j) or had its event (code 2 j + 1).
     of_events = below - value * n_longer[:, None]
@@ -235,7 +236,7 @@ def concordance(cells: Floats, noise: float) -> Estimate:
     pairs[2::2] += np.cumsum(n_events)
     pairs[3::2] += np.cumsum(n_events)[:-1]
     # `pairs` is the slope of the number of pairs, by each code: a number that could be noise is no divisor.
-    if n_pairs <= MEASURABLE * noise * math.sqrt(cells.shape[1]) * float(np.linalg.norm(pairs)):
+    if n_pairs <= MEASURABLE * noise * math.sqrt(cells.shape[1]) * elementary.norm(pairs):
         return UNMEASURABLE
     return within(_with_errors(value, slopes / n_pairs, cells, noise), 0.0, 1.0)
 
@@ -252,11 +253,11 @@ def integrated_brier(cells: Floats, noise: float, survival: Floats, weights: Flo
         weights: float64 [K], of the score at each end.
     """
     n_intervals = len(weights)
-    total = float(cells.sum())
+    total = elementary.add_up(cells)
     codes, places = np.arange(len(cells)), np.arange(n_intervals)[:, None]
     at_risk, lost = (codes >= 2 * places).astype(np.float64), (codes == 2 * places).astype(np.float64)
-    by_code = cells.sum(axis=1)
-    n_at_risk, stayed = at_risk @ by_code, (at_risk - lost) @ by_code
+    by_code = elementary.add_up_rows(cells)
+    n_at_risk, stayed = elementary.times(at_risk, by_code), elementary.times(at_risk - lost, by_code)
     least = max(MEASURABLE * noise * math.sqrt(cells.size), 0.0)
     if min(total, float(stayed.min(initial=math.inf))) <= least:
         return UNMEASURABLE
@@ -270,19 +271,19 @@ def integrated_brier(cells: Floats, noise: float, survival: Floats, weights: Flo
     later = np.cumsum(of_longer, axis=0)
     slopes[2::2] += later
     slopes[3::2] += later[:-1]
-    value = float((slopes * cells).sum()) / total
+    value = elementary.dot(slopes, cells) / total
     # By the logarithm of each chance not to have been lost, and of that by the counts.
     followed = np.cumsum(cells[::-1], axis=0)[::-1][2::2]
-    by_seen = (of_events * cells[1::2]).sum(axis=1) + (of_longer * followed).sum(axis=1)
+    by_seen = elementary.add_up_rows(of_events * cells[1::2]) + elementary.add_up_rows(of_longer * followed)
     of_seen = np.cumsum((at_risk - lost) / stayed[:, None] - at_risk / n_at_risk[:, None], axis=0)
-    slopes -= (by_seen @ of_seen)[:, None] + value
+    slopes -= elementary.times(of_seen.T, by_seen)[:, None] + value
     return _with_errors(value, slopes / total, cells, noise)
 
 
 def _with_errors(value: float, slopes: Floats, cells: Floats, noise: float) -> Estimate:
     """A number with its errors to first order, from its derivative by each count; a ratio, so that their mean is 0."""
-    sampling = math.sqrt(float((np.maximum(cells, 0) * slopes**2).sum()))
-    return Estimate(value, noise * float(np.linalg.norm(slopes)), sampling)
+    sampling = math.sqrt(elementary.dot(np.maximum(cells, 0), slopes**2))
+    return Estimate(value, noise * elementary.norm(slopes), sampling)
 
 
 def average_estimates(estimates: list[Estimate]) -> Estimate:
@@ -296,11 +297,11 @@ def average_estimates(estimates: list[Estimate]) -> Estimate:
 
 def ratio(top: Floats, bottom: Floats, cells: Floats, noise: float) -> Estimate:
     """(top . cells) / (bottom . cells), for cells with independent noise; all float64 [n]."""
-    total = float(bottom @ cells)
-    if total <= MEASURABLE * noise * float(np.linalg.norm(bottom)):
+    total = elementary.dot(bottom, cells)
+    if total <= MEASURABLE * noise * elementary.norm(bottom):
         return UNMEASURABLE
-    value = float(top @ cells) / total
-    return Estimate(value, noise * float(np.linalg.norm((top - value * bottom) / total)))
+    value = elementary.dot(top, cells) / total
+    return Estimate(value, noise * elementary.norm((top - value * bottom) / total))
 
 
 def estimate_mean(values: Floats, cells: Floats, noise: float) -> Estimate:
@@ -308,8 +309,8 @@ def estimate_mean(values: Floats, cells: Floats, noise: float) -> Estimate:
     found = ratio(values, np.ones_like(values), cells, noise)
     if math.isnan(found.value):
         return found
-    total = float(cells.sum())
-    variance = float(np.maximum(cells, 0) @ (values - found.value) ** 2) / total
+    total = elementary.add_up(cells)
+    variance = elementary.dot(np.maximum(cells, 0), (values - found.value) ** 2) / total
     return Estimate(found.value, found.noise_error, math.sqrt(variance / total))
 
 
@@ -323,12 +324,12 @@ def calibration_curve(label_class: str, cells: Floats, noise: float, predicted: 
     """One class's curve from its counts, float64 [2, n_bins]; `predicted` float64 [n_bins]."""
     others, ours = cells
     total = others + ours
-    n_records = max(float(total.sum()), 1.0)
+    n_records = max(elementary.add_up(total), 1.0)
     seen = total > 0
     safe = np.where(seen, total, 1.0)
     observed = np.clip(np.where(seen, ours / safe, 0.5), 0, 1)
     # The gradient of ours / (ours + others).
-    slope = np.hypot(1 - observed, observed) / safe
+    slope = np.sqrt((1 - observed) ** 2 + observed**2) / safe
     # A count within two deviations of zero says nothing about its parts.
     lost = total <= 2 * noise * math.sqrt(2) if noise > 0 else ~seen
     error = np.where(lost, math.inf, noise * slope)
@@ -371,9 +372,9 @@ def regression_estimates(moments: Floats, noise: float, clip: float, half_range:
         variance = float(sums[2] / sums[0]) - mean * mean
         return 1 - mean_square(sums) / variance
 
-    variance = float(moments[2] / moments[0] - (moments[1] / moments[0]) ** 2)
+    variance = float(moments[2] / moments[0] - elementary.square(float(moments[1] / moments[0])))
     square = mean_square(moments)
-    square_error = noise * clip * clip / float(moments[0]) * math.hypot(1, square / clip**2)
+    square_error = noise * clip * clip / float(moments[0]) * math.hypot(1, square / (clip * clip))
     rmse = math.sqrt(max(square, 0.0))
     # At zero the root has no slope; half the root of the error stands in.
     rmse_error = square_error / (2 * rmse) if rmse > 0 else math.sqrt(square_error)

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.errors import PrivacyError
 from hedgerow.evaluation import estimates
 from hedgerow.evaluation.sums import (
@@ -327,7 +328,7 @@ def _two_classes(
     cells, chance = cells[:, real], chance[real]
     # A bin predicts the first class when its upper border is at most the threshold.
     is_first = np.append(at_most, False)[real]
-    losses = -np.log(np.concatenate([1 - chance, chance]))
+    losses = -elementary.log(np.concatenate([1 - chance, chance]))
     hits = np.concatenate([is_first, ~is_first]).astype(np.float64)
     flat = cells.ravel()
     scores = {
@@ -355,7 +356,7 @@ def _several_classes(
         real = ~np.isnan(every)
         areas.append(estimates.auc(table[:, real], noise))
         curves.append(estimates.calibration_curve(name, table[:, real], noise, every[real]))
-        losses.append(np.where(real, -np.log(np.where(real, every, 1.0)), 0.0))
+        losses.append(np.where(real, -elementary.log(np.where(real, every, 1.0)), 0.0))
     # A record's loss is in its own class's curve only; the hits count the records with the least noise.
     ours = np.concatenate([cells[:, 1].ravel(), hits])
     top = np.concatenate([*losses, [0.0, 0.0]])

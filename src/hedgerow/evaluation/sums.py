@@ -29,6 +29,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.kinds import Link
 from hedgerow.losses.registry import loss_kind
@@ -51,7 +52,7 @@ REACH = 5.0
 """The outline covers the model's mean score and this many of its standard deviations to either side."""
 LOGIT_REACH = 6.0
 """With three classes or more it covers these log-odds of each class against the rest."""
-ERROR_EDGES = np.rint(2 ** np.arange(5.0, 17.0, 0.5)).astype(np.int64)
+ERROR_EDGES = np.rint(np.sqrt(np.ldexp(1.0, np.arange(10, 34)))).astype(np.int64)
 """Regression: borders of the outline of errors, in units of 2**-16 of the scaled label, a factor sqrt(2) apart."""
 MAX_ERROR = 2**17
 VISIBLE = 2.0
@@ -474,7 +475,7 @@ def outline_scale(ensemble: Ensemble, position: str) -> Scale:
     """The outline of scores, or of the probabilities of several classes, from nothing but the model."""
     if position == "probability":
         steps = np.arange(1 - N_OUTLINE // 2, N_OUTLINE // 2) * (2 * LOGIT_REACH / N_OUTLINE)
-        edges = np.rint(PROBABILITY_UNIT / (1 + np.exp(-steps))).astype(np.int64)
+        edges = np.rint(PROBABILITY_UNIT / (1 + elementary.exp(-steps))).astype(np.int64)
         return Scale("probability", np.tile(edges, (ensemble.n_outputs, 1)), ensemble.link)
     middle, spread = centre_and_spread(ensemble)
     # A bin is at least one unit wide, whatever the model.
@@ -495,7 +496,7 @@ def centre_and_spread(ensemble: Ensemble) -> tuple[float, float]:
     weights = np.ones(values.shape) if ensemble.leaf_weights is None else ensemble.leaf_weights.astype(np.float64)
     totals = weights.sum(axis=1)
     means = (weights * values).sum(axis=1) / np.where(totals > 0, totals, 1)
-    return math.fsum(means.tolist()), float(np.sqrt((find_importances(ensemble).values ** 2).sum()))
+    return math.fsum(means.tolist()), elementary.norm(find_importances(ensemble).values)
 
 
 def visible(counts: Counts, noise: float) -> Counts:
@@ -517,7 +518,7 @@ def choose_bin_count(n_records: float, noise: float) -> int:
     """
     if noise <= 0:
         return MAX_BINS
-    wanted = 1.25 * math.pow(max(n_records, 0.0) / noise, 0.4)
+    wanted = 1.25 * float(elementary.exp(0.4 * elementary.log(max(n_records, 0.0) / noise)))
     return max(MIN_BINS, min(MAX_BINS, round(wanted)))
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import FeatureColumn, Records
 from hedgerow.losses.kinds import Floats
@@ -119,7 +120,8 @@ def _effect(places: Floats, rule: np.random.Generator) -> Floats:
 
     # Measured on rows that follow from the rule alone: all parts are to have one scale.
     reference = total(rule.random((n_features, 4_000)))
-    effect: Floats = (total(places) - reference.mean()) / reference.std() * EFFECT
+    middle = elementary.mean(reference)
+    effect: Floats = (total(places) - middle) / math.sqrt(elementary.mean((reference - middle) ** 2)) * EFFECT
     return effect
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.losses.kinds import Floats
 
 
@@ -114,7 +115,7 @@ def brier_scores(times: NDArray[Any], events: NDArray[Any], survival: Floats, at
     weight = np.zeros(survival.shape)
     np.divide(1.0, seen[places][:, None], out=weight, where=had)
     np.divide(1.0, seen[np.searchsorted(distinct, at, side="right")][None, :], out=weight, where=has_not)
-    return np.asarray((weight * (survival - has_not) ** 2).mean(axis=0))
+    return np.array([elementary.mean(column) for column in (weight * (survival - has_not) ** 2).T])
 
 
 def integrated_brier_score(times: NDArray[Any], events: NDArray[Any], survival: Floats, ends: Floats) -> float:
@@ -125,4 +126,4 @@ def integrated_brier_score(times: NDArray[Any], events: NDArray[Any], survival: 
 def mean_over_time(values: Floats, ends: Floats) -> float:
     """The mean over time of what is 0 at 0 and has these values at the ends, on straight lines: float64 [K] each."""
     widths = np.diff(ends, prepend=0.0)
-    return float(widths @ (values + np.concatenate([[0.0], values[:-1]]))) / (2 * float(ends[-1]))
+    return elementary.dot(widths, values + np.concatenate([[0.0], values[:-1]])) / (2 * float(ends[-1]))

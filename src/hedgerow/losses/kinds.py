@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEPS, Loss, check_units, loss_from_table
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import LabelKind
@@ -64,7 +65,7 @@ class Link(ABC):
 
     def decision(self, scores: Floats) -> Floats:
         """Log-odds of the last of two classes, float64 [n]; of several their log-probabilities or -weights [n, K]."""
-        logs = np.log(np.clip(self.probabilities(scores), _MIN_SHARE, 1))
+        logs = elementary.log(np.clip(self.probabilities(scores), _MIN_SHARE, 1))
         return np.asarray(logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs)
 
     threshold: ClassVar[int] = 0
@@ -318,7 +319,7 @@ def mean_auc(labels: NDArray[Any], probabilities: Floats) -> float:
     """The mean over the classes that occur of the AUC of each against all others; float64 [n, n_classes]."""
     areas = [roc_auc(labels == index, probabilities[:, index]) for index in range(probabilities.shape[1])]
     known = [area for area in areas if not np.isnan(area)]
-    return float(np.mean(known)) if known else float("nan")
+    return elementary.mean(known) if known else float("nan")
 
 
 def log_loss(labels: NDArray[Any], probabilities: Floats) -> float:
@@ -329,12 +330,12 @@ def log_loss(labels: NDArray[Any], probabilities: Floats) -> float:
         probabilities: float64 [n, n_classes].
     """
     chosen = probabilities[np.arange(len(labels)), labels]
-    return float(-np.log(np.clip(chosen, _MIN_PROBABILITY, 1)).mean())
+    return -elementary.mean(elementary.log(np.clip(chosen, _MIN_PROBABILITY, 1)))
 
 
 def accuracy(labels: NDArray[Any], predicted: NDArray[Any]) -> float:
     """The share of records whose class is predicted."""
-    return float(np.mean(np.asarray(labels) == np.asarray(predicted)))
+    return elementary.mean(np.asarray(labels) == np.asarray(predicted))
 
 
 def classification_scores(labels: NDArray[Any], probabilities: Floats, _: object = None) -> dict[str, float]:
@@ -353,6 +354,6 @@ def classification_scores(labels: NDArray[Any], probabilities: Floats, _: object
 def regression_scores(labels: Floats, predicted: Floats, _: object = None) -> dict[str, float]:
     """Root mean squared error, and R²: the share of the labels' variance that is explained (NaN without variance)."""
     residuals = labels - predicted
-    variance = float(np.var(labels))
-    mean_square = float(np.mean(residuals**2))
-    return {"rmse": mean_square**0.5, "r2": 1 - mean_square / variance if variance > 0 else float("nan")}
+    variance = elementary.mean((labels - elementary.mean(labels)) ** 2)
+    mean_square = elementary.mean(residuals**2)
+    return {"rmse": math.sqrt(mean_square), "r2": 1 - mean_square / variance if variance > 0 else float("nan")}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.errors import DataError, ModelError
 from hedgerow.losses.kinds import Floats, Ints
 from hedgerow.losses.tables import SCORE_UNIT
@@ -110,7 +111,7 @@ class Numbers(LabelKind):
     def simulate(self, effects: Floats, label: Label, noise: np.random.Generator) -> Floats:
         low, high = label.bounds
         score = (effects[0] + noise.normal(size=effects.shape[1])) / (2 * EFFECT)
-        return np.asarray(low + (high - low) / (1 + np.exp(-score)))
+        return np.asarray(low + (high - low) / (1 + elementary.exp(-score)))
 
     def describe(self, label: Label) -> str:
         low, high = label.bounds

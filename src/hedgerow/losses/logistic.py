@@ -9,13 +9,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.losses import tables
 from hedgerow.losses.kinds import SQUARES, ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
 from hedgerow.losses.labels import Classes
 from hedgerow.plan.plan import Label, Plan
 
 GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
-HESSIAN_SCALE = GOLDEN_RATIO**2.5
+HESSIAN_SCALE = float(elementary.powers(GOLDEN_RATIO, 2.5))
 """c* = Phi^(5/2) = 3.33, the largest c for which the norm of (g, c h) of the logistic loss never exceeds 1.
 
 With x = |g|, h = x (1 - x) for both labels, and the norm is at most 1 iff c^2 <= f(x) = (1 + x) / (x^2 (1 - x)). f is
@@ -52,14 +53,14 @@ class LogOdds(ClassLink):
     name = "logistic"
 
     def probabilities(self, scores: Floats) -> Floats:
-        positive = 1 / (1 + np.exp(-scores[0]))
+        positive = 1 / (1 + elementary.exp(-scores[0]))
         return np.stack([1 - positive, positive], axis=1)
 
     def decision(self, scores: Floats) -> Floats:
         return np.asarray(scores[0])
 
     def chance(self, places: Floats) -> Floats:
-        return np.asarray(1 / (1 + np.exp(-places / tables.SCORE_UNIT)))
+        return np.asarray(1 / (1 + elementary.exp(-places / tables.SCORE_UNIT)))
 
     def objective(self, label: Label) -> Objective:
         return Objective("binary:logistic", {"reg_loss_param": SQUARES}, base=0.5)
@@ -82,7 +83,7 @@ class Binary(Classes):
         return (2 * kept.astype(np.int64) - 1) * (tables.SCORE_UNIT // 2)
 
     def simulate(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
-        chance = 1 / (1 + np.exp(-effects[0]))
+        chance = 1 / (1 + elementary.exp(-effects[0]))
         return np.asarray(noise.uniform(size=effects.shape[1]) < chance, dtype=np.int32)
 
 

@@ -30,6 +30,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.losses.kinds import DEFAULT_CLIP, Deviance, Floats, IdentityLink, LossKind, regression_scores
 from hedgerow.losses.squared import LABEL, RESIDUAL_LIMIT
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units
@@ -185,8 +186,8 @@ class Quantile(ResidualLoss):
 
     def scores(self, labels: Floats, predicted: Floats, label: Label) -> dict[str, float]:
         """See `ResidualLoss.scores`: coverage is the share of labels that is at or below predictions."""
-        pinball = float(self.pinball(labels, predicted).mean())
-        return {"pinball_loss": pinball, "coverage": float(np.mean(labels <= predicted))}
+        pinball = elementary.mean(self.pinball(labels, predicted))
+        return {"pinball_loss": pinball, "coverage": elementary.mean(labels <= predicted)}
 
 
 @dataclass(frozen=True, kw_only=True)

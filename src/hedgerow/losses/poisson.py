@@ -40,6 +40,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.losses.kinds import Deviance, Floats, Ints, LossKind, NumberLink, Objective, means
 from hedgerow.losses.labels import Numbers, negative
 from hedgerow.losses.tables import (
@@ -75,7 +76,7 @@ def _exp(units: int) -> float:
 
 def _middle(label: Label) -> int:
     """log B, in units of score."""
-    return round(math.log(label.bounds[1]) / 2 * SCORE_UNIT)
+    return round(float(elementary.log(label.bounds[1])) / 2 * SCORE_UNIT)
 
 
 def compute_score(mean: float, label: Label) -> int:
@@ -131,7 +132,7 @@ class LogMean(NumberLink):
 
     def values(self, scores: Floats, label: Label) -> Floats:
         reach = SCORE_LIMIT / SCORE_UNIT
-        means = np.exp(np.clip(scores, -reach, reach) + _middle(label) / SCORE_UNIT)
+        means = elementary.exp(np.clip(scores, -reach, reach) + _middle(label) / SCORE_UNIT)
         return np.asarray(np.minimum(means, label.bounds[1]))
 
     def units(self, scores: Ints, label: Label) -> Ints:
@@ -159,15 +160,15 @@ def _deviance(labels: Floats, predicted: Floats, label: Label) -> Floats:
     """2 (y log(y / mean) - y + mean), at least 0; the least mean that a score can stand for is the least here."""
     least = LogMean().values(np.array([-math.inf]), label)[0]
     mean = np.maximum(predicted, least)
-    logs = np.log(np.where(labels > 0, labels, 1.0) / mean)
+    logs = elementary.log(np.where(labels > 0, labels, 1.0) / mean)
     return np.asarray(np.maximum(2 * (labels * logs - labels + mean), 0.0))
 
 
 def count_scores(labels: Floats, predicted: Floats, label: Label) -> dict[str, float]:
     """The mean Poisson deviance, and the mean absolute error."""
     return {
-        "poisson_deviance": float(_deviance(labels, predicted, label).mean()),
-        "mae": float(np.abs(labels - predicted).mean()),
+        "poisson_deviance": elementary.mean(_deviance(labels, predicted, label)),
+        "mae": elementary.mean(np.abs(labels - predicted)),
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.losses.kinds import ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
 from hedgerow.losses.labels import Classes
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, exponentials, read_class_weights
@@ -64,8 +65,8 @@ class LogWeights(ClassLink):
     is_relative = True
 
     def probabilities(self, scores: Floats) -> Floats:
-        weights = np.exp(scores - scores.max(axis=0))
-        return np.asarray((weights / weights.sum(axis=0)).T)
+        weights = elementary.exp(scores - scores.max(axis=0))
+        return np.asarray((weights / np.cumsum(weights, axis=0)[-1]).T)
 
     def decision(self, scores: Floats) -> Floats:
         return np.asarray(scores.T)

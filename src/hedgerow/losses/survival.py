@@ -44,6 +44,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hedgerow import elementary
 from hedgerow.errors import DataError, ModelError
 from hedgerow.losses.censored import concordance, integrated_brier_score, read_times
 from hedgerow.losses.kinds import SQUARES, Floats, Ints, LossKind, NumberLink, Objective
@@ -120,7 +121,7 @@ def doubt_times(counts: ArrayLike, intervals: ArrayLike, name: str) -> str:
 def hazards(scores: Floats, baseline: Baseline) -> Floats:
     """The chance of the event in each interval for those who have come to it: float64 [n, K], of scores [n]."""
     places = scores[:, None] + np.array(baseline, dtype=np.float64) / (SCORE_UNIT >> STEP_BITS)
-    return np.asarray(1 / (1 + np.exp(-places)))
+    return np.asarray(1 / (1 + elementary.exp(-places)))
 
 
 def survival_curves(scores: Floats, baseline: Baseline) -> Floats:
@@ -280,7 +281,7 @@ class Survival(LabelKind):
         An event is as likely in one interval as in another, and a quarter is lost before.
         """
         n_intervals, n = len(label.intervals), effects.shape[1]
-        hazard = 1 / (1 + np.exp(-(effects[0] - np.log(2 * n_intervals - 1))))
+        hazard = 1 / (1 + elementary.exp(-(effects[0] - elementary.log(2 * n_intervals - 1))))
         survived = noise.geometric(hazard) - 1
         lost = np.where(noise.uniform(size=n) < _LOST, noise.integers(0, n_intervals, n), n_intervals)
         return np.asarray(np.where(survived < lost, 2 * survived + 1, 2 * lost), dtype=np.int32)

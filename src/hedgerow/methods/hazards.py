@@ -40,6 +40,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.losses.survival import BASELINE_LIMIT, Baseline, linear_hazard_loss
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic
 from hedgerow.methods.adassp.linear import (
@@ -109,20 +110,20 @@ class LifeTable:
         Where the noise outweighs an interval's records, its chance gives way to that of all intervals, and where it
         outweighs all of them, theirs to `PRIOR_HAZARD`: as with normal priors whose deviation is their mean.
         """
-        counts, noise = (released / RECORD_NORM).tolist(), (sigma / RECORD_NORM) ** 2
+        counts, noise = (released / RECORD_NORM).tolist(), elementary.square(sigma / RECORD_NORM)
         # An event in it, or later, or censored at its end or later.
         at_risk = [max(math.fsum(counts[first:]), 1.0) for first in range(1, len(counts), 2)]
         events = counts[1::2]
         total = math.fsum(at_risk)
         usual = PRIOR_HAZARD / len(events)
-        kept = (total * usual) ** 2 / ((total * usual) ** 2 + len(events) * noise)
+        kept = elementary.square(total * usual) / (elementary.square(total * usual) + len(events) * noise)
         overall = min(max(usual + (math.fsum(events) / total - usual) * kept, 1 / (total + 1)), 0.5)
         chances: list[float] = []
         followed: list[float] = []
         without = 1.0
         for n_events, n in zip(events, at_risk, strict=True):
             expected = n * overall
-            spread = (expected * BASELINE_DOUBT) ** 2
+            spread = elementary.square(expected * BASELINE_DOUBT)
             kept = spread / (spread + noise + expected)
             chance = min(max((expected + (n_events - expected) * kept) / n, 1e-4), 1 - 1e-4)
             share = n / max(at_risk[0] * without, 1e-9)
@@ -195,13 +196,13 @@ def _pull(line: _HazardLine, bins: Sequence[Bin], beyond: float, noise: float) -
     for score_bin, expected, information in zip(bins, line.expected, line.information, strict=True):
         distance = score_bin.place - mean
         # The number of records has noise as well, half of which is in that of the events.
-        spread = noise * noise * (1 + (expected / score_bin.n_records - 0.5) ** 2)
+        spread = noise * noise * (1 + elementary.square(expected / score_bin.n_records - 0.5))
         events = score_bin.label + score_bin.n_records / 2
-        terms = ((events - expected) * distance, information * distance**2, spread * distance**2)
+        terms = ((events - expected) * distance, information * (distance * distance), spread * (distance * distance))
         for each, term in zip(sums, terms, strict=True):
             each.append(term)
     score, known, covered = map(math.fsum, sums)
-    return score - (1 + covered / max(known, 1e-9)) * beyond / SLOPE_DOUBT**2
+    return score - (1 + covered / max(known, 1e-9)) * beyond / elementary.square(SLOPE_DOUBT)
 
 
 def _line(table: LifeTable, bins: Sequence[Bin], slope: float, known: Baseline = ()) -> _HazardLine:
@@ -433,7 +434,7 @@ class HazardStart:
         """
         p = self.basis.rows.n_columns
         n = max(1.0, float(moments[0]))
-        kept = n * n / (n * n + (_DOUBT * noise) ** 2)
+        kept = n * n / (n * n + elementary.square(_DOUBT * noise))
         matrix, squares = np.eye(p), np.ones(p)
         second = iter((moments[p:] / n).tolist())
         for feature, (first, size) in zip(self.plan.features, self.basis.blocks, strict=True):
@@ -444,11 +445,11 @@ class HazardStart:
             means = np.clip(usual + (moments[block] / n - usual) * kept, 0.0 if feature.is_categorical else -1.0, 1.0)
             found = means * (1 - means) if feature.is_categorical else np.array([next(second)]) - means * means
             variances = np.maximum(found, 0.0) * kept + _VARIANCE / size * (1 - kept)
-            scale = 1 / math.sqrt(max(math.fsum(variances.tolist()), _MIN_SPREAD**2))
+            scale = 1 / math.sqrt(max(math.fsum(variances.tolist()), _MIN_SPREAD * _MIN_SPREAD))
             places = np.arange(first, first + size)
             matrix[places, places] = scale
             matrix[places, 0] = -scale * means
-            squares[block] = variances * scale**2
+            squares[block] = variances * (scale * scale)
         return matrix, squares, n
 
 
@@ -464,7 +465,7 @@ def _curvature(gram: Matrix, squares: NDArray[np.float64], noise: float) -> Matr
     off = gram - np.diag(np.diagonal(gram))
     energy = math.fsum((off * off).reshape(-1).tolist()) / max(1, p * (p - 1))
     kept = max(0.0, energy - noise * noise) / energy if energy > 0 else 1.0
-    diagonal = squares + (np.diagonal(gram) - squares) / (1 + (noise / _SQUARE_DOUBT) ** 2)
+    diagonal = squares + (np.diagonal(gram) - squares) / (1 + elementary.square(noise / _SQUARE_DOUBT))
     found = off * kept + np.diag(diagonal)
     wanted = _MIN_EIGENVALUE + _LIFT * noise * math.sqrt(p) * kept
     # No eigenvalue is beyond the largest sum of a row's magnitudes.

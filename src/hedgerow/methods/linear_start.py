@@ -26,6 +26,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, Loss
 from hedgerow.methods.adassp import linear
 from hedgerow.methods.adassp.program import factor_shifted, gram_sigma, read_cross, read_gram
@@ -120,7 +121,8 @@ def read_level(released: IntVector, sigma: float, largest: float) -> tuple[float
     """
     noise = sigma / RECORD_NORM
     counts = released / RECORD_NORM
-    found = [max(0.0, count - (MIN_SIZE_DEVIATIONS * noise) ** 2 / count) if count > 0 else 0.0 for count in counts]
+    least = elementary.square(MIN_SIZE_DEVIATIONS * noise)
+    found = [max(0.0, count - least / count) if count > 0 else 0.0 for count in counts]
     # Counts thin out upwards, so those from 2**(k-1) to 2**k are taken to lie at the middle by factors.
     sizes = [0.0, 1.0, *(min(math.sqrt(2) * 2.0 ** (k - 1), largest) for k in range(2, len(found)))]
     total = math.fsum(found)
@@ -279,6 +281,6 @@ def _whitening_matrix(gram: linear.Matrix, factor: linear.Matrix) -> linear.Matr
     d = p - lambda tr (L L^T)^-1 is how many of the p directions stand out of the ridge. Both A_00 and d are 1 at least.
     """
     inverse = linear.lower_inverse(factor)
-    ridge = float(factor[0, 0]) ** 2 - float(gram[0, 0])
+    ridge = elementary.square(float(factor[0, 0])) - float(gram[0, 0])
     resolved = len(gram) - ridge * math.fsum((inverse * inverse).reshape(-1).tolist())
     return math.sqrt(max(1.0, float(gram[0, 0])) / max(1.0, resolved)) * inverse

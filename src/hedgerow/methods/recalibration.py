@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.errors import ModelError
 from hedgerow.evaluation.sums import centre_and_spread
 from hedgerow.losses.kinds import Floats
@@ -197,7 +198,7 @@ def _recalibrate_line(plan: Plan, ensemble: Ensemble, questions: _Questions) -> 
     if is_count:
         # Cut off is what is so far above a prediction as hardly any count of the usual mean.
         mean = float(expect_share(np.zeros(1))[0]) * (high - low)
-        doublings = max(0, math.floor(math.log2((high - low) / max(3.0, mean + 3 * math.sqrt(mean)))) - 1)
+        doublings = max(0, math.frexp((high - low) / max(3.0, mean + 3 * math.sqrt(mean)))[1] - 2)
     step = STEP if is_count or not is_number else SCORE_UNIT // score_bins.BINS_PER_UNIT
     query = questions.ask(ScoreBins, step=step, centre=centre, doublings=doublings, is_number=is_number)
     known = KnownBins.of(query, (yield query), questions.sigmas[ScoreBins])
@@ -242,8 +243,8 @@ def _make_recalibration(
     """See `Recalibration`: `sums` are those of what was predicted, is predicted now, and was seen."""
     places, n_records, _ = np.array(known.bins).reshape(-1, 3).T
     n = max(1.0, float(n_records.sum()))
-    mean = float(places @ n_records) / n
-    spread = math.sqrt(max(0.0, float(places**2 @ n_records) / n - mean**2))
+    mean = elementary.dot(places, n_records) / n
+    spread = math.sqrt(max(0.0, elementary.dot(places**2, n_records) / n - mean * mean))
     noise = known.noise_of_records * math.sqrt(len(known.bins))
     before, after, seen = (total / n for total in sums)
     return Recalibration(ensemble, *line, n, noise, before, after, seen, (mean + origin, spread), usual)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.losses.kinds import Floats
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, logistic
@@ -175,9 +176,10 @@ def fit_score_line(known: KnownBins, curve: Curve, prior: LinePrior) -> tuple[fl
     for _ in range(_MAX_ROUNDS):
         expected, rises, variances = curve(shift + (1 + stretch) * places)
         rests, weights = labels - n_records * expected, n_records * rises
-        noises = known.noise_of_labels**2 + (known.noise_of_records * expected) ** 2
+        noises = elementary.square(known.noise_of_labels) + elementary.square(known.noise_of_records * expected)
         spreads = n_records * np.maximum(variances, _MIN_SPREAD) + noises
-        sums = (rests, rests * places, *(factor * places**power for factor in (weights, spreads) for power in range(3)))
+        powers = 1.0, places, places * places
+        sums = (rests, rests * places, *(factor * each for factor in (weights, spreads) for each in powers))
         g0, g1, *rest = [math.fsum(terms.tolist()) for terms in sums]
         steps = _step_of_line((g0, g1), rest[:3], rest[3:], prior, (shift, stretch))
         shift = min(max(shift + min(max(steps[0], -_MAX_STEP), _MAX_STEP), -MAX_SHIFT), MAX_SHIFT)
@@ -201,7 +203,7 @@ def _step_of_line(
     whole = v00 * v11 - v01 * v01
     m00, m01 = (h00 * v11 - h01 * v01) / whole, (h01 * v00 - h00 * v01) / whole
     m10, m11 = (h01 * v11 - h11 * v01) / whole, (h11 * v00 - h01 * v01) / whole
-    p0, p1 = 1 / prior.shift_doubt**2, 1 / prior.stretch_doubt**2
+    p0, p1 = 1 / elementary.square(prior.shift_doubt), 1 / elementary.square(prior.stretch_doubt)
     r0, r1 = m00 * g0 + m01 * g1 - p0 * line[0], m10 * g0 + m11 * g1 - p1 * (line[1] - prior.stretch)
     a00, a01 = m00 * h00 + m01 * h01 + p0, m00 * h01 + m01 * h11
     a10, a11 = m10 * h00 + m11 * h01, m10 * h01 + m11 * h11 + p1

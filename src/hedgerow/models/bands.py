@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.errors import ModelError
 from hedgerow.losses.kinds import Floats
 from hedgerow.losses.tables import SCORE_UNIT
@@ -115,7 +116,7 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
                 variances += _variances(run, rule, ensemble, shape, tree, sigmas[tree])
         if ensemble.link.is_relative:  # the mean over the outputs is taken off the scores
             n_outputs = variances.shape[1]
-            variances = variances * (1 - 2 / n_outputs) + variances.sum(axis=1, keepdims=True) / n_outputs**2
+            variances = variances * (1 - 2 / n_outputs) + elementary.add_up_rows(variances)[:, None] / n_outputs**2
         found.append(ShapeBands(shape.borders, shape.centre_scores(), np.sqrt(LEFT_STANDING * variances)))
     return tuple(found)
 
@@ -129,9 +130,10 @@ def _variances(run: Run, rule: LeafRule, ensemble: Ensemble, shape: Shape, tree:
     released = weights[tree, used] / (loss.scales[-1] * (loss.n_statistics - max(1, loss.n_outputs)))
     noise, of_hessians = float(sigma / loss.scales[0]), float(sigma / loss.scales[-1])
     share = np.bincount(place, weights=shape.density)
-    below = np.maximum(share * released.sum() + rule.ridge(noise), 1e-9)[:, None]
+    below = np.maximum(share * elementary.add_up(released) + rule.ridge(noise), 1e-9)[:, None]
     rate = rule.learning_rate / rule.divisor
     ratio = fitted.values[tree, used] / SCORE_UNIT / rate
-    of_leaves = rate**2 * np.minimum((noise**2 + (ratio * of_hessians) ** 2) / below**2, rule.leaf_clip**2)
+    most = rule.leaf_clip * rule.leaf_clip
+    of_leaves = rate * rate * np.minimum((noise * noise + (ratio * of_hessians) ** 2) / below**2, most)
     # A leaf's value less the mean over all records.
-    return np.asarray(of_leaves[place] * (1 - 2 * share[place])[:, None] + share**2 @ of_leaves)
+    return np.asarray(of_leaves[place] * (1 - 2 * share[place])[:, None] + elementary.times(of_leaves.T, share**2))

@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow import __version__
+from hedgerow import __version__, elementary
 from hedgerow.data.columns import MISSING_WORDS, Place, category_indices, list_texts
 from hedgerow.errors import ModelError, missing_extra
 from hedgerow.losses.kinds import Objective
@@ -313,7 +313,7 @@ def _feature(feature: Feature, shape: Shape) -> dict[str, Any]:
     low, high = feature.min or 0.0, feature.max or 0.0
     borders = np.concatenate([[low], np.clip(shape.borders, low, high), [high]])
     cumulative = np.concatenate([[0.0], np.cumsum(shape.density[:-1])])
-    shares = np.diff(np.interp(np.linspace(low, high, HISTOGRAM_BINS + 1), borders, cumulative))
+    shares = np.diff(elementary.interpolate(np.linspace(low, high, HISTOGRAM_BINS + 1), borders, cumulative))
     return {
         "name": feature.name,
         "type": "continuous",

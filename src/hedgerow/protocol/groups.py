@@ -33,6 +33,7 @@ from itertools import combinations
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.codec import digest
 from hedgerow.protocol.queries import IntVector, Query
 
@@ -197,7 +198,7 @@ class LineUp:
         for group in there:
             others = [other for other in there if other != group]
             usual = np.median([squares[one, other] for one in others for other in others if one < other])
-            marks[group] = float(np.log(squares[group, others].min()) - np.log(usual))
+            marks[group] = float(elementary.log(squares[group, others].min()) - elementary.log(usual))
         return marks
 
     def _name(self, marks: Mapping[int, float], parts: Sequence[Sequence[int]]) -> list[int]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.errors import DataError
 from hedgerow.losses.poisson import MAX_COUNT
 from hedgerow.plan.plan import MAX_FEATURE_BOUND
@@ -302,7 +303,8 @@ def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: 
         return Range(0.0, high, mass=mass)
     # Of an octave the middle, and the spread within it.
     sizes = np.where(_OCTAVES < queries.LOWEST_OCTAVE, 0.0, np.ldexp(1.5, _OCTAVES)) * _SIGNS
-    spread = math.sqrt(np.average(((sizes - np.average(sizes, weights=seen)) ** 2 + sizes**2 / 27), weights=seen))
+    middle = elementary.dot(sizes, seen) / mass
+    spread = math.sqrt(elementary.dot((sizes - middle) ** 2 + sizes**2 / 27, seen) / mass)
     wider = [_widened(found, margin) for margin in (MARGINS[1:] if is_away_from_zero(found) else MARGINS)]
     is_fine = (span for span in wider if not _is_too_wide(span.high - span.low, spread, mass, deviation))
     return next(is_fine, wider[-1])

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from hedgerow import elementary
 from hedgerow.losses.survival import EVENT_CODES, doubt_times, survival_codes
 from hedgerow.protocol.queries import IntVector
 from hedgerow.survey.queries import UNIT, OneCount, RawSite, Reals, TextBins, blank
@@ -184,9 +185,9 @@ def read_curve(group: str, counts: Reals, deviation: float) -> Curve:
     places, codes = np.arange(n_intervals)[:, None], np.arange(2 * n_intervals + 1)
     stays = (codes >= 2 * places + 2) + 0.5 * (codes == 2 * places)
     exposed = stays + (codes == 2 * places + 1)
-    left, risk = stays @ counts, exposed @ counts
+    left, risk = elementary.times(stays, counts), elementary.times(exposed, counts)
     at_risk = [
-        show_count(float(n), deviation * float(np.linalg.norm(row))) for n, row in zip(risk, exposed, strict=True)
+        show_count(float(n), deviation * elementary.norm(row)) for n, row in zip(risk, exposed, strict=True)
     ]
     hidden = [not count.is_shown for count in at_risk]
     n_shown = hidden.index(True) if True in hidden else n_intervals
@@ -197,10 +198,10 @@ def read_curve(group: str, counts: Reals, deviation: float) -> Curve:
     # At least half a record stays, so that a curve that ends at 0 has a band.
     left = np.maximum(left, 0.5)
     slopes = np.cumsum(stays[:n_shown] / left[:, None] - exposed[:n_shown] / risk[:, None], axis=0)
-    noise = deviation * np.linalg.norm(slopes, axis=1)
+    noise = deviation * np.array([elementary.norm(row) for row in slopes])
     error = np.sqrt(noise**2 + np.cumsum(events / (risk * left)))
-    low = np.minimum.accumulate(survival * np.exp(-BAND * error))
-    high = np.maximum.accumulate(np.minimum(survival * np.exp(BAND * error), 1.0)[::-1])[::-1]
+    low = np.minimum.accumulate(survival * elementary.exp(-BAND * error))
+    high = np.maximum.accumulate(np.minimum(survival * elementary.exp(BAND * error), 1.0)[::-1])[::-1]
     return Curve(
         group,
         show_count(float(counts.sum()), deviation, len(counts)),

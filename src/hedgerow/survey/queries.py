@@ -27,6 +27,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.queries import IntVector, Purpose, Query, SiteQuery, refuse_query
@@ -412,7 +413,7 @@ def spelt(votes: Reals) -> tuple[str, float] | None:
         return None
     if not (text and text.isprintable() and text == text.strip()):
         return None
-    return text, float(np.abs(votes[: _n_voted(len(content))]).mean())
+    return text, elementary.mean(np.abs(votes[: _n_voted(len(content))]))
 
 
 def _encode(text: str) -> bytes:

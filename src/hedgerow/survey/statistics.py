@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, format_day
 from hedgerow.survey.bounds import Counts, Range
 from hedgerow.survey.queries import HIGHEST_OCTAVE, LOWEST_OCTAVE, N_OCTAVES, N_ZOOM, ZERO, Bins, NumberBins, TextBins
@@ -295,7 +296,7 @@ def _even_weights(density: Density) -> NDArray[np.float64]:
     # A little everywhere: what the noise hid is somewhere.
     mass = 0.97 * mass + 0.03 / len(mass)
     below = np.concatenate([[0.0], np.cumsum(mass)])
-    edges = np.interp(np.linspace(0, 1, N_BINS + 1), below / below[-1], density.edges)
+    edges = elementary.interpolate(np.arange(N_BINS + 1) / N_BINS, below / below[-1], density.edges)
     widths = np.diff(density.edges)
     points = np.flatnonzero((widths <= 2 * _TINY) & (mass > 1 / N_BINS))
     inside = np.abs(edges) <= _TINY
@@ -405,8 +406,8 @@ def _mean(bins: NumberBins, counts: Counts, deviation: float, found: Range) -> N
     middles = np.concatenate([[low], (edges[1:] + edges[:-1]) / 2, [high]])
     total = float(counts.sum())
     # No product of vectors: BLAS rounds it as the machine's processor has it.
-    mean = float((middles * counts).sum()) / total
-    spread = deviation * float(np.sqrt(((middles - mean) ** 2).sum())) / total
+    mean = elementary.dot(middles, counts) / total
+    spread = deviation * elementary.norm(middles - mean) / total
     return Noisy(min(max(mean, low), high), spread)
 
 
@@ -425,7 +426,8 @@ def _quantiles(bins: NumberBins, counts: Counts, deviation: float, own: ColumnSt
         value = _at(share, curve, bins, found)
         # Of the noise of (sum below) - share * (sum of all), with so many bins below.
         n_below = int(np.searchsorted(curve, share)) + 1
-        spread = deviation * math.sqrt(n_below * (1 - share) ** 2 + (len(counts) - n_below) * share**2)
+        weights = n_below * elementary.square(1 - share) + (len(counts) - n_below) * elementary.square(share)
+        spread = deviation * math.sqrt(weights)
         tail = min(share, 1 - share) * total
         is_outside = (share <= curve[0] and groups[0].count.is_shown) or (
             share > curve[-1] and groups[-1].count.is_shown

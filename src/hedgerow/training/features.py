@@ -21,6 +21,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.random_trees import Groups, PublicRandom, scale_words
 
@@ -206,7 +207,7 @@ class _AdaptiveOrder:
 
     def learn(self, leaves: NoisyLeaves, ridge: float) -> None:
         """Note what the latest tree of each subset gained; older trees say what is already in the model."""
-        worth, below = leaves.gradients**2 - leaves.gradient_noise**2, leaves.hessians + ridge
+        worth, below = leaves.gradients**2 - elementary.square(leaves.gradient_noise), leaves.hessians + ridge
         # Without a ridge an empty leaf says nothing.
         parts = np.divide(worth, below, out=np.zeros_like(worth), where=below > 0)
         # A ridge of next to nothing makes them infinite.

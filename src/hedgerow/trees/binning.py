@@ -33,6 +33,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.losses.registry import loss_kind
 from hedgerow.plan.plan import DEFAULT_ALGORITHM, Feature, Plan
 
@@ -476,7 +477,7 @@ def _edges_above(low: float, span: float, n_candidates: int, logarithmic: bool) 
     useful one of all. The upper bound is not an edge: it divides nothing.
     """
     if logarithmic:
-        candidates = low + np.expm1(np.log1p(span) * np.arange(n_candidates) / n_candidates)
+        candidates = low + elementary.expm1(elementary.log1p(span) * np.arange(n_candidates) / n_candidates)
     else:
         steps = max(1, n_candidates - 1)
         candidates = low + span * np.arange(steps) / steps
@@ -506,8 +507,8 @@ def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:
     exponents = -LOG_DECADES * (1 - np.arange(1, n_edges + 1) / (n_edges + 1))
     span = high - low
     if high <= 0:
-        return np.asarray(high - span * 10.0**exponents)
-    return np.asarray(low + span * 10.0**exponents)
+        return np.asarray(high - span * elementary.powers(10.0, exponents))
+    return np.asarray(low + span * elementary.powers(10.0, exponents))
 
 
 def _distinct(edges: NDArray[np.floating[Any]]) -> FloatArray:

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.losses.kinds import Floats
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.trees.binning import CodeArray, FeatureGrid
@@ -68,11 +69,11 @@ class Shape:
 
     def centre_scores(self) -> NDArray[np.float64]:
         """The scores less their mean over the records."""
-        return self.scores - self.density @ self.scores
+        return self.scores - elementary.times(self.scores.T, self.density)
 
     def deviation(self) -> float:
         """Standard deviation over the records; over several outputs, the root of their mean variance."""
-        return float(np.sqrt((self.density @ self.centre_scores() ** 2).mean()))
+        return math.sqrt(elementary.mean(elementary.times(self.centre_scores().T ** 2, self.density)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +106,7 @@ def shape_function(ensemble: Ensemble, feature: int) -> Shape:
         density = _density(density, leaves, [ensemble.leaf_weights[tree] for tree in mine])
     if ensemble.link.is_relative:
         # Only differences between scores mean anything.
-        scores -= scores.mean(axis=1, keepdims=True)
+        scores -= (elementary.add_up_rows(scores) / scores.shape[1])[:, None]
     return Shape(grid.edges, scores, density, len(mine), is_weighted)
 
 
@@ -118,8 +119,8 @@ def find_importances(ensemble: Ensemble) -> Importances:
         if len(find_tree_features(ensemble, tree)) > 1:
             for output in range(ensemble.n_outputs):
                 variances += _split_variances(prune_tree(ensemble, tree, output), n_features) / ensemble.n_outputs
-    total = float((own**2).sum() + variances.sum())
-    interaction_share = float(variances.sum()) / total if total > 0 else 0.0
+    total = elementary.dot(own, own) + elementary.add_up(variances)
+    interaction_share = elementary.add_up(variances) / total if total > 0 else 0.0
     return Importances(np.sqrt(own**2 + variances), interaction_share, ensemble.leaf_weights is not None)
 
 
@@ -159,13 +160,13 @@ def _density(
         for reached_by, leaf_weights in zip(leaves, weights, strict=True):
             inside = np.bincount(reached_by, weights=density, minlength=len(leaf_weights))
             reached = np.where(inside > 0, leaf_weights, 0).astype(np.float64)
-            if reached.sum() > 0:
-                shares = reached / reached.sum()
+            if reached.any():
+                shares = reached / elementary.add_up(reached)
                 explained += density * (shares / np.where(inside > 0, inside, 1))[reached_by]
                 n_used += 1
         if n_used == 0:
             return density
-        density = explained / explained.sum()
+        density = explained / elementary.add_up(explained)
     return density
 
 
@@ -178,7 +179,7 @@ def _split_variances(root: Node, n_features: int) -> NDArray[np.float64]:
             return node.units / SCORE_UNIT
         left, right = mean_of(node.left), mean_of(node.right)
         share = node.left.weight / node.weight
-        credits[node.feature] += node.weight / root.weight * share * (1 - share) * (left - right) ** 2
+        credits[node.feature] += node.weight / root.weight * share * (1 - share) * elementary.square(left - right)
         return share * left + (1 - share) * right
 
     mean_of(root)
@@ -305,5 +306,5 @@ def _shapley_values(shares: tuple[float, ...]) -> Floats:
                 sums[1:] = sums[1:] * shares[other] + sums[:-1] * bits[other]
                 sums[0] *= shares[other]
         weights = np.array([1 / (m * math.comb(m - 1, size)) for size in range(m)])
-        found[factor] = (bits[factor] - shares[factor]) * (weights @ sums)
+        found[factor] = (bits[factor] - shares[factor]) * elementary.times(sums.T, weights)
     return found

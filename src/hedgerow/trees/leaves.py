@@ -32,6 +32,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.losses.tables import SCORE_UNIT, Loss
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.constraints import Directions
@@ -268,7 +269,7 @@ class ClassCovariance:
         for gradients, used in zip(leaves.gradients, reachable, strict=True):
             self._n_leaves = MEMORY * self._n_leaves + int(used.sum())
             add_products(self._products, gradients[used], MEMORY)
-        noise_squared, covariance = leaves.gradient_noise**2, self._products / max(1.0, self._n_leaves)
+        noise_squared, covariance = elementary.square(leaves.gradient_noise), self._products / max(1.0, self._n_leaves)
         if not self._by_features:
             # Many classes make the filter slow to compute, and it changes slowly.
             interval = n_classes // CLASSES_PER_TREE + 1

@@ -210,7 +210,7 @@ class PartitionSums(Query, ABC):
             checks.before = None
             return
         room = facts.reach(len(entries), is_laplace=is_laplace) / len(totals) + clipped
-        yield from checks.jumps(totals.mean(axis=0), room, allowed, facts)
+        yield from checks.jumps(totals.sum(axis=0) / len(totals), room, allowed, facts)
 
 
 def _largest_own(entries: Reals, allowed: Statistics, reach: float) -> float:

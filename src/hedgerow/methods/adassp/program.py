@@ -25,6 +25,7 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow import elementary
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods.adassp import Adassp, linear
 from hedgerow.methods.adassp.settings import AdasspSettings
@@ -143,9 +144,10 @@ def solve_centred(
     centred = cross[1:] - means * float(cross[0])
     slopes = linear.solve(factor, centred)
     inverse = linear.lower_inverse(factor)
-    moved = (inverse * means[None, :]).sum(axis=1)
+    moved = elementary.times(inverse, means)
     trace, along = (math.fsum((part * part).reshape(-1).tolist()) for part in (inverse, moved))
-    chance = (noises[1] ** 2 + (mean * noises[0]) ** 2) * trace + noises[1] ** 2 * along
+    of_cross = elementary.square(noises[1])
+    chance = (of_cross + elementary.square(mean * noises[0])) * trace + of_cross * along
     energy = math.fsum((centred * slopes).tolist())
     beyond = 1 + CHANCE_DEVIATIONS * math.sqrt(2 / len(slopes))
     slopes = slopes * (max(0.0, 1 - shrinkage * beyond * chance / energy) if energy > 0 else 0.0)

@@ -217,7 +217,7 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
     low, high = privacy.epsilon * 1e-6, privacy.epsilon
     if not is_pure:
         # Far below any epsilon's rho: rho = epsilon² / 4 log(1 / delta), about.
-        low, high = min(low, low**2), 1.0
+        low, high = min(low, low * low), 1.0
     if not keeps(low):
         raise PrivacyError(
             "calibration-failed", epsilon=privacy.epsilon, delta=privacy.delta, judge="the final rounding"

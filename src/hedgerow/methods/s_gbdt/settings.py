@@ -125,7 +125,7 @@ class _Promise:
     def spent(self, noise_multiplier: float) -> tuple[float, int]:
         """Epsilon of the initial score and the regular rounds by Renyi accounting, and the order that gives it."""
         initial = self.initial(noise_multiplier)
-        fixed = 1 / (2 * initial**2) if initial else 0.0
+        fixed = 1 / (2 * initial * initial) if initial else 0.0
         curve = [order * fixed + self.n_rounds * self.divergence(order, noise_multiplier) for order in ORDERS]
         return epsilon_of_curve(ORDERS, curve, self.delta)
 
