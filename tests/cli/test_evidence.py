@@ -421,7 +421,7 @@ def test_sentences_are_true_of_the_run_that_they_are_said_of(
     said |= {"whom"} if unit == "person" and not seeded else set()
     said |= {"epsilon"} if is_later and not seeded else set()
     assert sorted(names) == sorted(said)
-    conditions = 0 if seeded else 4 + (unit == "person") + prepared + bool(authors)
+    conditions = 0 if seeded else 5 + (unit == "person") + prepared + bool(authors)
     promised = [text for name, text in content["promise"] if name in ("", "it holds if")]
     assert len(promised) == conditions
     if not seeded:

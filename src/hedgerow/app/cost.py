@@ -20,12 +20,16 @@ from hedgerow.methods.registry import find_method, resolve
 from hedgerow.methods.tasks import TrainingTask, find_visibility
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
+from hedgerow.privacy.guesses import bound_guesses
+from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.outlook import is_measured, outlook_facts, outlook_of
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import PrivacyContext, list_warnings
 from hedgerow.privacy.rounding import format_cost, format_up
+from hedgerow.privacy.statement import describe_guesses
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.secagg.guarantees import MIN_COHORT
+from hedgerow.server.coordinator import choose_wishes
 from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import format_spoken
 from hedgerow.trees.ensemble import Ensemble
@@ -70,7 +74,7 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     if privacy.unit != "record":
         unit = f"each {privacy.unit}, {privacy.max_rows_per_unit} row(s) at each of {privacy.sites_per_unit} site(s)"
     whom = {"local": "everyone but its own node", "server": "everyone but the coordinator"}.get(
-        privacy.noise, "everyone"
+        privacy.noise, "everyone, unless too many sites work together with the coordinator"
     )
     whole = expected.settings.bounded_by or f"mu {number(mu_of(privacy.epsilon, privacy.delta))} in all"
     facts = [
@@ -82,6 +86,9 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     ]  # fmt: skip
     if advice := advise_accountant(plan, expected):
         facts.append(("accountant", advice))
+    events = [*read_prepared_events(plan), *TrainingTask(plan).schedule.events]
+    bound = bound_guesses(events, expected.epsilon_promised, privacy.delta)
+    facts.append(("guesses", describe_guesses(privacy.unit, bound, is_local=privacy.noise == "local")))
     if expected.epsilon_by_rows:
         said = ", ".join(f"{count} rows {format_up(epsilon, 3)}" for count, epsilon in expected.epsilon_by_rows.items())
         facts.append(("a person", f"with several records is promised less, by epsilon: {said}; privacy.unit mends it"))
@@ -198,6 +205,13 @@ def _list_noise_facts(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
             said += f", where {grouped.median:.0%} of a model was left and not {alone.median:.0%}"
         groups = [("groups of sites", f"{said}. One hostile site spoils one of them (docs/poisoning.md)")]
     among = f" in {n_groups} groups" if n_groups else ""
+    if plan.privacy.noise == "distributed":
+        n_sites = max(n_sites, MIN_COHORT * n_groups)
+        sizes = sorted({n_sites // max(1, n_groups), -(-n_sites // max(1, n_groups))})
+        most = choose_wishes(plan, sizes).n_colluders
+        beside = f" of any group, so of all {n_sites}, whichever" if n_groups else f" of {n_sites}"
+        said = f"at most {most}{beside}; with more of them the coordinator may read what is promised to be hidden"
+        groups.append(("may collude", said))
     return [
         *groups,
         ("of the sites", f"at {n_sites} sites{among} {cost['factor']:.2f} times the noise "

@@ -49,7 +49,9 @@ from hedgerow.client.budget import BudgetBook
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import EVALUATION_KINDS
+from hedgerow.privacy.report import PrivacyReport
 from hedgerow.privacy.rounding import format_up
+from hedgerow.privacy.statement import PLACES, PROCESS, UNRECORDED
 
 _LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
 _OF_MODEL = ("outcome", "created_with", "plan_digest", "agreed_digest")
@@ -93,6 +95,7 @@ def gather_evidence(
         "model": {"file": model_file.name, **model.filing(date)},
         "report": report.to_dict(),
         "facts": report.facts(sites=model.sites),
+        "statement": report.statement.to_dict(),
         "ledger": _group_releases(ledger),
         "releases": ledger,
         "budget": budget,
@@ -246,7 +249,7 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
         "n_later": str(n_later),
         **{f"risk_{chance}": _bound_chance(chance / 100, report.epsilon, report.delta) for chance in (10, 50)},
         "whom": "a record" if report.unit == "record" else f"a {report.unit}",
-        "in_words": str(facts.get("in words")),
+        "in_words": f"{facts.get('in words')}.",
         "voided_by": "; ".join(report.voided_by),
         "condition": f", {report.condition}" if report.authors else "",
         "authors": ", ".join(report.authors),
@@ -258,7 +261,8 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
         **{name: content["model"][name] for name in ("plan_digest", "agreed_digest")},
         "model_file": content["model"]["file"],
         "version": model.created_with,
-        "runner": words["trust"]["process"][0],
+        "place": PLACES.get(report.made_in, words["trust"]["no_place"]),
+        "runner": words["trust"]["runner"][_name_place(report)],
     }
     # Noise from a seed is taken off again by who guesses the seed.
     is_exact = report.seeded or any(line["noise"] == "unnoised" for line in content["ledger"])
@@ -271,6 +275,8 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
         "noisy": any(line["noise"] != "unnoised" for line in content["ledger"]), "local": report.noise_mode == "local",
         "always": True, "of_unit": holds and report.unit != "record", "later": holds and n_later > 0,
         "prepared": holds and report.n_prepared > 0, "stated": holds and bool(report.authors),
+        "of_network": holds and _name_place(report) != "process",
+        "of_unknown": holds and _name_place(report) == "unknown",
     }  # fmt: skip
     said = words["said"]
     values |= {name: Template(said[name][is_so[name]]).substitute(values) for name in is_so if name in said}
@@ -293,16 +299,26 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
     own = words["server" if "server" in modes else modes[0]]
     totals = {f"{who}_totals": own[who] for who in ("site", "coordinator", "user")}
     is_apt = {
-        "clear": report.sums_in_clear, "masks": not report.sums_in_clear,
+        "clear": report.sums_in_clear, "masks": not report.sums_in_clear and _name_place(report) != "process",
         "groups": report.n_groups > 0, "choices": report.n_choices > 0, "spoils": True,
         "figures": any(release.kind == "SiteSums" for release in model.ledger),
     }  # fmt: skip
-    rows = [words[who] for who in ("site", "coordinator", "users")]
+    place, places = _name_place(report), {report.made_in, *report.evaluated_in}
+    seeing = {"process": ("process", "users"), "nodes": ("site", "coordinator", "users")}
+    rows = [words[who] for who in seeing.get(place, ("site", "coordinator", "users", "process"))]
+    rows += [words["process"]] if place == "nodes" and places & {PROCESS, UNRECORDED} else []
     rows += [words["alone"]] if any(each.is_at_one_site for each in model.ledger) else []
-    lies = [words[mode]["lies"] for mode in modes if mode != "exact"]
+    # Nobody in one process can lie to another.
+    lies = [words[mode]["lies"] for mode in modes if mode != "exact" and place != "process"]
     trusted = [report.trust, *lies] if report.guarantee == "holds" else [words["void"]]
     notes = [*trusted, *(words["words"][name] for name in is_apt if is_apt[name])]
-    return {"rows": _fill([*rows, words["process"]], {**said, **totals}), "notes": _fill(notes, said)}
+    notes += [words["places"][place]]
+    return {"rows": _fill(rows, {**said, **totals}), "notes": _fill(notes, said)}
+
+
+def _name_place(report: PrivacyReport) -> str:
+    """Whether one process made the training or nodes of the sites did, or its file does not say."""
+    return {PROCESS: "process"}.get(report.made_in, "nodes" if report.made_in in PLACES else "unknown")
 
 
 def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[str, str]) -> Content:

@@ -43,8 +43,8 @@ _ENDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "concordance": (0.0, 1.0), "
 
 
 _PROMISED = (
-    "epsilon spent", "protects", "neighbouring data", "made by", "outlook", "rows of a person", "lines of a CSV",
-    "one run",
+    "epsilon spent", "protects", "neighbouring data", "made by", "made in", "outlook", "rows of a person",
+    "lines of a CSV", "one run",
 )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def render_promise(content: Content) -> list[str]:
         *(render_text(f"Warning: {warning}.", "void") for warning in report["warnings"]),
         # What everybody reads comes first.
         render_facts(map(tuple, content.get("promise", []))),
-        render_facts([*pick_facts(content["facts"], "in words"), *pick_facts(content["facts"], *_PROMISED)]),
+        render_facts([*pick_facts(content["facts"], "in words", "guesses"), *pick_facts(content["facts"], *_PROMISED)]),
     ]
 
 

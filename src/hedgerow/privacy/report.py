@@ -304,6 +304,7 @@ class PrivacyReport(PrivacyContext):
     def to_dict(self) -> dict[str, Any]:
         """The report as a dictionary of JSON values, with all that follows from plan and ledger spelled out."""
         content = self.claims() | {"epsilon_of_two_runs": _to_json(self.epsilon_of_two_runs)}
+        content["guess_bound"] = self.guess_bound
         if self.unit == "record":
             found = {str(count): _to_json(self.epsilon_of_rows(count)) for count in ROWS_OF_ONE_PERSON}
             content["epsilon_by_rows_of_one_person"] = found
@@ -375,7 +376,7 @@ class PrivacyReport(PrivacyContext):
             ("neighbouring data", f"{self.adjacency} {'record' if self.unit == 'record' else self.unit}"),
             *self._describe_releases(),
             *[("made by" if not at else "", f"{author}, {word}") for at, author in enumerate(self.authors)],
-            *self._list_sentences("in words", Topic.PROMISE),
+            *([("in words", "; ".join(words))] if (words := make_statement(self, Topic.PROMISE).list_texts()) else []),
             *self._list_sentences("guesses", Topic.GUESSES),
             *self._list_sentences("made in", Topic.MADE_IN),
             *(("" if at else "outlook", line) for at, line in enumerate(self.outlook)),

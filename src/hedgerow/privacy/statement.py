@@ -359,14 +359,7 @@ def _say_condition(report: PrivacyReport) -> str:
 
 @_sentence(Topic.GUESSES, Depth.PERSON, _holds)
 def _say_guesses(report: PrivacyReport) -> str:
-    rows, share = _describe_rows(report), format_share(find_guess_bound(report))
-    if _is_local(report):
-        asked = f"whether what {'its' if _is_of_records(report) else 'their'} node sent of {rows} was true or zeros"
-    else:
-        asked = f"whether {rows} {'was' if _is_of_records(report) else 'were'} in the data"
-    return (
-        f"somebody who knows all other rows guesses {asked}: right in at most {share} of cases (a coin: 50 %)"
-    )
+    return describe_guesses(report.unit, report.guess_bound, is_local=_is_local(report))
 
 
 # Where it was made, and whom one trusts -------------------------------------------------------------------------------
@@ -605,7 +598,17 @@ def _say_more_sites(report: PrivacyReport) -> str:
     return f"a {report.unit} with rows at more than {report.sites_per_unit} site(s), who is protected less"
 
 
-# Numbers --------------------------------------------------------------------------------------------------------------
+# Before a run, and numbers --------------------------------------------------------------------------------------------
+
+
+def describe_guesses(unit: str, bound: float, *, is_local: bool) -> str:
+    """Say how often somebody guesses rightly about one unit, at most; `bound` as `find_guess_bound` has it."""
+    rows = "one row" if unit == "record" else f"the rows of one {unit}"
+    asked = f"whether {rows} {'was' if unit == 'record' else 'were'} in the data"
+    if is_local:
+        asked = f"whether what the node sent of {rows} was true or zeros"
+    guess = "somebody who knows all other rows guesses"
+    return f"{guess} {asked}, both as likely: right in at most {format_share(bound)} of cases (a coin: 50 %)"
 
 
 def format_share(share: float) -> str:
