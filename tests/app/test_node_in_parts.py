@@ -88,7 +88,7 @@ def remote(**_): return lambda kind: kind
 def test_a_ray_of_the_nodes_own_has_a_token_of_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, system: str
 ) -> None:
-    """Ray listens to the network, and older ones run the code of whoever comes. It reads its mode as it is imported."""
+    """Older Rays run the code of whoever reaches them. Its own listens here alone, and reads its mode as it is imported."""
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text(RAY)
     (tmp_path / "ray" / "exceptions.py").touch()
@@ -108,10 +108,13 @@ def test_a_ray_of_the_nodes_own_has_a_token_of_this_process(
         assert seen["address"] == (address or "local") and os.environ["RAY_ADDRESS"] == address
         if not address:
             # Ray opens the folder that it is given to everybody.
+            assert seen["_node_ip_address"] == "127.0.0.1"
             within = Path(seen["_temp_dir"]).parent
             # macOS's folder of a user is so long that Ray could make no socket in it.
             assert within.parent == (tmp_path if system == "linux" else Path("/tmp"))
             assert stat.S_IMODE(within.stat().st_mode) == 0o700 and within.stat().st_uid == os.geteuid()
+        else:
+            assert "_node_ip_address" not in seen
         assert seen["RAY_AUTH_MODE"] == ("disabled" if address else "token")
         tokens.append(seen["RAY_AUTH_TOKEN"])
         monkeypatch.delitem(sys.modules, "ray")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,9 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hedgerow.data import tables
 from hedgerow.data.columns import Place, category_indices, identifiers, numbers
 from hedgerow.data.lines import MAX_BYTES
 from hedgerow.data.sources import column_names, read_records
+from hedgerow.data.tables import MAX_PAGE_BYTES
 from hedgerow.data.units import Records, RowsLeftOut, concatenate, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.fields import as_text
@@ -297,6 +300,65 @@ def test_a_parquet_cell_that_is_too_long_takes_its_own_row_away(
         found = list(read_records(path, sick_plan(), left_out=left_out))
         assert sum(records.n_records for records in found) == n_rows - n_left_out
         assert left_out == ({"data-encoding": 1} if n_left_out else {})
+
+
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_a_parquet_page_that_would_fill_the_memory_is_not_unpacked(
+    write_file: WriteFile, sick_plan: SickPlan, is_dictionary: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own head says how long it is; a column that nobody asks for is not looked at."""
+    path = write_file("a.parquet", b"")
+    texts = ["f" * (MAX_PAGE_BYTES + 1), "f"]
+    rows = {"age": [1, 1], "sex": ["f", "f"], "sick": ["no", "no"]}
+    how: dict[str, Any] = {"compression": "zstd", "use_dictionary": is_dictionary}
+    pq.write_table(pa.table(rows | {"notes": texts}), path, **how)
+    assert read(path, sick_plan()).n_records == 2
+    pq.write_table(pa.table(rows | {"sex": texts}), path, **how)
+    # Nothing of it is read.
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
+    with pytest.raises(DataError, check=coded("data-corrupt")):
+        read(path, sick_plan())
+
+
+@given(
+    texts=st.lists(st.one_of(st.none(), st.text(max_size=300), st.just("x" * 5000)), min_size=1, max_size=200),
+    codec=st.sampled_from(["none", "snappy", "zstd", "gzip"]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    page_bytes=st.sampled_from([64, 1 << 10, 1 << 20]),
+    is_dictionary=st.booleans(),
+    has_checksums=st.booleans(),
+)
+def test_all_pages_of_a_parquet_column_are_measured(
+    texts: list[str | None], codec: str, version: str, page_bytes: int, is_dictionary: bool, has_checksums: bool
+) -> None:
+    """One after the other they are the column, whatever wrote them: their lengths add up to what the footer says."""
+    content = io.BytesIO()
+    table = pa.table({"a": texts, "b": pa.array([[text] for text in texts], pa.list_(pa.string()))})
+    pq.write_table(
+        table, content, compression=codec, data_page_version=version, data_page_size=page_bytes, write_batch_size=7,
+        use_dictionary=is_dictionary, write_page_checksum=has_checksums,
+    )  # fmt: skip
+    about = pq.ParquetFile(content).metadata.row_group(0)
+    for index in range(about.num_columns):
+        chunk = about.column(index)
+        at = start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+        unpacked = packed = 0
+        while at < start + chunk.total_compressed_size:
+            length, n_bytes = tables._read_page_head(content, at)
+            unpacked, packed, at = unpacked + length, packed + n_bytes, at + n_bytes
+        assert packed == chunk.total_compressed_size
+        # The heads stand unpacked in both.
+        assert unpacked <= chunk.total_uncompressed_size <= unpacked + packed
+        if codec == "none":
+            assert packed == chunk.total_uncompressed_size
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_page_or_none(content: bytes) -> None:
+    """A damaged head ends by name, and in time."""
+    with suppress(pa.ArrowInvalid):
+        length, n_bytes = tables._read_page_head(io.BytesIO(content), 0)
+        assert length >= 0 and n_bytes > 0
 
 
 def test_a_damaged_parquet_page_is_refused(sick_plan: SickPlan, write_file: WriteFile) -> None:

@@ -19,6 +19,8 @@ from hedgerow.client.shards import Shard, StartWorker, WorkerLost
 from hedgerow.errors import HedgerowError, UsageError, missing_extra
 from hedgerow.plugins import load_agreed
 
+_LOOPBACK = "127.0.0.1"
+
 
 class AgreedShard(Shard):
     """A shard in a process of its own, which has loaded what a policy names before it reads any argument: to read one
@@ -56,7 +58,9 @@ class _Actor:
 
 
 def start_actors(plugins: Sequence[str]) -> StartWorker:
-    """What starts a worker in Ray: in the cluster that RAY_ADDRESS names, or on this machine alone.
+    """What starts a worker in Ray: in the cluster that RAY_ADDRESS names, or on this machine alone, at 127.0.0.1.
+
+    HEDGEROW_RAY_ADDRESS names another address of this machine for a Ray of its own.
 
     Args:
         plugins: of the node's policy.
@@ -74,12 +78,17 @@ def start_actors(plugins: Sequence[str]) -> StartWorker:
         # The names of these sockets may be of some 100 bytes, which macOS's own folder for a user leaves no room for.
         within = os.environ.get("RAY_TMPDIR") or ("/tmp" if sys.platform == "darwin" else None)
         folder = tempfile.mkdtemp(prefix="ray-", dir=within)
-        alone = {"include_dashboard": False, "_temp_dir": f"{folder}/own"}
+        # At any other address than this its servers listen to the network.
+        own = os.environ.get("HEDGEROW_RAY_ADDRESS") or _LOOPBACK
+        alone = {"include_dashboard": False, "_temp_dir": f"{folder}/own", "_node_ip_address": own}
+        if own == _LOOPBACK:
+            # On Linux, Ray would take it for the address by which the network knows the machine.
+            os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         # Before Ray registers its own end, which comes first then.
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if alone and "ray" not in sys.modules:
-        # Its ports are open to the network, and who has the token runs code here. Ray asks for one by itself from 2.59
-        # on, and keeps it in a file that all users of the machine may read; it reads these two as it is imported.
+        # Any user of the machine reaches its ports, and who has the token runs code here. Ray asks for one by itself
+        # from 2.59 on, and keeps it in a file that all users may read; it reads these two as it is imported.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:
         import ray

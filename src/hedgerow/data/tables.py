@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as compute
@@ -380,6 +380,99 @@ def _catch_parquet_errors(source: str) -> Iterator[None]:
         raise DataError("data-corrupt", source=source, fault="is not valid Parquet") from None
 
 
+MAX_PAGE_BYTES = 4 * MAX_BYTES
+"""Of a page of a Parquet file, unpacked; writers end one at a megabyte, but for long cells."""
+
+
+def _require_small_pages(file: Path, about: Any, groups: Sequence[int], names: Sequence[str]) -> None:
+    """Raise DataError "data-corrupt" for a column with a page that would not fit when it is unpacked.
+
+    Its length is in the page's own head, which is all that is read: to Arrow a page is one block, and a few kilobytes
+    of a file may be hundreds of megabytes of it.
+    """
+    columns = [about.row_group(group).column(index) for group in groups for index in range(about.num_columns)]
+    with open(file, "rb") as stream:
+        for chunk in columns:
+            # The parts of a column of a type such as a list stand behind its name.
+            if not any(chunk.path_in_schema == name or chunk.path_in_schema.startswith(f"{name}.") for name in names):
+                continue
+            at = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+            end = at + chunk.total_compressed_size
+            while at < end:
+                unpacked, n_bytes = _read_page_head(stream, at)
+                if unpacked > MAX_PAGE_BYTES:
+                    name, most = chunk.path_in_schema, f"{MAX_PAGE_BYTES:,} are the most"
+                    fault = f"has a page of {unpacked:,} bytes in {name!r}; {most}: write smaller pages"
+                    raise DataError("data-corrupt", source=str(file), fault=fault)
+                at += n_bytes
+
+
+def _read_page_head(stream: IO[bytes], at: int) -> tuple[int, int]:
+    """The length of a page when it is unpacked, and how many bytes it has with its head; ArrowInvalid for no page.
+
+    The head is a struct in Thrift's compact protocol (Apache Parquet format, PageHeader): 2 and 3 are its lengths.
+    """
+    n_bytes, found, head, place = 2**10, dict[int, int](), b"", 0
+
+    def number() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = head[place]
+            place, value, shift = place + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128 or shift > 63:
+                return value
+
+    def skip(kind: int, depth: int) -> None:
+        nonlocal place
+        if depth > 8 or kind > 12 or kind == 11:
+            raise pa.ArrowInvalid
+        if kind in (4, 5, 6):
+            number()
+        elif kind in (3, 7):
+            place += 1 if kind == 3 else 8
+        elif kind == 8:
+            length = number()
+            place += length
+        elif kind in (9, 10):
+            first = head[place]
+            place += 1
+            for _ in range(number() if first >> 4 == 15 else first >> 4):
+                skip(3 if first & 15 in (1, 2) else first & 15, depth + 1)
+        elif kind == 12:
+            while kind := head[place] & 15:
+                place += 1
+                if not head[place - 1] >> 4:
+                    number()
+                skip(kind, depth + 1)
+            place += 1
+
+    while True:
+        stream.seek(at)
+        head, place, field = stream.read(n_bytes), 0, 0
+        try:
+            while kind := head[place] & 15:
+                field += head[place] >> 4
+                if not head[place] >> 4:
+                    raise pa.ArrowInvalid
+                place += 1
+                if field in (2, 3) and kind == 5:
+                    zigzag = number()
+                    found[field] = zigzag >> 1 ^ -(zigzag & 1)
+                else:
+                    skip(kind, 0)
+            place += 1
+        except IndexError:
+            # Its statistics may be cells.
+            if len(head) < n_bytes or n_bytes > 4 * MAX_BYTES:
+                raise pa.ArrowInvalid from None
+            n_bytes *= 16
+            continue
+        if min(found.get(2, -1), found.get(3, -1)) < 0:
+            raise pa.ArrowInvalid
+        return found[2], place + found[3]
+
+
 _NO_TEXT = b"\xff"
 
 
@@ -413,6 +506,8 @@ def _read_parquet_batches(
     with _open_parquet(file) as reader:
         stored = {name.strip(): name for name in reader.schema_arrow.names}
         wanted = [stored[name] for name in names]
+        with _catch_parquet_errors(source):
+            _require_small_pages(file, reader.metadata, groups, wanted)
         batches = reader.iter_batches(batch_size=chunk_rows, row_groups=groups, columns=wanted)
         while True:
             with _catch_parquet_errors(source):
