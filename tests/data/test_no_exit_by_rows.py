@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival
 from hedgerow.app.environments import Simulation, Study
 from hedgerow.app.rows import make_loader, make_raw_loader
 from hedgerow.cli.main import main
+from hedgerow.errors import HedgerowError
 from hedgerow.plan.plan import parse_plan
 from hedgerow.server.release import Releaser
 from hedgerow.survey.questions import AskedColumn
@@ -261,3 +265,89 @@ def test_no_node_ends_by_a_count_of_rows(threshold: str, in_folder: Path) -> Non
         plan = parse_plan(Path("plan.toml").read_text())
         assert make_loader("t.csv")(plan).n_records >= 0
         assert make_raw_loader("t.csv")(asked) is not None
+
+
+ROWS = np.random.default_rng(0).random((60, 2))
+CLASSES = [0, 1] * 30
+NUMBERS = np.linspace(0, 1, 60)
+TIMES = np.column_stack([CLASSES, NUMBERS * 5])
+TOLD: dict[str, Any] = {"bounds": [(0, 1)] * 2, "n_records": 60, "n_trees": 3, "max_depth": 2}
+Fit = tuple[Any, Any, Any, dict[str, Any]]
+
+
+def one_more(y: Any, label: Any) -> Any:
+    """Labels with another one at the end."""
+    return [*y, label] if isinstance(y, list) else np.concatenate([y, [label]])
+
+
+MORE = np.concatenate([ROWS, [[0.5, 0.5]]])
+FITS: dict[str, tuple[Any, dict[str, Any], Fit, Fit]] = {
+    # By name: the estimator, its parameters, and two tables with labels, units, and more of a fit's arguments.
+    **{
+        f"a label that is {label!r}": (
+            DPGBDTClassifier, {"classes": [0, 1]}, (ROWS, CLASSES, None, {}),
+            (MORE, one_more(CLASSES, label), None, {}))
+        for label in (None, float("nan"), 2, 0.5, "x", "", b"x", object, (1,))
+    },
+    **{
+        f"a number that is {label!r}": (
+            DPGBDTRegressor, {"label_bounds": (0, 1)}, (ROWS, NUMBERS.tolist(), None, {}),
+            (MORE, one_more(NUMBERS.tolist(), label), None, {}))
+        for label in (None, float("nan"), float("inf"), "x", 10**400)
+    },
+    "a number that is not there, of an array": (
+        DPGBDTRegressor, {"label_bounds": (0, 1)}, (ROWS, NUMBERS, None, {}),
+        (MORE, one_more(NUMBERS, np.nan), None, {})),
+    "a count below 0": (
+        DPGBDTRegressor, {"label_bounds": (0, 9), "loss": "poisson"}, (ROWS, NUMBERS, None, {}),
+        (MORE, one_more(NUMBERS, -1.0), None, {})),
+    "a time below 0": (
+        DPGBDTSurvival, {"intervals": [1, 2, 4]}, (ROWS, TIMES, None, {}), (MORE, one_more(TIMES, [1, -1]), None, {})),
+    "an event of another code": (
+        DPGBDTSurvival, {"intervals": [1, 2, 4]}, (ROWS, TIMES, None, {}), (MORE, one_more(TIMES, [7, 1]), None, {})),
+    "no identifier": (
+        DPGBDTClassifier, {"classes": [0, 1]}, (ROWS, CLASSES, list(range(60)), {}),
+        (MORE, one_more(CLASSES, 1), [*range(60), None], {})),
+    "an identifier of several people": (
+        DPGBDTClassifier, {"classes": [0, 1]}, (ROWS, CLASSES, list(range(60)), {}),
+        (MORE, one_more(CLASSES, 1), [*range(60), 2.0**60], {})),
+    "no site": (
+        DPGBDTClassifier, {"classes": [0, 1], "secure_sums": True}, (ROWS, CLASSES, None, {"sites": ["a", "b"] * 30}),
+        (MORE, one_more(CLASSES, 1), None, {"sites": [*["a", "b"] * 30, None]})),
+    "one class, and a row of the other": (
+        DPGBDTClassifier, {"classes": [0, 1]}, (ROWS, [0] * 60, None, {}), (MORE, [*[0] * 60, 1], None, {})),
+    "no row, and one": (
+        DPGBDTClassifier, {"classes": [0, 1]}, (ROWS[:0], [], None, {}), (ROWS[:1], [1], None, {})),
+    "no number, and one": (
+        DPGBDTRegressor, {"label_bounds": (0, 1)}, (ROWS[:0], NUMBERS[:0], None, {}),
+        (ROWS[:1], NUMBERS[:1], None, {})),
+    "no label at all, and one": (
+        DPGBDTClassifier, {"classes": [0, 1]}, (ROWS, [None] * 60, None, {}), (ROWS, [*[None] * 59, 1], None, {})),
+    "classes to be found, and a label that is none": (
+        DPGBDTClassifier, {"epsilon": 20}, (ROWS, CLASSES, None, {}), (MORE, one_more(CLASSES, None), None, {})),
+    "one class to be found, and a row of another": (
+        DPGBDTClassifier, {"epsilon": 20}, (ROWS, [0] * 60, None, {}), (MORE, [*[0] * 60, 1], None, {})),
+    "bounds to be found, and a number that is none": (
+        DPGBDTRegressor, {"epsilon": 20}, (ROWS, NUMBERS.tolist(), None, {}),
+        (MORE, one_more(NUMBERS.tolist(), None), None, {})),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("threshold", FITS)
+def test_no_fit_follows_from_a_row(threshold: str, replay: Replay) -> None:
+    """Given the same releases a fit of either table raises the same error, or makes the same model."""
+    kind, parameters, *tables = FITS[threshold]
+    found = []
+    for X, y, units, others in tables:
+        model = kind(**TOLD | parameters)
+        replay.begin()
+        with patch.object(secrets, "randbits", lambda n: 7):
+            try:
+                model.fit(X, y, units=units, **others)
+            except HedgerowError as error:
+                found.append((type(error), error.code, str(error)))
+            else:
+                found.append((model.model_.to_bytes(), model.privacy_report_.text(), repr(model.columns_)))
+    assert found[0] == found[1]
+    assert isinstance(found[0][0], bytes) or found[0][1] in ("data-one-class", "data-range")

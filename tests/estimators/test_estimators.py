@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import warnings
 from decimal import Decimal
@@ -117,7 +118,7 @@ def test_a_plan_says_where_each_of_its_columns_is_from() -> None:
         ({"bounds": {"x0": None}}, "bounds"),
         ({"bounds": {9: (-1, 1)}}, "bounds"),
         ({"categories": {"colour": ["red"]}}, "categories"),
-        ({"classes": [1, 2]}, "data-label-outside"),
+        ({"classes": [1, 2], "epsilon": math.inf}, "data-label-outside"),
         ({"classes": [1]}, "data-one-class"),
         ({"epsilon": 0}, "plan-field"),
         ({"delta": 1.0}, "plan-field"),
@@ -363,6 +364,8 @@ def test_a_fit_warns_once_of_too_little_signal(n_records: int, n_warnings: int) 
 
 
 @pytest.mark.filterwarnings("ignore::hedgerow.estimators.base.FewRecordsWarning")
+@pytest.mark.filterwarnings("ignore::hedgerow.data.units.LostRowsWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("kind", [DPGBDTClassifier, DPLinearClassifier])
 @pytest.mark.parametrize("as_table", [False, True])
@@ -396,6 +399,8 @@ def test_what_is_wrong_with_labels_is_said(numbers: tuple[np.ndarray, np.ndarray
     X, _ = numbers
     X = X[:6]
     declared: dict[str, Any] = {"bounds": [(-3, 3)] * X.shape[1], "n_records": 6, "random_state": 1}
+    # Where nothing is promised: else such a row is left out, and an error would tell of it.
+    declared["epsilon"] = math.inf
     with pytest.raises(DataError, check=coded("data-label-missing")) as missing:
         DPGBDTClassifier(classes=["a", "b"], **declared).fit(X, np.array(["a", "b", NAN] * 2, dtype=object))
     assert missing.value.code == "data-label-missing"
@@ -422,7 +427,7 @@ def test_usual_slips_are_named(numbers: tuple[np.ndarray, np.ndarray]) -> None:
         (DPGBDTRegressor(label_bounds="0,1", **told), X, y, "label_bounds is '0,1'"),
         (DPGBDTRegressor(label_bounds=5, **told), X, y, "label_bounds is 5"),
         (DPGBDTRegressor(label_bounds=(0, 1), loss="possion", **told), X, y, "loss is 'possion'"),
-        (DPGBDTClassifier(), pd.DataFrame({"ward": ["a"]})[:0], y[:0], "X: there are no data rows"),
+        (DPGBDTClassifier(epsilon=math.inf), pd.DataFrame({"ward": ["a"]})[:0], y[:0], "X: there are no data rows"),
         (DPGBDTClassifier(), {"a": X[:, 0]}, y, "X is of type dict.*DataFrame"),
         (DPGBDTClassifier(), "table.csv", y, "X is of type str.*read_csv"),
         (DPGBDTClassifier(), pd.DataFrame(X), "outcome", "y is of type str"),
@@ -529,14 +534,16 @@ def test_labels_match_classes_of_other_types(rows_of: Any, classes: Any, labels:
 
 @pytest.mark.parametrize("one_more", ["x", None, 2.5, float(BIG), Decimal("1.50"), b"y", ("a", 1)])
 def test_one_sites_name_does_not_change_another(rows_of: Any, one_more: Any) -> None:
-    """1 and 1.0 are one site, also when another row's site is a text; a row without a site is refused."""
+    """1 and 1.0 are one site, also when another row's site is a text; a row without a site is refused
+    where nothing is promised.
+    """
     sites = [1, 1.0, "1", np.int8(1), BIG, BIG + 1, " north", "NA", True, ("a", 1)] * 4
     expected = {"1": 16, str(BIG): 4, str(BIG + 1): 4, "north": 4, "NA": 4, "true": 4, "('a', 1)": 4}
     found = rows_of(PLAIN, [0, 1] * 20, sites, classes=[0, 1])
     assert {name: rows.n_records for name, rows in found.items()} == expected
     if one_more is None:
         with pytest.raises(DataError) as refused:
-            DPGBDTClassifier(n_records=100, bounds=[(0, 10)] * 2, classes=[0, 1]).fit(
+            DPGBDTClassifier(epsilon=math.inf, n_records=100, bounds=[(0, 10)] * 2, classes=[0, 1]).fit(
                 [*PLAIN, [1, 1]], [0, 1] * 20 + [0], sites=[*sites, one_more]
             )
         assert refused.value.code == "data-site-missing"
@@ -580,7 +587,8 @@ def test_a_number_beyond_all_floats_is_clamped(rows_of: Any, far: int) -> None:
     frame = pd.DataFrame({"a": pd.Series([1, far], dtype=object), "b": [1.0, 2.0]})
     assert rows_of(frame, [0, 1], classes=[0, 1])["site"].n_records == 2
     with pytest.raises(DataError) as refused:
-        DPGBDTRegressor(n_records=100, bounds=[(0, 10)] * 2, label_bounds=(0, 1)).fit([[1, 2], [3, 4]], [0.5, far])
+        told: dict[str, Any] = {"epsilon": math.inf, "n_records": 100, "bounds": [(0, 10)] * 2, "label_bounds": (0, 1)}
+        DPGBDTRegressor(**told).fit([[1, 2], [3, 4]], [0.5, far])
     assert refused.value.code == "data-label-missing"
 
 

@@ -32,7 +32,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from hedgerow.client.node import count_threads, has_compiled, use_threads
 from hedgerow.data.arrow import as_columns, collect, count_cells, list_categories, require_distinct_names, to_arrow
-from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, read_texts
+from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, read_texts, refuse
 from hedgerow.data.drafts import ask_about_texts
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import HeldValues, SiteData, count_beyond, count_labels_beyond, round_bounds
@@ -574,13 +574,15 @@ class PrivateTrees(BaseEstimator, ABC):
         Raises:
             UsageError: bounds, categories or classes are missing or do not fit X, or classes are of another type
                 than y; code "classes", for three classes or more in a linear model.
-            DataError: y holds a class that is not listed, a missing value, or values of several types.
+            DataError: y is of another type than the labels; nothing stands out of the noise. Where nothing is
+                promised, also for a row that does not fit.
             PlanError: a parameter is out of its range.
 
-        An error may be about one row: unlike a node of a federation, which leaves out rows that do not fit, `fit` says
-        what is wrong with the caller's own table. So whether it raises, and what, is outside the guarantee: show the
-        model and its report to others, never errors, nor warnings that are marked as private. After an error the
-        estimator is as it was before; what a survey has released by then is spent.
+        A row that does not fit (a label that is missing, not listed or no number, a missing unit or site) is left out,
+        and a warning that is marked as private counts such rows: whether `fit` raises follows from shapes, types and
+        releases, never from one row. Where nothing is promised (epsilon is infinite, or bounds="data") it raises
+        DataError for the first such row. After an error the estimator is as it was before; what a survey has released
+        by then is spent.
         """
         refuse_weights(others)
         before = self.__dict__.copy()
@@ -598,7 +600,9 @@ class PrivateTrees(BaseEstimator, ABC):
 
     def _encode(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         """The labels as a node holds them."""
-        kept: NDArray[np.int32] = plan.label.kind.encode(y, plan.label)
+        # A row without a label is left out before anything is counted.
+        values = np.where(np.isnan(y), plan.label.bounds[0], y) if y.dtype.kind == "f" else y
+        kept: NDArray[np.int32] = plan.label.kind.encode(values, plan.label)
         return kept
 
     # Reading X and y -----------------------------------------------------------------------------------------------
@@ -615,7 +619,10 @@ class PrivateTrees(BaseEstimator, ABC):
         X = [unmask(row) for row in X] if isinstance(X, list | tuple) else collect(X)
         labels = {"y": None} if y is None else {}
         if not self._reads_columns(X, is_fit):
-            matrix: NDArray[Any] = validate_data(self, as_matrix(X), reset=is_fit, **labels, **_AS_MATRIX)
+            # Whether there is a row is not told by an error.
+            least = 0 if is_fit and self._leaves_out else 1
+            options = {**_AS_MATRIX, "ensure_min_samples": least}
+            matrix: NDArray[Any] = validate_data(self, as_matrix(X), reset=is_fit, **labels, **options)
         else:
             given = list(getattr(X, "column_names", getattr(X, "columns", ())))
             require_distinct_names(given)
@@ -626,7 +633,7 @@ class PrivateTrees(BaseEstimator, ABC):
                 raise UsageError("argument", code="column-names", name="X.columns", value=given[:6], expected=expected)
         if is_fit:
             check_consistent_length(X, y)
-            if not len(y):
+            if not len(y) and not self._leaves_out:
                 raise DataError("data-empty", source="X")
         if not self._reads_columns(X, is_fit):
             return matrix
@@ -650,7 +657,14 @@ class PrivateTrees(BaseEstimator, ABC):
     # Training ------------------------------------------------------------------------------------------------------
 
     def _begin(
-        self, table: Table, n_rows: int, sites: Any, units: Any, asked: str = "", label: Any = None
+        self,
+        table: Table,
+        n_rows: int,
+        sites: Any,
+        units: Any,
+        asked: str = "",
+        label: Any = None,
+        fits: NDArray[np.bool_] | None = None,
     ) -> FitInputs:
         """Find by a survey what is not declared. Everything that can be refused without it, is refused before it.
 
@@ -659,6 +673,7 @@ class PrivateTrees(BaseEstimator, ABC):
             sites, units: as in `fit`.
             asked: what to find of the labels, as `Questions.label`.
             label: the labels, cell by cell, or as numbers.
+            fits: bool [n], which rows have a label; None for all.
         """
         names = self._list_features()
         structure_seed, noise = self._randomness()
@@ -667,11 +682,11 @@ class PrivateTrees(BaseEstimator, ABC):
         rows: Rows = {"site": None}
         if self.secure_sums:
             # Whether there are masks is what the caller says, not what names stand in `sites`.
-            rows = rows_by_site(sites, n_rows)
+            rows = rows_by_site(sites, n_rows, may_be_missing=self._leaves_out)
             for count in range(len(rows), MIN_MASKED_COHORT):
                 rows = {**rows, unused_name(f"no rows {count}", list(rows)): np.empty(0, dtype=np.intp)}
         else:
-            rows_by_site(sites, n_rows)
+            rows_by_site(sites, n_rows, may_be_missing=self._leaves_out)
         declaration = Declaration.of(self.bounds, self.categories, table, names)
         private = () if declaration.from_data else declaration.private
         start = FitInputs(
@@ -682,9 +697,11 @@ class PrivateTrees(BaseEstimator, ABC):
         if weights := getattr(self, "class_weight", None):
             trial_label["class_weights"] = [to_python(end(weights.values())) for end in (min, max)]
         trial = self._make_plan(table, names, trial_label, replace(start, n_records=self._read_n_records(n_rows) or 1))
+        n_all = n_rows
         if units is not None:
-            kept = self._choose_within_bound(units, n_rows, trial)
-            start, n_rows = replace(start, rows=only_rows(start.rows, kept)), int(np.count_nonzero(kept))
+            fits = self._choose_within_bound(units, n_rows, trial, fits)
+        if fits is not None and (units is not None or not fits.all()):
+            start, n_rows = replace(start, rows=only_rows(start.rows, fits)), int(np.count_nonzero(fits))
         is_table = isinstance(table, Columns) and not table.is_matrix
         questions = Questions.of_plan(
             epsilon=trial.privacy.epsilon,
@@ -699,7 +716,6 @@ class PrivateTrees(BaseEstimator, ABC):
         if questions.is_empty:
             return replace(start, n_records=questions.n_records)
         raw = [column(table, names, name) for name in private] + ([label] if asked else [])
-        n_all = n_rows if units is None else len(kept)
         note_first_fit()
         sites = {name: RawSite(raw, numbers, n_all) for name, numbers in start.rows.items()}
         surveyed = survey_sites(questions, sites, noise)
@@ -711,17 +727,24 @@ class PrivateTrees(BaseEstimator, ABC):
         warn_about_few_records(questions, findings, found, self.get_params())
         return replace(start, findings=findings, ledger=surveyed.ledger, found=found, n_records=findings.n_records)
 
-    def _choose_within_bound(self, units: Any, n_rows: int, trial: Plan) -> NDArray[np.bool_]:
+    def _choose_within_bound(
+        self, units: Any, n_rows: int, trial: Plan, fits: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.bool_]:
         """Which rows stay, bool [n]: of each unit at most `max_rows_per_unit`, over all sites together.
 
         It is decided before anything is found, so that survey and training see the same rows, and by nothing but the
         unit's own rows and the plan as far as it is known by then.
+
+        Args:
+            fits: bool [n], which rows have a label; None for all.
         """
         require_a_cell_per_row(units, n_rows, "units")
-        names = identifiers(units, Place("units", "units", 0))
-        rows, _ = rows_within_bound(names, trial.privacy.rows_per_unit, bytes.fromhex(trial.digest))
+        names, has_unit = read_units(units, may_be_missing=self._leaves_out)
+        warn_about_left_out(has_unit, "data-unit-missing")
+        own = np.flatnonzero(has_unit if fits is None else has_unit & fits)
+        rows, _ = rows_within_bound(names[own], trial.privacy.rows_per_unit, bytes.fromhex(trial.digest))
         kept = np.zeros(n_rows, dtype=np.bool_)
-        kept[rows] = True
+        kept[own[rows]] = True
         return kept
 
     def _train(self, ready: TrainingInputs) -> None:
@@ -828,6 +851,11 @@ class PrivateTrees(BaseEstimator, ABC):
         """Whether what is not declared is read off the data, which voids the guarantee."""
         return _is_word(self.bounds, FROM_DATA)
 
+    @property
+    def _leaves_out(self) -> bool:
+        """Whether a row that does not fit is left out: an error would tell of it. Else nothing is promised anyway."""
+        return not self._reads_data and not (isinstance(self.epsilon, Real) and math.isinf(self.epsilon))
+
     def _find_origin_of_label(self, declared: Any) -> str:
         """Where the label's classes or bounds are from, which the caller may have declared."""
         return DECLARED if declared is not None else READ_OFF if self._reads_data else FOUND
@@ -902,11 +930,27 @@ def require_a_cell_per_row(column: Any, n_rows: int, name: str) -> None:
         raise DataError("data-lengths", source=name, found=shape, n_rows=n_rows)
 
 
-def rows_by_site(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]:
+def read_units(units: Any, *, may_be_missing: bool) -> tuple[NDArray[np.str_], NDArray[np.bool_]]:
+    """Whom each row is about [n], and which rows say it, bool [n]; raises DataError where one has to, and does not."""
+    has_unit = np.ones(len(units), dtype=np.bool_)
+
+    def leave_out(rows: NDArray[np.bool_], *_: object) -> None:
+        np.logical_and(has_unit, ~rows, out=has_unit)
+
+    return identifiers(units, Place("units", "units", 0), leave_out if may_be_missing else refuse), has_unit
+
+
+def warn_about_left_out(fits: NDArray[np.bool_], code: str) -> None:
+    """Warn the owner where many rows do not fit, bool [n], for the reason of a code."""
+    RowCount(int(np.count_nonzero(fits)), {code: int(np.count_nonzero(~fits))}).warn()
+
+
+def rows_by_site(sites: Any, n_rows: int, *, may_be_missing: bool = False) -> dict[str, NDArray[np.intp] | None]:
     """Each site's rows, by the site's name.
 
     Args:
         sites: the name of each row's site [n]; None for one site that holds all rows. 1 and 1.0 name one site.
+        may_be_missing: whether a row without a site is of none, and no error.
 
     Raises:
         DataError: when `sites` has another length, or a row's site is missing.
@@ -916,10 +960,13 @@ def rows_by_site(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]:
     require_a_cell_per_row(sites, n_rows, "sites")
     # Each name by itself: beside one text, numpy would make two sites of 1 and 1.0.
     names = read_texts(sites, Place("sites", "sites", 0))
-    if None in names:
+    if None in names and not may_be_missing:
         raise DataError("data-site-missing")
-    distinct, number = np.unique(np.array(names, dtype=object), return_inverse=True)
-    return {str(name): np.flatnonzero(number == index) for index, name in enumerate(distinct)}
+    found: dict[str, list[int]] = {name: [] for name in sorted({name for name in names if name is not None})}
+    for row, name in enumerate(names):
+        if name is not None:
+            found[name].append(row)
+    return {name: np.array(own, dtype=np.intp) for name, own in found.items()}
 
 
 def only_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:

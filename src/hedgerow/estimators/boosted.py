@@ -155,13 +155,26 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             self.classes_ = np.array([False, True]) if is_truth else np.array(start.findings.classes)
             own = labels.chunks[0]
             values = own.unique().to_pylist() if isinstance(own, pa.Array) else own
-            indices = _index_classes(values, self.classes_, may_be_others=True).tolist()
+            indices = self._find_indices(values).tolist()
             classes = [*self.classes_.tolist(), None]
             if any(value != classes[index] for value, index in zip(values, indices, strict=True) if index >= 0):
                 self._warn_of_spelling()
             if others := list(weights.keys() - set(classes[:-1])):
                 # Nothing private: what was found is released, and the weights are declared.
                 warn_caller(_NO_CLASS.format(others=quote_names(others), classes=quote_names(classes[:-1])))
+        elif self._leaves_out and cells is not None and not _is_nested(cells):
+            kind = _PLAIN[cells.dtype.kind] if isinstance(cells, np.ndarray) else ""
+            self.classes_ = self._read_declared_classes(cells, kind)
+            if not set(weights) <= set(self.classes_.tolist()):
+                raise self._refuse_weights()
+            table, y = self._read_table(X, cells), cells
+            listed = self._find_indices(cells) >= 0
+            base.warn_about_left_out(listed, "data-label-outside")
+            own = [cell for cell, is_listed in zip(cells, listed.tolist(), strict=True) if is_listed]
+            declared = self.classes_.tolist()
+            if kind in ("", "text") and any(_is_written_otherwise(cell, declared) for cell in set(own)):
+                self._warn_of_spelling()
+            start = self._begin(table, len(cells), sites, units, fits=listed)
         else:
             y, kind = _read_labels(y)
             table = self._read_table(X, y)
@@ -186,7 +199,11 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         return base.TrainingInputs(table, y if cells is None else cells, label, start)
 
     def _encode(self, y: Any, plan: Plan) -> NDArray[np.int32]:
-        return _index_classes(y, self.classes_, may_be_others=self._finds_classes)
+        return self._find_indices(y)
+
+    def _find_indices(self, y: Any) -> NDArray[np.int32]:
+        may_be_others = self._finds_classes or self._leaves_out
+        return _index_classes(y, self.classes_, may_be_others=may_be_others, are_found=self._finds_classes)
 
     def _choose_kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         # Whether a row is of a class that was found depends on that row and on what was released.
@@ -207,7 +224,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
     def _finds_classes(self) -> bool:
         return self.classes is None and not self._reads_data
 
-    def _read_declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
+    def _read_declared_classes(self, y: Any, kind: str) -> NDArray[Any]:
         if self.classes is None:
             classes = np.unique(y)
         else:
@@ -303,15 +320,28 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         base.store_parameters(self, locals())
 
     def _prepare(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
-        y = _read_numbers(_take_one_column(y, X))
-        table, values = self._read_table(X, y), _require_finite(column_or_1d(y, warn=True))
-        if getattr(self, "loss", "") == "poisson" and (values < 0).any():
-            raise DataError("data-label-outside", place="y", value=f"{values.min():g}")
+        values = self._read_values_of_label(_take_one_column(y, X))
+        table = self._read_table(X, values)
         is_known = self.label_bounds is not None or self._reads_data
         asked = "" if is_known else "counts" if getattr(self, "loss", "") == "poisson" else "bounds"
-        start = self._begin(table, len(values), sites, units, asked, values)
+        start = self._begin(table, len(values), sites, units, asked, values, np.isfinite(values))
         label = {**self._write_label(values, start), "origin": self._find_origin_of_label(self.label_bounds)}
         return base.TrainingInputs(table, values, label, start)
+
+    def _read_values_of_label(self, y: Any) -> NDArray[np.float64]:
+        """The labels, NaN where a row that does not fit is left out; raises DataError by types, or where one has to."""
+        is_count, cells = getattr(self, "loss", "") == "poisson", _read_values(y)
+        if self._leaves_out and cells is not None and not _is_nested(cells):
+            if isinstance(cells, np.ndarray) and _PLAIN[cells.dtype.kind] != "number":
+                raise DataError("data-label-not-number", kind=_PLAIN[cells.dtype.kind])
+            values = np.array(numbers_of(cells, Place("y", "y", 0), AsMissing()), dtype=np.float64)
+            values[~np.isfinite(values) | (is_count & (values < 0))] = np.nan
+            base.warn_about_left_out(np.isfinite(values), "data-label-missing")
+            return values
+        values = _require_finite(column_or_1d(_read_numbers(y), warn=True))
+        if is_count and (values < 0).any():
+            raise DataError("data-label-outside", place="y", value=f"{values.min():g}")
+        return values
 
     def _write_label(self, y: NDArray[np.float64], start: base.FitInputs) -> dict[str, Any]:
         """The plan's [label], but for its name."""
@@ -383,13 +413,15 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
             PrivacyError: for epsilon or delta out of range.
         """
         model, X = self._require_model(), collect(X)
-        table, values = self._read_table(X), _require_finite(column_or_1d(_read_numbers(_take_one_column(y, X))))
+        table, values = self._read_table(X), self._read_values_of_label(_take_one_column(y, X))
         check_consistent_length(X, values)
-        rows: base.Rows = base.rows_by_site(sites, len(values))
-        plan = model.plan
+        rows: base.Rows = base.rows_by_site(sites, len(values), may_be_missing=self._leaves_out)
+        plan, fits = model.plan, np.isfinite(values)
         if units is not None:
-            rows = base.only_rows(rows, self._choose_within_bound(units, len(values), plan))
-        elif plan.privacy.unit != "record":
+            rows = base.only_rows(rows, self._choose_within_bound(units, len(values), plan, fits))
+        elif not fits.all():
+            rows = base.only_rows(rows, fits)
+        if units is None and plan.privacy.unit != "record":
             raise UsageError("units-missing", caller="calibrate")
         with use_threads(count_threads(self.n_jobs)) as n_threads:
             held_out = self._make_site_data(plan, table, values, rows)
@@ -465,16 +497,17 @@ class DPGBDTSurvival(base.PrivateTrees):
         codes = tuple(as_text(base.to_python(code)) for code in self.event_codes)
         about: dict[str, Any] = {"type": "survival", "event_codes": codes, "intervals": ends}
         label_kinds()["survival"].check(Label(name="label", event="event", **about))
-        event, time = _read_events_and_times(y, self.event_codes)
+        event, time, fits = _read_events_and_times(y, self.event_codes, may_be_missing=self._leaves_out)
+        base.warn_about_left_out(fits, "data-label-outside")
         fates = survival_codes(time, event, ends)
-        if doubt := doubt_times(np.bincount(fates, minlength=2 * len(ends) + 1), ends, "time"):
+        if doubt := doubt_times(np.bincount(fates[fits], minlength=2 * len(ends) + 1), ends, "time"):
             warn_owner(f"{doubt}.")
         table = self._read_table(X, fates)
         about["event"] = base.unused_name("event", self._list_features())
         if codes == ("0", "1"):
             # As the plan says it without a word.
             del about["event_codes"]
-        return base.TrainingInputs(table, fates, about, self._begin(table, len(fates), sites, units))
+        return base.TrainingInputs(table, fates, about, self._begin(table, len(fates), sites, units, fits=fits))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The risk of each row, float64 [n]: what it adds to the log-odds of the event in every interval."""
@@ -488,12 +521,18 @@ class DPGBDTSurvival(base.PrivateTrees):
 
     def score(self, X: Any, y: Any) -> float:
         """Harrell's concordance on rows that you may show; see `DPGBDTClassifier.score` of private ones."""
-        event, time = _read_events_and_times(y, self.event_codes)
+        event, time, _ = _read_events_and_times(y, self.event_codes)
         return concordance(time, event, self.predict(X))
 
 
-def _read_events_and_times(y: Any, codes: Sequence[float]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Two columns of `y`, event and time: bool [n] and float64 [n]; UsageError for what is not such."""
+def _read_events_and_times(
+    y: Any, codes: Sequence[float], *, may_be_missing: bool = False
+) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.bool_]]:
+    """Two columns of `y`, event and time, bool [n] and float64 [n], and which rows fit; UsageError for other things.
+
+    Args:
+        may_be_missing: whether a row that does not fit is no error.
+    """
     lost, seen = codes
     names = getattr(getattr(y, "dtype", None), "names", None)
     if names is not None and len(names) == 2:
@@ -506,12 +545,15 @@ def _read_events_and_times(y: Any, codes: Sequence[float]) -> tuple[NDArray[np.b
     try:
         event, time = (column.astype(np.float64) for column in columns)
     except (TypeError, ValueError):
-        raise UsageError("survival-label", found="it holds other things than numbers") from None
-    if not np.isin(event, (lost, seen)).all():
+        if not may_be_missing:
+            raise UsageError("survival-label", found="it holds other things than numbers") from None
+        event, time = (numbers_of(list(column), Place("y", "y", 0), AsMissing()) for column in columns)
+    fits = np.isin(event, (lost, seen)) & (time >= 0)
+    if not may_be_missing and not np.isin(event, (lost, seen)).all():
         raise UsageError("survival-label", found=f"its first column has other values than {lost:g} and {seen:g}")
-    if not (time >= 0).all():
+    if not may_be_missing and not fits.all():
         raise UsageError("survival-label", found="a time is missing or below 0")
-    return event == seen, time
+    return event == seen, np.where(fits, time, 0.0), fits
 
 
 def _take_one_column(y: Any, X: Any) -> Any:
@@ -635,6 +677,17 @@ def _read_values(y: Any) -> NDArray[Any] | list[Any] | None:
     return array if array.dtype.kind in _PLAIN else list(array)
 
 
+def _is_written_otherwise(cell: Any, declared: Sequence[Any]) -> bool:
+    """Whether a listed label is a text where its class is none, or has spaces around, or the other way round."""
+    kind, value = _classify_value(cell), base.to_python(cell)
+    return kind in ("text", "number") and not any(_classify_value(own) == kind and own == value for own in declared)
+
+
+def _is_nested(cells: NDArray[Any] | list[Any]) -> bool:
+    """Whether labels are rows of a matrix, which scikit-learn refuses for their shape."""
+    return isinstance(cells, list) and len(cells) > 0 and isinstance(cells[0], list | tuple | np.ndarray)
+
+
 def _classify_value(value: Any) -> str | None:
     """ "number", "text" or "date"; None for what no label can be."""
     if isinstance(value, str):
@@ -646,13 +699,15 @@ def _classify_value(value: Any) -> str | None:
     return None
 
 
-def _index_classes(y: Any, classes: NDArray[Any], *, may_be_others: bool = False) -> NDArray[np.int32]:
+def _index_classes(
+    y: Any, classes: NDArray[Any], *, may_be_others: bool = False, are_found: bool = False
+) -> NDArray[np.int32]:
     """The index of each label in `classes`; each is looked up by itself, by the rules of `hedgerow.data.columns`.
 
     A label of none is below 0 where there may be others, else an error. Whole numbers that were found are compared as
     numbers, as they were counted: 01 is 1, which is how pandas reads it unless another label is text.
     """
-    if may_be_others and classes.dtype.kind == "i":
+    if are_found and classes.dtype.kind == "i":
         values = numbers_of(y, Place("y", "y", 0), AsMissing())
         places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
         return np.where(classes[places] == values, places, -1).astype(np.int32)

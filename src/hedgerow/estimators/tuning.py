@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from hedgerow.data.columns import Place, identifiers
 from hedgerow.errors import PrivacyError, UsageError
-from hedgerow.estimators.base import PrivateTrees, only_rows
+from hedgerow.estimators.base import PrivateTrees, only_rows, read_units
 from hedgerow.evaluation.estimates import Estimate
 from hedgerow.local.training import evaluate_federated
 from hedgerow.privacy.accountants import get_accountant
@@ -163,7 +162,7 @@ def _draw_held_out(n_rows: int, units: Any, share: float, seed: int | None) -> N
     draws = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
     if units is None:
         return np.asarray(draws.random(n_rows) < share)
-    distinct, number = np.unique(identifiers(units, Place("units", "units", 0)), return_inverse=True)
+    distinct, number = np.unique(read_units(units, may_be_missing=True)[0], return_inverse=True)
     return np.asarray((draws.random(len(distinct)) < share)[number])
 
 
