@@ -21,6 +21,7 @@ from hedgerow.plan.plan import Plan, Prepared
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.protocol.stream import OVER, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.server.wait import Patience
 from tests.builders import make_data, make_plan, train
 
 STATES = [SiteState.READY, SiteState.CONNECTED, SiteState.REFUSED]
@@ -68,17 +69,17 @@ def state(page: Console) -> dict[str, Any]:
 
 def test_the_page_says_who_is_waited_for_and_what_was_spent(page: Console) -> None:
     """Names and codes as they are, for the script sets them as text; events once, though reports repeat them."""
-    page.show_waiting("waiting for site-1, site-2 (1 more of 2 needed; 240 s more at most)")
+    page._view.patience = Patience(needed=3, began=0.0, ends=140.0)
     page.show(REPORT, since)
     page.show(replace(REPORT, seconds=80.0), since)
     said = state(page)
-    assert said["waiting"] == "Waiting for site-1, site-2 (1 more of 2 needed; 240 s more at most)."
+    assert said["waiting"] == "Waiting for site-1 (2 more of 3 needed; 80 s so far; 60 s more at most)."
     assert [event["text"] for event in said["events"]] == ["site-2 refuses (policy-seed)", "<b>site-0</b> is connected"]
-    page.show_waiting("waiting for site-2 (5 s so far)")
+    page._view.patience = Patience(awaited=frozenset(["site-1"]), began=0.0)
     page.show(replace(REPORT, phase="collecting-vectors", rounds_done=3, epsilon_spent=0.25), since)
     said = state(page)
     assert said["mood"] == "waits" and said["phase"] == "Waiting for sites: collecting masked vectors"
-    page.show_waiting("")
+    page._view.patience = Patience()
     page.show(replace(REPORT, phase="collecting-vectors", rounds_done=3, epsilon_spent=0.3), since)
     said = state(page)
     assert said["waiting"] == "" and said["curve"] == [[0, 0.0], [3, 0.3]] and said["epsilon"] == [0.3, 1.0]
@@ -156,9 +157,9 @@ def test_a_monitors_page_waits_without_a_plan() -> None:
         page.lose("unreachable")
         assert state(page)["phase"] == "No connection"
         page.take(REPORT, EVENTS)
-        assert state(page)["waiting"] == "Waiting for site-1, site-2 (0.0 s so far)."
+        assert state(page)["waiting"] == "Waiting for site-1."
         page.take(replace(REPORT, seconds=REPORT.seconds + 65), [])
-        assert state(page)["waiting"] == "Waiting for site-1, site-2 (1 min 05 s so far)."
+        assert state(page)["waiting"] == "Waiting for site-1 (65 s so far)."
         page.lose("closed")
         said = state(page)
         assert said["rounds"] == [0, 100] and "(closed)" in said["lost"]

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from hedgerow.app import coordinator, node
-from hedgerow.app.coordinator import RunLines
 from hedgerow.app.node import ConnectionNotes
 from hedgerow.app.output import begin_log, end_log, note, report_error, tell, warn
+from hedgerow.app.watch import describe_wait
 from hedgerow.errors import (
     AggregationError,
     DataError,
@@ -28,9 +28,11 @@ from hedgerow.errors import (
 )
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import WireCode, WireRefusal
+from hedgerow.server import status
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Connected, Disconnected
+from tests.run_lines import Told
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (INFO|WARNING|ERROR) run=([0-9a-f]{12}|-) site=(\S+) (.*)")
 OPTIONS = node.NodeOptions(identity="north.private.json", roster="roster.toml", policy="policy.toml")
@@ -84,11 +86,14 @@ def test_json_has_an_object_in_each_line(capsys: pytest.CaptureFixture[str]) -> 
     assert (lines[4]["level"], lines[4]["code"], lines[4]["exit_code"]) == ("ERROR", "data-duplicate-column", 4)
 
 
-def test_waiting_says_for_whom_how_many_are_needed_and_how_long_still(capsys: pytest.CaptureFixture[str]) -> None:
+def test_waiting_says_for_whom_how_many_are_needed_and_how_long_still(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever runs a study sees whom to call, and until when."""
     begin_log("hub")
-    lines = RunLines(5, ["a", "b", "c", "d"], quiet=False)
-    lines.least = 3
+    lines = Told(5, ["a", "b", "c", "d"])
+    lines.board._run = SimpleNamespace()  # type: ignore[assignment]
+    monkeypatch.setattr(status, "count_needed", lambda _: 3)
     lines.waiting(600.0)
     lines.waiting(599.0)
     lines(RunEvent(RunEventKind.READY, 0, "b"))
@@ -109,7 +114,7 @@ def test_a_wait_says_who_is_not_connected_and_why_that_may_be(
     """A site that has denied a roster tells the coordinator nothing: whom to call is said all the same."""
     monkeypatch.setattr(coordinator, "_SECONDS_BETWEEN_WAITS", 0.0)
     begin_log("hub")
-    lines = RunLines(5, ["a", "b", "c"], quiet=False)
+    lines = Told(5, ["a", "b", "c"])
     lines.waiting(math.inf)
     lines(RunEvent(RunEventKind.JOINED, 0, "b"))
     lines(RunEvent(RunEventKind.JOINED, 0, "c"))
@@ -124,7 +129,7 @@ def test_a_wait_says_who_is_not_connected_and_why_that_may_be(
 def test_a_site_that_has_the_result_and_hangs_up_is_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     """Who watches a log for warnings is not called after each run that went well, and is when a site leaves one."""
     begin_log("hub")
-    lines = RunLines(5, ["a", "b"], quiet=False)
+    lines = Told(5, ["a", "b"])
     lines(RunEvent(RunEventKind.LEFT, 4, "a", "closed"))
     lines(RunEvent(RunEventKind.PHASE, 5, code=RunState.FINISHING.value))
     lines(RunEvent(RunEventKind.LEFT, 5, "a", "closed"))
@@ -271,7 +276,7 @@ def test_a_coordinator_that_waits_says_for_whom_in_every_phase(
     monkeypatch.setattr("hedgerow.app.coordinator.time.monotonic", lambda: now)
     begin_log("coordinator")
     shown = list[str]()
-    lines = RunLines(10, ["a", "b", "c"], quiet=False, shows=shown.append)
+    lines = Told(10, ["a", "b", "c"], shows=lambda: shown.append(describe_wait(lines.board.wait())))
     lines(RunEvent(RunEventKind.PHASE, 0, code=RunState.COLLECTING_VECTORS.value))
     found = list[tuple[float, str]]()
     for now, awaited in [
@@ -283,4 +288,4 @@ def test_a_coordinator_that_waits_says_for_whom_in_every_phase(
     assert found[0][1] == "waiting for a, b (4 s so far; 86 s more at most)"
     assert found[1][1].startswith("waiting for b (10 s so far; 80 s more at most)")
     # The page has it with every look, and nothing where nobody is late.
-    assert [text.partition(" (")[0] for text in shown] == ["", "", "", "waiting for a, b", *["waiting for b"] * 5]
+    assert [text.partition(" (")[0] for text in shown] == ["", "", "waiting for a, b", *["waiting for b"] * 5]

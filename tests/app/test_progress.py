@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from hedgerow.app import environments, progress
-from hedgerow.app.coordinator import RunLines
 from hedgerow.app.watch import in_words
 from hedgerow.data.site_data import SiteData
 from hedgerow.local import progress as bar
@@ -24,6 +23,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.stream import EventReport
 from hedgerow.server.coordinator import RunEvent, RunEventKind
+from tests.run_lines import Told
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def run(plan: Plan, *, quiet: bool) -> None:
 
 def test_the_coordinator_says_who_is_awaited(capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever starts a run sees which site to call, and does not wait for one that has refused."""
-    lines = RunLines(5, ["a", "b", "c", "d"], quiet=False)
+    lines = Told(5, ["a", "b", "c", "d"])
 
     def said(kind: RunEventKind, site: str = "", code: str = "") -> str:
         lines(RunEvent(kind, 0, site, code))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.app.coordinator import RunLines
 from hedgerow.app.node import ConnectionNotes
 from hedgerow.carriers import site
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.protocol.stream import WireCode
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.transport.interface import Connected, Disconnected
+from tests.run_lines import Told
 
 MESSAGES = 30_000
 SITES = ["hostile", "honest"]
@@ -31,7 +31,7 @@ def test_a_coordinator_logs_a_sites_messages_less_and_less_often(
     """30,000 messages, of one kind or with a code word of the site's own each, are a page; what an honest site does
     beside it is said as ever.
     """
-    lines = RunLines(30, SITES, quiet=False)
+    lines = Told(30, SITES)
     for number in range(MESSAGES):
         lines(RunEvent(kind, 0, "hostile", f"word-{number % n_words}"))
     lines(RunEvent(RunEventKind.SILENT, 0, "honest"))
@@ -45,7 +45,7 @@ def test_a_coordinator_logs_a_site_that_changes_who_is_awaited_less_and_less_oft
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What is said besides about the others does not make its line another one."""
-    lines = RunLines(30, SITES, quiet=False)
+    lines = Told(30, SITES)
     for number in range(MESSAGES):
         lines(RunEvent(RunEventKind.LEFT if number % 2 else RunEventKind.REFUSED, 0, "honest", "word"))
         lines(RunEvent(RunEventKind.READY, 0, "hostile"))
@@ -55,7 +55,7 @@ def test_a_coordinator_logs_a_site_that_changes_who_is_awaited_less_and_less_oft
 
 def test_a_coordinator_logs_rounds_that_begin_anew_less_and_less_often(capsys: pytest.CaptureFixture[str]) -> None:
     """A site that leaves in every round brings them about."""
-    lines = RunLines(30, SITES, quiet=False)
+    lines = Told(30, SITES)
     for _ in range(MESSAGES):
         lines(RunEvent(RunEventKind.ABANDONED, 3, code="too-few-survivors"))
     assert 1 < len(capsys.readouterr().err.splitlines()) < 20

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from hedgerow.app.evaluation import conclude_evaluation
 from hedgerow.app.inputs import check_can_write, join_names, signing_key, signing_roster
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.progress import SECONDS_BETWEEN_LINES, list_contributors, note_if_slow
-from hedgerow.app.watch import EVENT_WORDS
+from hedgerow.app.watch import EVENT_WORDS, describe_wait
 from hedgerow.errors import UsageError
 from hedgerow.local.training import FederatedEvaluation
 from hedgerow.methods.replica import rehearse
@@ -28,7 +28,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.statement import NETWORK
 from hedgerow.protocol.messages import RunState
-from hedgerow.protocol.stream import WAITING, Farewell, Result, Wanted, WireRefusal, read_as
+from hedgerow.protocol.stream import Farewell, Result, Wanted, WireRefusal, read_as
 from hedgerow.server.coordinator import (
     RunEvent,
     RunEventKind,
@@ -96,7 +96,6 @@ def publish(board: RunBoard, hub: ListeningHub, monitors: Monitors, page: Audien
 
 
 _SECONDS_BETWEEN_WAITS = 60.0
-_SECONDS_UNTIL_LATE = 2.0
 _WHY_ABSENT = (
     "Such a node is not running, or cannot reach this address, or its owner has not approved this roster, or has "
     "denied it: call the site"
@@ -109,26 +108,19 @@ class RunLines:
     """Says on stderr what happens: every site's coming and going, who is awaited, and now and then how far the run is.
 
     Args:
-        sites: all of its roster.
-        shows: is told each time for whom the run waits, and how long it has and will, "" for no one: the page shows the
-            same as the log says.
-
-    Attributes:
-        least: how many sites the run needs, 0 where that is not known.
+        board: of the same run, which has taken note of each event before.
+        shows: is called each time that the run looks for whom it waits; what it raises ends the run here.
     """
 
     def __init__(
-        self, n_rounds: int, sites: Sequence[str], *, quiet: bool, shows: Callable[[str], object] = lambda said: None
+        self, n_rounds: int, board: RunBoard, *, quiet: bool, shows: Callable[[], object] = lambda: None
     ) -> None:
-        self._n_rounds, self._quiet, self._shows = n_rounds, quiet, shows
+        self._n_rounds, self._board, self._quiet, self._shows = n_rounds, board, quiet, shows
         self._last_release_line = float("-inf")
         self._repeats = Repeats()
-        self._sites, self._ready, self._given_up = sites, set[str](), set[str]()
-        self._connected = set[str]()
-        self._is_waiting, self._is_over = True, False
-        self.least = 0
-        self._phase_ends, self._last_wait_line, self._phase_began = math.inf, -math.inf, time.monotonic()
-        self._last_awaited = list[str]()
+        self._is_over = False
+        self._last_wait_line = -math.inf
+        self._last_awaited: tuple[str, ...] = ()
 
     def waiting(self, seconds: float, awaited: Collection[str] = ()) -> None:
         """Take note of how long the phase may still take, and say now and then for whom the run waits.
@@ -139,25 +131,22 @@ class RunLines:
             awaited: whose answer, or return, the phase needs, where that is not who is to join: said once they are
                 late, and again when others are.
         """
-        now = time.monotonic()
-        self._phase_ends = now + seconds
-        missing = sorted(awaited) or (self._list_missing() if self._is_waiting else [])
-        pause = SECONDS_BETWEEN_LINES if awaited and missing != self._last_awaited else _SECONDS_BETWEEN_WAITS
-        is_early = bool(awaited) and now - self._phase_began < _SECONDS_UNTIL_LATE
-        text = "" if is_early else self._describe_missing(missing)
-        self._shows(text)
-        if self._quiet or not text or now - self._last_wait_line < pause:
+        self._board.note_wait(seconds, awaited)
+        self._shows()
+        wait, now = self._board.wait(), time.monotonic()
+        pause = SECONDS_BETWEEN_LINES if awaited and wait.awaited != self._last_awaited else _SECONDS_BETWEEN_WAITS
+        if self._quiet or not (text := describe_wait(wait)) or now - self._last_wait_line < pause:
             return
-        self._last_awaited = missing
-        has_waited = math.isfinite(self._last_wait_line)
-        absent = [site for site in missing if has_waited and site not in self._connected]
+        self._last_awaited = wait.awaited
+        absent = wait.absent if math.isfinite(self._last_wait_line) else ()
         self._last_wait_line = now
         why = f". Not connected: {join_names(absent)}. {_WHY_ABSENT}" if absent else ""
         tell(f"{text}{why}")
 
     def __call__(self, event: RunEvent) -> None:
         """Take note of an event."""
-        self._note_who_is_awaited(event)
+        if event.kind is RunEventKind.PHASE:
+            self._is_over = event.code in {RunState.FINISHING.value, RunState.OVER.value}
         if self._quiet:
             return
         if event.kind is RunEventKind.LEFT and self._is_over:
@@ -167,11 +156,11 @@ class RunLines:
             said, mood = EVENT_WORDS.get(event.kind, (event.kind.value, ""))
             why = f" ({event.code})" if event.code else ""
             level = "WARNING" if mood == "bad" or event.kind is RunEventKind.SILENT else "INFO"
-            missing, more = self._list_missing(), ""
+            more = ""
             # Who is still missing; nothing where all are there, or the run goes on without them.
-            if event.kind is RunEventKind.READY and self._is_waiting and missing:
+            if event.kind is RunEventKind.READY and (text := describe_wait(self._board.wait())):
                 self._last_wait_line = time.monotonic()
-                more = f"; {self._describe_missing(missing)}"
+                more = f"; {text}"
             self._say_again(event.site, f"{event.site} {said}{why}", more, level)
         elif event.kind is RunEventKind.ABANDONED:
             if count := self._repeats.note("", event.code):
@@ -181,43 +170,6 @@ class RunLines:
             if now - self._last_release_line >= SECONDS_BETWEEN_LINES or event.round >= self._n_rounds:
                 self._last_release_line = now
                 tell(f"round {event.round} of {self._n_rounds} released")
-
-    def _note_who_is_awaited(self, event: RunEvent) -> None:
-        """A run waits for the sites of its roster before its first set-up, and whenever too few are there."""
-        if event.kind is RunEventKind.PHASE:
-            self._phase_began = time.monotonic()
-            self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
-            self._shows(self._describe_missing(self._list_missing()) if self._is_waiting else "")
-            self._is_over = event.code in {RunState.FINISHING.value, RunState.OVER.value}
-        elif event.kind is RunEventKind.JOINED:
-            self._connected.add(event.site)
-        elif event.kind is RunEventKind.READY:
-            self._ready.add(event.site)
-            self._given_up.discard(event.site)
-        elif event.kind is RunEventKind.LEFT:
-            self._ready.discard(event.site)
-            self._connected.discard(event.site)
-        elif event.kind in {RunEventKind.REFUSED, RunEventKind.LEFT_OUT}:
-            self._given_up.add(event.site)
-
-    def _list_missing(self) -> list[str]:
-        there = self._ready | self._given_up
-        return [site for site in self._sites if site not in there]
-
-    def _describe_missing(self, missing: Sequence[str]) -> str:
-        return f"waiting for {join_names(missing)}{self._describe_patience()}" if missing else ""
-
-    def _describe_patience(self) -> str:
-        """How many sites the run needs besides, and how long it waits, as far as that is known."""
-        said = []
-        if self.least and not self._is_over:
-            n_more = self.least - len(self._ready)
-            said.append(f"{n_more} more of {self.least} needed" if n_more > 0 else f"the {self.least} needed are ready")
-        if (seconds := time.monotonic() - self._phase_began) >= 1:
-            said.append(f"{seconds:,.0f} s so far")
-        if math.isfinite(self._phase_ends):
-            said.append(f"{max(0.0, self._phase_ends - time.monotonic()):,.0f} s more at most")
-        return f" ({'; '.join(said)})" if said else ""
 
     def _say_again(self, site: str, text: str, then: str, level: str) -> None:
         """What a site can bring about as often as it likes: the first, second, fourth, eighth time and so on.
@@ -329,7 +281,7 @@ def carry_out(
     about: EvaluatedModel | SurveyTask | None,
     opened: Callable[[RunSession, RunBoard], AbstractContextManager[Hub]],
     log_format: str = "text",
-    shows: Callable[[str], object] = lambda said: None,
+    shows: Callable[[], object] = lambda: None,
     entropy: Callable[[int], bytes] = os.urandom,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Outcome, RunSession]:
@@ -342,7 +294,7 @@ def carry_out(
         about: the model to be evaluated, or the survey; None trains a model.
         opened: the hub, from when the run can begin until it is over.
         log_format: of what is said: text or json.
-        shows: as `RunLines`; what it raises ends the run here, and the journal keeps it.
+        shows: as `RunLines`; the journal keeps the run that it ends.
         entropy: draws the run's number.
         clock: as for `run_coordinator`.
 
@@ -354,8 +306,8 @@ def carry_out(
     model = about if isinstance(about, EvaluatedModel) else None
     task: Task = about if isinstance(about, SurveyTask) else TrainingTask(plan) if model is None else model.task
     names = [site.name for site in pinned.sites]
-    lines = RunLines(task.schedule.n_rounds, names, quiet=file.quiet, shows=shows)
     board = RunBoard(task, names, task.schedule.n_rounds, time.monotonic, os.urandom(8))
+    lines = RunLines(task.schedule.n_rounds, board, quiet=file.quiet, shows=shows)
 
     def watch(event: RunEvent) -> None:
         board(event)
@@ -378,7 +330,6 @@ def carry_out(
             file.keep(outcome, session)
         board.attach(session.run)
         begun.run = lambda: session.run.run_id
-        lines.least = session.run.sites.least
         with opened(session, board) as hub:
             pause = pause_file(file.journal)
             # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
@@ -399,13 +350,13 @@ def serve(
     file: RunFile,
     about: EvaluatedModel | SurveyTask | None = None,
     page: Console | None = None,
-    shows: Callable[[str], object] = lambda said: None,
+    shows: Callable[[], object] = lambda: None,
 ) -> tuple[Outcome, RunSession]:
     """Listen where the options say, and `carry_out`.
 
     Args:
         page: is shown the run.
-        shows: as for `RunLines`, where there is no page.
+        shows: as for `RunLines`.
     """
     require_masks(plan)
     pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
@@ -422,6 +373,9 @@ def serve(
             if not options.quiet:
                 names = join_names(site.name for site in pinned.sites)
                 note(f"Listening on {Address(address.host, hub.port)} for {names}.")
+            if page is not None:
+                page.follow(board)
+                page.show_plan(plan, len(pinned.sites))
             with publish(board, hub, monitors, page):
                 yield hub
         except KeyboardInterrupt:
@@ -431,7 +385,6 @@ def serve(
         finally:
             hub.close()
 
-    shows = shows if page is None else page.show_waiting
     return carry_out((identity, pinned), plan, options.noise, file, about, listening, options.log_format, shows)
 
 
@@ -440,7 +393,7 @@ def train_over_nodes(
     plan: Plan,
     file: ModelFile,
     page: Console | None = None,
-    shows: Callable[[str], object] = lambda said: None,
+    shows: Callable[[], object] = lambda: None,
 ) -> tuple[Model, RunSession]:
     """`serve` a training, or go on with it; returns its model, which is written. Raises as `carry_out`."""
     outcome, session = serve(options, plan, file, None, page, shows)
@@ -455,7 +408,7 @@ def evaluate_over_nodes(
     evaluated: EvaluatedModel,
     model: Model,
     file: ModelFile,
-    shows: Callable[[str], object] = lambda said: None,
+    shows: Callable[[], object] = lambda: None,
 ) -> tuple[FederatedEvaluation, list[str]]:
     """As the coordinator of a run over the nodes of a roster, which answer over the rows that they hold out.
 

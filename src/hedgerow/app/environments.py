@@ -213,7 +213,7 @@ class Federation:
         out = check_can_write(str(self.out))
         file = ModelFile(out, None, Path(f"{out}.journal"), self.new_run, quiet=True)
         with self._open_options(seed) as options:
-            model, session = train_over_nodes(options, plan, file, shows=lambda said: check())
+            model, session = train_over_nodes(options, plan, file, shows=check)
         return StudyResult(model, tuple(list_contributors(session)))
 
     def evaluate(
@@ -225,7 +225,7 @@ class Federation:
         out = check_can_write(str(self.out))
         file = ModelFile(out, model, Path(journal_file(out, model)), self.new_run, quiet=True)
         with self._open_options(seed) as options:
-            return evaluate_over_nodes(options, asked, model, file, lambda said: check())[0]
+            return evaluate_over_nodes(options, asked, model, file, check)[0]
 
     @contextmanager
     def _open_options(self, seed: int | None) -> Iterator[CoordinatorOptions]:

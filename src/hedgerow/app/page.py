@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from hedgerow.app import cost, fit
 from hedgerow.app.metrics import Metrics
@@ -44,6 +44,7 @@ from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.rounding import format_cost, format_up
 from hedgerow.protocol.messages import NodeState
 from hedgerow.protocol.stream import EventReport, RunReport, WireCode, WireRefusal, read_code
+from hedgerow.server.sites import count_to_begin
 from hedgerow.server.status import EventsSince
 from hedgerow.transport.connections import is_loopback
 from hedgerow.transport.identities import PinnedRoster, format_spoken
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from hedgerow.client.node_session import NodeSession
     from hedgerow.client.policy import Policy
     from hedgerow.data.fit import TableFit
+    from hedgerow.server.status import RunBoard
 
 Action = Callable[[Mapping[str, Any]], str]
 """Does what a person asks for on the page and says what was done; raises HedgerowError, whose text is shown."""
@@ -261,7 +263,7 @@ class Console(Page):
     """
 
     def __init__(self, place: str, plan: Plan | None = None) -> None:
-        self._plan = plan
+        self._plan, self._board = plan, cast("RunBoard | None", None)
         self._view, self._metrics, self._last_event = RunView(), Metrics(), 0
         super().__init__(place, "console", "The page of this run")
         self.say(**_NOT_YET)
@@ -280,10 +282,10 @@ class Console(Page):
         """Always: the curve of epsilon has to be there for those who look later."""
         return True
 
-    def show_plan(self, plan: Plan) -> None:
-        """What is agreed on by all parties of the run."""
+    def show_plan(self, plan: Plan, n_sites: int | None = None) -> None:
+        """What is agreed on by all parties of the run, and how many of so many sites it needs to begin."""
         self._plan = plan
-        self.say(title=plan.name, plan=plan_facts(plan))
+        self.say(title=plan.name, plan=plan_facts(plan, n_sites))
 
     def show_parties(self, parties: Sequence[tuple[str, str, bool]], waiting: str) -> None:
         """Before the first run: each party's name, how far its enrolment is, and whether that is all; and for whom the
@@ -309,12 +311,16 @@ class Console(Page):
         """
         self.say(history=[_describe_past(run) for run in past], budget=budget_facts(past, plan))
 
-    def show_waiting(self, said: str) -> None:
-        """For whom the run waits, as the coordinator's log says it; a monitor's page makes that out by itself."""
-        self._view.awaited = said
+    def follow(self, board: RunBoard) -> None:
+        """Show what a coordinator knows besides the reports of its run: how patient it is, what was spent before."""
+        self._board, self._view = board, RunView()
 
     def show(self, report: RunReport, events_since: EventsSince) -> None:
         """From now on this report is shown; see `server.status.Audience`."""
+        if (board := self._board) is not None:
+            if self._view.report is None:
+                self._view.begin_curve(board.past_curve())
+            self._view.patience = board.patience
         events, missed = events_since(self._last_event)
         self._last_event += missed + len(events)
         self.take(report, events)
@@ -343,8 +349,13 @@ class Console(Page):
 # What stands on the page ----------------------------------------------------------------------------------------------
 
 
-def plan_facts(plan: Plan) -> list[list[str]]:
-    """What a plan says, in the words that all parties can compare."""
+def plan_facts(plan: Plan, n_sites: int | None = None) -> list[list[str]]:
+    """What a plan says, in the words that all parties can compare.
+
+    Args:
+        n_sites: of the roster; None where it is not known yet.
+    """
+    needed = [] if n_sites is None else [["sites needed", f"{count_to_begin(plan, n_sites)} of {n_sites}, to begin"]]
     privacy = plan.privacy
     unit = "each record" if privacy.unit == "record" else f"each {privacy.unit}"
     return [
@@ -354,7 +365,7 @@ def plan_facts(plan: Plan) -> list[list[str]]:
         ["protects", unit],
         ["promise", format_cost(privacy.epsilon, privacy.delta, 4)],
         ["who sees what", who_sees(find_visibility(TrainingTask(plan)))],
-        ["sites needed", str(plan.federation.min_sites)],
+        *needed,
     ]
 
 

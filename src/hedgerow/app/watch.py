@@ -13,10 +13,12 @@ from hedgerow.app.output import megabytes, number
 from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import EVALUATION, SURVEY, WAITING, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.server.wait import Patience, Wait, find_wait
+from hedgerow.transport.identities import format_spoken
 
 PHASE_WORDS = {
     "gathering": "waiting for sites to join",
-    "waiting-for-sites": "too few sites; waiting for their return",
+    "waiting-for-sites": "waiting for sites to return",
     "setting-up": "agreeing on keys",
     "collecting-vectors": "collecting masked vectors",
     "collecting-echoes": "collecting echoes",
@@ -61,15 +63,19 @@ class RunView:
 
     Attributes:
         report: the last one; None before there is any.
-        awaited: for whom the run waits, as its coordinator says it; None where that has to be made out.
+        patience: what the coordinator knows of a wait beside its reports; None at a monitor.
     """
 
     def __init__(self) -> None:
         self.report: RunReport | None = None
-        self.awaited: str | None = None
+        self.patience: Patience | None = None
         self._events: deque[EventReport] = deque(maxlen=_KEPT_EVENTS)
         self._curve: list[tuple[int, float]] = []
         self._waiting_since: float | None = None
+
+    def begin_curve(self, points: list[tuple[int, float]]) -> None:
+        """Begin the curve of epsilon with what was spent before this process of the coordinator."""
+        self._curve = points
 
     def take(self, report: RunReport, events: Iterable[EventReport]) -> list[EventReport]:
         """Take note of a report, and of the events that have not come before, which are returned.
@@ -98,16 +104,15 @@ class RunView:
         report = self.report
         if report is None:
             return {}
-        waiting = self._describe_waiting(report)
+        wait = self.wait(report)
+        waiting = sentence(describe_wait(wait))
         kind = report.task if report.task in (EVALUATION, SURVEY) else "run"
         if report.failure:
             phase, mood = f"Given up: {report.failure}", "bad"
         elif report.is_over:
             phase, mood = "Finished", "good"
         else:
-            phase, mood = _capitalise(PHASE_WORDS.get(report.phase, report.phase)), "waits" if waiting else "runs"
-            if waiting and report.phase not in (WAITING, RunState.GATHERING):
-                phase = f"Waiting for sites: {phase[:1].lower()}{phase[1:]}"
+            phase, mood = describe_phase(report.phase, wait), "waits" if waiting else "runs"
         has_promise = not math.isinf(report.epsilon_limit)
         left = report.seconds_left
         dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))
@@ -127,6 +132,9 @@ class RunView:
             "phase": phase,
             "mood": mood,
             "waiting": waiting,
+            "wait": {
+                "for": list(wait.awaited), "needed": wait.needed, "ready": wait.n_ready, "more": wait.n_more,
+            },
             "is_over": report.is_over,
             "rounds": [report.rounds_done, report.rounds_planned],
             "pace": f"{number(report.rounds_per_second, 3)} a second" if report.rounds_per_second > 0 else "",
@@ -135,7 +143,7 @@ class RunView:
             "epsilon_text": spent if has_promise else "The plan promises no privacy.",
             "curve": list(self._curve),
             "facts": [
-                ["plan", report.plan_digest.hex()[:8]],
+                ["plan", format_spoken(report.plan_digest)[:9]],
                 ["release", report.release],
                 ["time", span(report.seconds)],
                 ["to the sites", megabytes(report.bytes_sent)],
@@ -147,16 +155,41 @@ class RunView:
             "events": in_words(self._events)[::-1],
         }
 
-    def _describe_waiting(self, report: RunReport) -> str:
+    def wait(self, report: RunReport) -> Wait:
+        """Return whom the run waits for at a report."""
         if report.is_over:
-            return ""
-        if self.awaited is not None:
-            return sentence(self.awaited)
-        if self._waiting_since is None:
-            return ""
-        missing = [site.name for site in report.sites if site.state not in (SiteState.READY, SiteState.DONE)]
-        waited = span(report.seconds - self._waiting_since)
-        return f"Waiting for {join_names(missing)} ({waited} so far)." if missing else "All sites are there."
+            return Wait()
+        began = math.inf if self._waiting_since is None else self._waiting_since
+        patience = Patience(began=began) if self.patience is None else self.patience
+        return find_wait(report.phase, report.sites, report.seconds, patience)
+
+
+def describe_phase(phase: str, wait: Wait) -> str:
+    """Return how a run stands, as a heading: no other numbers than those of `describe_wait`."""
+    said = PHASE_WORDS.get(phase, phase)
+    if phase == WAITING and wait.needed:
+        said += "; too few are there" if wait.n_more else "; enough are there"
+    elif phase not in (WAITING, RunState.GATHERING) and describe_wait(wait):
+        said = f"waiting for sites: {said}"
+    return _capitalise(said)
+
+
+def describe_wait(wait: Wait) -> str:
+    """Return whom a run waits for, how many it needs, and how long: "waiting for ..."; nothing for nobody."""
+    if not wait.awaited:
+        return ""
+    said = []
+    if wait.is_for_answers:
+        said.append("for their answers")
+    elif wait.n_more:
+        said.append(f"{wait.n_more} more of {wait.needed} needed")
+    elif wait.needed:
+        said.append(f"the {wait.needed} needed are ready")
+    if 1 <= wait.seconds < math.inf:
+        said.append(f"{wait.seconds:,.0f} s so far")
+    if math.isfinite(wait.left):
+        said.append(f"{wait.left:,.0f} s more at most")
+    return f"waiting for {join_names(wait.awaited)}" + (f" ({'; '.join(said)})" if said else "")
 
 
 def _describe_site(site: SiteReport) -> dict[str, Any]:

@@ -644,7 +644,7 @@ def too_few(run: CoordinatorRun) -> AggregationError:
     """Why the run cannot go on with the sites that are there."""
     there = run.sites.members_for_next_epoch()
     if len(there) < run.sites.least or choose_members(run) or not _list_burnt(run):
-        return run.sites.too_few()
+        return run.sites.too_few(count_needed(run))
     lacking = (run.sites.names(slot.cohort.members - slot.masked) for slot in _list_burnt(run))
     return AggregationError(
         "round-not-repeatable",
@@ -653,6 +653,49 @@ def too_few(run: CoordinatorRun) -> AggregationError:
         lacking=", ".join(sorted(set[str]().union(*lacking))),
         said=run.sites.fault_summary(),
     )
+
+
+def count_needed(run: CoordinatorRun) -> int:
+    """Return how many sites the run needs to go on from where it stands; 0 where no number alone says it.
+
+    A round needs as many of its epoch as secure aggregation promises. A new epoch needs `Sites.least`; it is set up
+    once somebody is there whom the last one has not, or when that one is used up.
+    """
+    stage, sites = run.stage, run.sites
+    if isinstance(stage, Gathering | SettingUp):
+        return sites.least
+    if not isinstance(stage, BetweenSlots) and run.state is not RunState.COLLECTING_VECTORS:
+        return 0
+    view, there = stage.view, {site.name for site in sites if site.is_inside and site.can_answer}
+    if view is None or (isinstance(stage, BetweenSlots) and _is_used_up(run, stage)):
+        return sites.least
+    if isinstance(stage, BetweenSlots) and sites.members_for_next_epoch() - there:
+        return sites.least
+    by_part = sorted(view.by_node[part[0]].min_survivors for part in view.parts if part)
+    return sum(by_part[: least_groups(run.plan.federation.groups)])
+
+
+def has_needed_back(run: CoordinatorRun) -> bool:
+    """Return whether those of the epoch who have come back since a restart are enough to go on without the others.
+
+    To go on leaves the missing sites out of a sum, as every timeout of a round does: what the epoch promises holds for
+    any of its nodes that are enough. It never opens a second sum of a round: a manifest that was signed stays.
+    """
+    view = run.view
+    if view is None or isinstance(run.stage, Finishing):
+        return True
+    there = {site.node for site in run.sites if site.is_inside and site.can_answer}
+    slot = run.slot
+    if slot is None:
+        is_met = isinstance(run.stage, BetweenSlots) and len(choose_members(run)) >= run.sites.least
+        return is_enough(view, there) or (is_met and count_needed(run) == run.sites.least)
+    is_open = slot.state is State.COLLECTING_VECTORS
+    return is_enough(view, there.union(slot.uploads) if is_open else there.intersection(slot.uploads))
+
+
+def _is_used_up(run: CoordinatorRun, between: BetweenSlots) -> bool:
+    view = between.view
+    return between.next_slot >= view.parameters.n_slots or view.parameters.drawing != run.replica.drawing
 
 
 def _list_burnt(run: CoordinatorRun) -> list[BurntSlot]:
@@ -877,7 +920,7 @@ def _choose_next_step(run: CoordinatorRun, between: BetweenSlots) -> tuple[NextS
     if sites.is_any_returning:
         return NextStep.WAIT, present
     there = {site.name for site in present}
-    is_full = between.next_slot >= view.parameters.n_slots or view.parameters.drawing != run.replica.drawing
+    is_full = _is_used_up(run, between)
     is_short = not is_enough(view, [site.node for site in present])
     ready = choose_members(run)
     comes_back = {name for name in ready - there if sites[name].fault_counts.lost_epochs >= MAX_LOST_EPOCHS}
@@ -1108,7 +1151,8 @@ def conclude(run: CoordinatorRun) -> Outcome:
         nothing = make_empty_ensemble(run.plan, build_grid(run.plan))
         run.outcome = Outcome(run.plan, nothing, run.ledger, report, findings=replica.result)
     else:
-        report = check_report(run.plan, run.ledger, noise)
+        # By the model's own plan, with the seed that was drawn: as its file, and every site, reports it.
+        report = check_report(replica.plan, run.ledger, noise)
         run.outcome = Outcome(replica.plan, replica.ensemble, run.ledger, report, salvaged=run.salvaged)
     ledger = run.outcome.ledger
     for name, releases in run.journal.earlier.items():
@@ -1194,6 +1238,11 @@ class RunSession:
         check_rounds(run.task, len(setup.roster.sites))
         check_releases(run.task, len(setup.roster.sites))
         run.sites.draws_seed = run.task.plan.has_joint_structure
+        if run.sites.least > len(run.sites):
+            # No site that is waited for could help: the roster of a run does not grow.
+            raise AggregationError(
+                "roster-too-small", n_sites=len(run.sites), least=run.sites.least, why=run.sites.why_needed
+            )
         stored = journal.load(run.task, setup.roster)
         if stored is None:
             run.run_id = setup.entropy(32)
@@ -1212,6 +1261,11 @@ class RunSession:
         """Whether the phase may take as long as sites need to join (else: to answer a round)."""
         run = self.run
         return (run.state is RunState.GATHERING and not run.attempt) or run.sites.is_any_returning
+
+    @property
+    def waits_for_more_than_needed(self) -> bool:
+        """Whether only such sites have not come back since a restart as the run can go on without."""
+        return self.run.sites.is_any_returning and has_needed_back(self.run)
 
     @property
     def is_between_rounds(self) -> bool:
@@ -1545,6 +1599,8 @@ def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
 # The loop ------------------------------------------------------------------------------------------------------------
 
 _SECONDS_BETWEEN_WORDS = 2.0
+_RETURN_SECONDS = 30.0
+"""In which every living node has dialled a coordinator that was started again: the longest pause between two tries."""
 _MIN_WAIT = 1.0
 """Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
 _MAX_LATE = 4096
@@ -1566,7 +1622,8 @@ def run_coordinator(
         session: a new session, or one that a journal brought back.
         hub: connected to the nodes; the caller closes it.
         timeouts: `join_timeout` for sites to come or come back, `round_timeout` for an answer, `idle_timeout` for
-            enough sites to return when there are too few.
+            enough sites to return when there are too few. After a restart, sites that the run can go on without are
+            waited for as long as a living node needs to dial again, and no longer.
         clock: seconds, from any beginning, that never go back: ``time.monotonic``.
         waiting: is told again and again, every few seconds, how many seconds are left until the phase is closed, and
             which sites have not answered what they were sent, or come back.
@@ -1578,6 +1635,7 @@ def run_coordinator(
         EnvironmentFault: the journal could not be written; started again, the run goes on.
     """
     phase, deadline, next_word, late_until, late_end, n_late = -1, 0.0, 0.0, 0.0, 0.0, 0
+    all_back = clock() + max(_RETURN_SECONDS, timeouts.round_timeout / 2)
     while session.run.state is not RunState.OVER:
         event: HubEvent | None = None
         if session.is_between_rounds and is_paused():
@@ -1587,11 +1645,15 @@ def run_coordinator(
             phase = session.run.n_phases
             deadline, next_word, n_late = clock() + _find_timeout(session, timeouts), -math.inf, 0
         if clock() < deadline:
-            left = deadline - clock()
-            if waiting is not None and clock() >= next_word:
-                waiting(left, () if session.is_between_rounds else session.list_awaited())
+            if clock() >= next_word:
+                if all_back < deadline and session.waits_for_more_than_needed:
+                    deadline = max(all_back, clock())
+                if waiting is not None:
+                    waiting(deadline - clock(), () if session.is_between_rounds else session.list_awaited())
                 next_word = clock() + _SECONDS_BETWEEN_WORDS
-            event = hub.receive(left if waiting is None else min(left, max(0.0, next_word - clock())))
+            left = deadline - clock()
+            looks_again = waiting is not None or session.run.sites.is_any_returning
+            event = hub.receive(min(left, max(0.0, next_word - clock())) if looks_again else left)
         else:
             if not n_late:
                 late_until = clock() + _MIN_WAIT

@@ -261,6 +261,22 @@ class SiteRecord:
             self.place = Membership.OUTSIDE
 
 
+def count_to_begin(plan: Plan, n_sites: int, *, draws_seed: bool | None = None) -> int:
+    """Return how many sites of a roster an epoch needs.
+
+    Args:
+        draws_seed: whether it draws the trees' seed, as the first epoch does where the plan has a joint seed (None).
+    """
+    draws_seed = plan.has_joint_structure if draws_seed is None else draws_seed
+    least = _count_in_sum(plan) * least_groups(plan.federation.groups)
+    return max(least, origin_members(n_sites) if draws_seed else 0)
+
+
+def _count_in_sum(plan: Plan) -> int:
+    is_noised = plan.privacy.noise == "distributed" and not plan.federation.groups
+    return max(plan.federation.min_sites, MIN_NOISED_COHORT if is_noised else MIN_COHORT)
+
+
 class Sites:
     """The sites of a run. It yields their records in the order of their names.
 
@@ -396,23 +412,25 @@ class Sites:
     @property
     def least(self) -> int:
         """Sites without which no epoch is set up."""
-        least = self.least_in_sum * least_groups(self._plan.federation.groups)
-        return max(least, origin_members(len(self)) if self.draws_seed else 0)
+        return count_to_begin(self._plan, len(self), draws_seed=self.draws_seed)
 
     @property
     def least_in_sum(self) -> int:
         """Sites without which there is no sum, of a group where there are any."""
-        is_noised = self._plan.privacy.noise == "distributed" and not self._plan.federation.groups
-        smallest = MIN_NOISED_COHORT if is_noised else MIN_COHORT
-        return max(self._plan.federation.min_sites, smallest)
+        return _count_in_sum(self._plan)
 
-    def too_few(self) -> AggregationError:
-        """The error for a run that cannot begin or go on for want of sites."""
+    @property
+    def why_needed(self) -> str:
+        """Why so many sites are needed, as the end of a sentence."""
+        if self.draws_seed:
+            return 'for with structure_seed = "joint" more than two thirds of the roster draw the trees\' seed'
+        return "and as many as secure aggregation's threshold"
+
+    def too_few(self, needed: int) -> AggregationError:
+        """Return the error for a run that cannot go on with the sites that are there; it needs this many."""
         said = "".join(f"; {site} refused: {code}" for site, code in self.refusals.items())
         said += self.fault_summary()
-        why = "and as many as secure aggregation's threshold"
-        if self.draws_seed:
-            why = 'for with structure_seed = "joint" more than two thirds of the roster draw the trees\' seed'
         return AggregationError(
-            "too-few-sites", n_ready=len(self.available), n_sites=len(self), said=said, least=self.least, why=why
-        )
+            "too-few-sites", n_ready=len(self.available), n_sites=len(self), said=said,
+            least=max(needed, self.least), why=self.why_needed,
+        )  # fmt: skip

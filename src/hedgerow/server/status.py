@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
@@ -22,7 +22,8 @@ from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import EVALUATION, OVER, SURVEY, TRAINING, EventReport, RunReport, SiteReport, SiteState
-from hedgerow.server.coordinator import CoordinatorRun, RunEvent, RunEventKind
+from hedgerow.server.coordinator import CoordinatorRun, RunEvent, RunEventKind, count_needed
+from hedgerow.server.wait import GATHERS, GIVEN_UP_CODES, Patience, Wait, find_wait
 
 KEPT_EVENTS = 256
 SECONDS_BETWEEN_REPORTS = 0.2
@@ -30,6 +31,8 @@ _PACE_ROUNDS = 50
 """The pace is that of so many rounds."""
 _IDLE_PER_WORK = 20
 """An accountant reads the whole ledger, so epsilon is computed at most for a twentieth of the time."""
+_PAST_POINTS = 20
+"""Of the curve of what was spent before this process began: an accountant reads the whole ledger for each."""
 _MAX_WORD = 64
 _WORDS = {TrainingTask: TRAINING, EvaluationTask: EVALUATION, SurveyTask: SURVEY}
 _IN_A_ROUND = {RunState.COLLECTING_VECTORS, RunState.COLLECTING_ECHOES, RunState.COLLECTING_ANSWERS}
@@ -89,9 +92,10 @@ class RunBoard:
         self._ledger = Ledger()
         self._paces: deque[float] = deque(maxlen=_PACE_ROUNDS)
         self._events: deque[EventReport] = deque(maxlen=KEPT_EVENTS)
-        self._n_events = self._n_abandoned = 0
+        self._n_events = self._n_abandoned = self._n_before = 0
         self._ended: float | None = None
         self._told_phase = ""
+        self._patience = Patience(began=0.0)
         self._base = RunReport(
             process, bytes(32), bytes.fromhex(digest), __version__, RunState.GATHERING.value,
             rounds_planned=rounds_planned, epsilon_limit=self._promise[0], delta=self._promise[1],
@@ -104,6 +108,8 @@ class RunBoard:
         with self._lock:
             self._run, self._ledger = run, run.ledger
             self._base = replace(self._base, run_id=run.run_id)
+            self._patience = replace(self._patience, needed=count_needed(run))
+            self._n_before = len(self._ledger)
             for survivors in run.survivors:
                 self._rounds.update(survivors)
 
@@ -114,6 +120,8 @@ class RunBoard:
             if event.kind is RunEventKind.RELEASED:
                 self._note_release(now)
                 return
+            if event.kind is RunEventKind.PHASE:
+                self._patience = Patience(began=now)
             if event.kind is RunEventKind.PHASE:
                 self._base = replace(self._base, phase=event.code)
                 if event.code in _IN_A_ROUND or event.code == self._told_phase:
@@ -126,6 +134,8 @@ class RunBoard:
             elif event.kind is RunEventKind.ABANDONED:
                 self._n_abandoned += 1
             self._note_site(event)
+            if self._run is not None and self._base.phase in GATHERS:
+                self._patience = replace(self._patience, needed=count_needed(self._run))
             self._n_events += 1
             word = _shorten_code(event.code)
             self._events.append(EventReport(self._n_events, now, event.kind.value, event.round, event.site, word))
@@ -165,8 +175,46 @@ class RunBoard:
         site = replace(site, dropouts=site.dropouts + is_dropout, refusals=site.refusals + (event.kind in _REFUSALS))
         if event.kind in _STATE_AFTER and not has_refused:
             code = _shorten_code(event.code) if event.kind in (RunEventKind.LEFT, RunEventKind.REFUSED) else ""
-            site = replace(site, state=_STATE_AFTER[event.kind], code=code)
+            is_given_up = site.code in GIVEN_UP_CODES and event.kind is not RunEventKind.REFUSED
+            site = replace(site, state=_STATE_AFTER[event.kind], code=site.code if is_given_up else code)
+        if event.kind in (RunEventKind.LEFT_OUT, RunEventKind.TAKEN_BACK):
+            site = replace(site, code=_shorten_code(event.code))
         self._sites[event.site] = site
+
+    def note_wait(self, left: float, awaited: Collection[str]) -> None:
+        """Note how many seconds the phase may still take, and whose answer it needs. Called by the run's thread."""
+        now = self._clock() - self._began
+        with self._lock:
+            needed = 0 if self._run is None else count_needed(self._run)
+            self._patience = replace(self._patience, needed=needed, awaited=frozenset(awaited), ends=now + left)
+
+    @property
+    def patience(self) -> Patience:
+        """What only the coordinator knows of its wait."""
+        with self._lock:
+            return self._patience
+
+    def wait(self) -> Wait:
+        """Return whom the run waits for now."""
+        with self._lock:
+            now = self._clock() - self._began
+            return find_wait(self._base.phase, self._sites.values(), now, self._patience)
+
+    def past_curve(self) -> list[tuple[int, float]]:
+        """Return rounds and epsilon of what the journal held when this process began; some points of many.
+
+        May take a while; not for the run's thread.
+        """
+        with self._lock:
+            releases = self._ledger.releases[: self._n_before]
+        (limit, delta), n_first = self._promise, self._n_prepared
+        n_rounds = len(releases) - n_first
+        if math.isinf(limit) or n_rounds <= 0:
+            return []
+        step = -(-n_rounds // _PAST_POINTS)
+        counts = [*range(0, n_rounds, step), n_rounds]
+        events = [release.event for release in releases]
+        return [(n, compute_account(self._accountant, events[: n_first + n], delta).epsilon) for n in counts]
 
     def events_since(self, number: int) -> tuple[tuple[EventReport, ...], int]:
         """The events after this number that are still kept, oldest first, and how many are not."""
