@@ -190,7 +190,8 @@ def test_a_roster_that_can_begin_no_run_is_refused_before_anybody_is_awaited(fed
 def test_a_coordinator_reports_a_model_as_its_file_does(federate: Builder, seed: str | int) -> None:
     """Reviewers compare digests: screen, page, file and sites name one plan, and the agreed one as the agreed one."""
     federation = federate(4, make_plan(model={"structure_seed": seed}))
-    model = build_model(federation.run())
+    outcome = federation.run()
+    model = build_model(outcome, federation.session, "a federation")
     place = federation.folder / "model.json"
     place.write_bytes(model.to_bytes())
     again = Model.load(place)
