@@ -230,6 +230,16 @@ def test_something_without_noise_has_no_bound() -> None:
     assert (found["epsilon"], found["agrees"]) == (math.inf, True)
 
 
+def test_what_the_recount_cannot_count_is_never_passed_over() -> None:
+    """A kind of release that it does not know, or that a sum of epsilons cannot hold, confirms no figure."""
+    releases = [make_release(at, event) for at, event in enumerate([DiscreteLaplaceEvent(0.1), GaussianEvent(2.0)])]
+    both = [each.to_dict() for each in releases]
+    assert recount.count_epsilon(recount.add_up(both), 1e-6, "pure") == math.inf
+    both[1]["event"]["type"] = "gaussian-2"
+    with pytest.raises(ValueError, match="gaussian-2"):
+        recount.add_up(both)
+
+
 def explain(*events: Event, accountant: str = "gdp") -> tuple[list[str], dict[str, Any]]:
     """What a pack of these events says of its recount, and the recount."""
     releases = json.loads(Ledger(tuple(make_release(at, event) for at, event in enumerate(events))).to_json())

@@ -30,6 +30,7 @@ from scipy.special import expit, gammaln, log_ndtr, logsumexp, ndtri
 TOLERANCES = {"gdp": (-1e-6, 1e-6), "pure": (-1e-6, 1e-6), "rdp": (-1e-4, 1e-4), "pld": (-1e-6, 0.01)}
 """By how much the epsilon found here may lie above the reported one, relatively; over samples gdp is a bound by rdp."""
 PURE, FILTERED = ("discrete-laplace", "discrete-laplace-vector", "selection"), "filtered-sampled-gaussian"
+GAUSSIAN = ("gaussian", "discrete-gaussian", "discrete-gaussian-sum", "local-gaussian", "sampled-gaussian", FILTERED)
 _ORDERS = {*range(2, 65), *(round(64 * 1.06**step) for step in range(1, 85))}
 _CELLS, UP = 2**14, 1 + 1e-9
 
@@ -68,6 +69,8 @@ def add_up(releases: Sequence[Mapping[str, Any]], in_whole_numbers: bool = True)
             total.pure_mu2 += count * (2 * float(ndtri(expit(-epsilon)))) ** 2
             total.weight += count * min(epsilon**2, known)
             continue
+        if kind not in GAUSSIAN:
+            raise ValueError(f"This program does not know what a release of the type {kind!r} costs.")
         ratio, factor, shares = max(ratio, 1 / event["noise_multiplier"]), 1.0, event.get("n_shares", 1)
         if in_whole_numbers and kind != "gaussian":
             variance, steps = release["sigma"] ** 2, np.arange(1, shares)
@@ -118,10 +121,11 @@ def convert_renyi(order: float, divergence: float, delta: float) -> float:
 def convert_rho(rho: float, delta: float) -> float:
     """Return the epsilon of rho-zCDP at the best order."""
     middle = math.log(-math.log(delta) / rho) / 2
-    best = minimize_scalar(
-        lambda place: convert_renyi(1 + math.exp(place), rho * (1 + math.exp(place)), delta),
-        bounds=(middle - 8, middle + 8), method="bounded", options={"xatol": 1e-10},
-    )  # fmt: skip
+
+    def convert(place: float) -> float:
+        return convert_renyi(1 + math.exp(place), rho * (1 + math.exp(place)), delta)
+
+    best = minimize_scalar(convert, bounds=(middle - 8, middle + 8), method="bounded", options={"xatol": 1e-10})
     return max(0.0, float(best.fun)) * UP
 
 
@@ -163,10 +167,8 @@ def compose_losses(costs: Costs, delta: float) -> float:
         pure = common.DifferentialPrivacyParameters(epsilon, 0.0)
         whole = whole.compose(pld.from_privacy_parameters(pure, **grid).self_compose(count))
     for (ratio, factor, rate, _), count in costs.samples.items():
-        sigma = 1 / (ratio * math.sqrt(factor))
-        whole = whole.compose(
-            pld.from_gaussian_mechanism(sigma, sampling_prob=rate, **grid, **tail).self_compose(count)
-        )
+        one = pld.from_gaussian_mechanism(1 / (ratio * math.sqrt(factor)), sampling_prob=rate, **grid, **tail)
+        whole = whole.compose(one.self_compose(count))
     if mu:
         whole = whole.compose(pld.from_gaussian_mechanism(1 / mu, **grid, **tail))
     if not costs.distance:
@@ -182,7 +184,7 @@ def compose_losses(costs: Costs, delta: float) -> float:
 def count_epsilon(costs: Costs, delta: float, accountant: str) -> float:
     """Return the epsilon of costs by an accountant; infinity where something had no noise."""
     if accountant == "pure":
-        return math.fsum(costs.pure.elements()) * UP
+        return math.inf if costs.mu2 or costs.samples else math.fsum(costs.pure.elements()) * UP
     left = delta * math.exp(-costs.log_ratio)
     if costs.weight == math.inf or left <= 0:
         return math.inf

@@ -146,7 +146,7 @@ def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:
         expected = "a share of the rows, above 0 and below 1"
         raise UsageError("argument", code="tune-settings", name="held_out", value=held_out, expected=expected)
     if estimator.accountant not in ("gdp", "rdp"):
-        expected = '"gdp" or "rdp", which divide by Gaussian noise what all settings cost together'
+        expected = '"gdp", which divides by Gaussian noise what all settings cost together'
         value = estimator.accountant
         raise UsageError("argument", code="tune-settings", name="accountant", value=value, expected=expected)
 
