@@ -265,6 +265,10 @@ EXPLAINED: Mapping[str, tuple[tuple[Event, ...], str, set[str]]] = {
     "samples": ((SAMPLED,), "gdp", {"converted", "whole orders"}),
     "filter": ((FILTERED,), "gdp", {"budget"}),
     "pure": ((DiscreteLaplaceEvent(0.1, count=40),), "pure", {"without delta"}),
+    "pure, samples": ((DiscreteLaplaceEvent(0.2, 0.4, 40),), "pure", {"without delta"}),
+    "pure, beside a sum": (
+        (DiscreteLaplaceEvent(0.1, 0.4, 40), DiscreteGaussianEvent(5.0, 10**7, 1)), "gdp", {"stands"}
+    ),
 }
 
 

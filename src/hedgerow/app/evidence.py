@@ -172,7 +172,9 @@ def explain_recount(content: Content) -> list[str]:
         same = "So says the report" if found["agrees"] else "The report says otherwise"
         return [f"No epsilon is a bound for these releases: something had no noise, or next to none. {same}."]
     name, is_pure = found["accountant"], not kinds.isdisjoint(recount.PURE)
-    has_samples = any(line["terms"].get("sampling_rate", 1) < 1 for line in content["ledger"])
+    # What a sample of a pure release costs is known exactly.
+    sums = [line for line in content["ledger"] if line["noise"] not in recount.PURE]
+    has_samples = any(line["terms"].get("sampling_rate", 1) < 1 for line in sums)
     said = [
         f"recount.py, which is in this pack, finds epsilon {epsilon:.10g} by {name} where the report has "
         f"{number(report['epsilon'], 10)}: {'the figure is reproduced' if found['agrees'] else 'THEY DIFFER'}."
