@@ -234,7 +234,34 @@ def missing_extra(module: str, what: str = "This") -> EnvironmentFault:
         what: what needs it, as the beginning of a sentence.
     """
     package, extra = OPTIONAL[module]
-    return EnvironmentFault("missing-extra", what=what, package=package, extra=extra)
+    return EnvironmentFault("missing-extra", what=what, package=package, install=name_to_install(extra))
+
+
+def name_to_install(extra: str) -> str:
+    """Say what brings an extra behind `pip install`, from where this installation was made itself.
+
+    Of a package's bare name an index is asked, which need not have it, or may have another one of this name.
+    """
+    # Not at the top, as above: an ordinary start makes no error.
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+    from urllib.parse import urlparse
+    from urllib.request import url2pathname
+
+    try:
+        # PEP 610; absent where an index gave it.
+        origin = json.loads(distribution("hedgerow").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url = str(origin.get("url", ""))
+    if "dir_info" in origin:
+        folder = Path(url2pathname(urlparse(url).path))
+        place = "." if folder == Path.cwd() else str(folder)
+        return f'{"-e " if origin["dir_info"].get("editable") else ""}"{place}[{extra}]"'
+    if (source := origin.get("vcs_info")) is not None:
+        url = f"{source['vcs']}+{url}@{source['commit_id']}"
+    return f'"hedgerow[{extra}]{f" @ {url}" if url else ""}"'
 
 
 def explain_import_error(fault: ImportError) -> EnvironmentFault | None:

@@ -88,7 +88,7 @@ def remote(**_): return lambda kind: kind
 def test_a_ray_of_the_nodes_own_has_a_token_of_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, system: str
 ) -> None:
-    """Older Rays run the code of whoever reaches them. Its own listens here alone, and reads its mode as it is imported."""
+    """Older Rays run the code of whoever reaches them: one's own listens here alone. Its mode is read when imported."""
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text(RAY)
     (tmp_path / "ray" / "exceptions.py").touch()

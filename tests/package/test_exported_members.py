@@ -68,4 +68,4 @@ def test_estimators_without_scikit_learn_say_what_to_install(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(EnvironmentFault) as caught:
         importlib.import_module("hedgerow").DPGBDTClassifier  # noqa: B018
-    assert "hedgerow[sklearn]" in caught.value.remedy
+    assert "[sklearn]" in caught.value.remedy

@@ -240,7 +240,7 @@ def test_a_node_without_the_extra_that_a_plan_needs_refuses_before_it_costs_anyt
     monkeypatch.setattr(node_session, "join", join_without_extra)
     federation.run()
     refused(federation, "missing-extra")
-    assert "hedgerow[pld]" in federation.parties["site-0"].failures[0].remedy
+    assert "[pld]" in federation.parties["site-0"].failures[0].remedy
     book = BudgetBook(federation.parties["site-0"].folder / "budget.db")
     assert book.lines() == []
     book.close()

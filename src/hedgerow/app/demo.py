@@ -34,6 +34,7 @@ from hedgerow.data.datasets import SiteFiles, write_rand_hie
 from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import ContributionReport, Records, concatenate
+from hedgerow.errors import name_to_install
 from hedgerow.local.training import without_secure_aggregation
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.models.model import Model, require_room, save_unless_kept
@@ -175,7 +176,7 @@ def _print_files(console: Console, files: Mapping[str, Path]) -> None:
     for name, path in files.items():
         console.print(Text(f"  {name:<10} {path}", overflow="fold"))
     if "shapes" not in files:
-        line = f"""  (for shapes.png: {format_command('pip install "hedgerow[plots]"')})"""
+        line = f"  (for shapes.png: {format_command('pip install ' + name_to_install('plots'))})"
         console.print(Text(line, style="dim"), soft_wrap=True)
     console.print()
     console.print(Text("Next", style="bold"))
