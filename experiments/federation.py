@@ -178,7 +178,7 @@ def coordinate(
         session = RunSession(setup, kept)
         rehearse(session.run.task.with_structure_seed(0))
         run_coordinator(session, hub, plan.federation, time.monotonic, lambda *_: check())
-        return build_model(conclude(session.run), session, NETWORK), session
+        return build_model(conclude(session.run), session, NETWORK).made(""), session
 
 
 # Nodes -----------------------------------------------------------------------------------------------------------

@@ -83,6 +83,15 @@ def furnish(folder: Path, sites: Sequence[str], plan: str, max_epsilon: float, m
     assert main(["roster", "build", *public, *listed, "--out", str(folder / "roster.toml")]) == 0
 
 
+def forget_place(data: bytes) -> bytes:
+    """A model's file without where it was made, which is all that differs from one engine to another."""
+    content = loads(data)
+    del content["checksum"]
+    for name in ("made_in", "evaluated_in", "n_sites", "n_drawings", "trust"):
+        content["report"].pop(name, None)
+    return dumps(content, sort_keys=True).encode()
+
+
 def survivors_of(journal: Path) -> list[list[str]]:
     """For every release, the sites whose vectors are in it, by the coordinator's journal."""
     database = sqlite3.connect(f"file:{journal}?mode=ro", uri=True)

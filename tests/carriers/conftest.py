@@ -14,7 +14,7 @@ import pytest
 from hedgerow.cli.main import main
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from tests.wards import SEED, furnish, model_by_journal, plan_text, survivors_of
+from tests.wards import SEED, forget_place, furnish, model_by_journal, plan_text, survivors_of
 
 SITE = """version = 1
 data = "{site}.csv"
@@ -78,8 +78,8 @@ class Federation:
         assert main(list(arguments)) == 0
 
     def model(self, name: str = "model.json") -> bytes:
-        """What the run has written."""
-        return (self.folder / name).read_bytes()
+        """What the run has written, without where it was made."""
+        return forget_place((self.folder / name).read_bytes())
 
     def local_model(self, *without: str) -> bytes:
         """The engine `local`'s model of the same rows, with the same seed; without some sites' rows."""
@@ -93,7 +93,7 @@ class Federation:
 
     def survivors_model(self, plan: Plan) -> bytes:
         """The engine `local`'s model of the sites that were in each round. Args: plan: with the seed of its trees."""
-        return model_by_journal(self.folder, self.sites, plan)
+        return forget_place(model_by_journal(self.folder, self.sites, plan))
 
     def assert_evaluated(self) -> None:
         """What was found is the engine `local`'s with the same seed, and so is the model with it on its account.
@@ -104,7 +104,7 @@ class Federation:
         options = ("--epsilon", "2", "--seed", SEED, "--out", self.path("local.json"), "--json")
         with redirect_stdout(StringIO()) as said:
             self.run("evaluate", self.path("model.json"), "--federated", *sites, *options, "--by=ward", "--by=site")
-        found, here = (loads(text) for text in (self.model("scores.json"), said.getvalue()))
+        found, here = (loads(text) for text in ((self.folder / "scores.json").read_bytes(), said.getvalue()))
         assert self.model("evaluated.json") == self.model("local.json")
         *others, shown = self.sites
         assert here["groups"]["site"].keys() == set(self.sites) and found["sites_left_out"] == others

@@ -103,6 +103,7 @@ def test_a_run_by_files_makes_the_local_engines_model(airlock: Airlock) -> None:
     for path in requests[1:] + replies:
         assert not any(head(kind) in path.read_bytes() for kind in MessageKind)
     assert federation.model() == federation.local_model()
+    assert Model.load(federation.path("model.json")).report.made_in == "files"
     # Nothing that opens what was carried is left.
     noted = (federation.folder / "model.json.journal.carried").read_bytes()
     assert not any(path.read_bytes()[-64:] in noted for path in replies)

@@ -20,7 +20,7 @@ import pytest
 
 from hedgerow.plan.plan import Plan, parse_plan
 from tests.ports import hold_port
-from tests.wards import SEED, furnish, model_by_journal, plan_text, survivors_of
+from tests.wards import SEED, forget_place, furnish, model_by_journal, plan_text, survivors_of
 
 PATIENCE = 900
 """Seconds; no test measures time, this only bounds one that hangs."""
@@ -203,7 +203,7 @@ class Scene:
         """What the local engine makes of the sites that were in each round."""
         # Accountants silence warnings for a while, which Python does for all threads at once.
         with _ONE_AT_A_TIME:
-            return model_by_journal(self.folder, SITES, self.plan)
+            return forget_place(model_by_journal(self.folder, SITES, self.plan))
 
     def is_written_again(self, begin: Callable[[], Process], *names: str) -> bool:
         """Whether a coordinator whose run is over writes the files that it could not write, before any site comes."""
@@ -217,8 +217,8 @@ class Scene:
         return {name: (self.folder / name).read_bytes() for name in names} == before
 
     def model(self) -> bytes:
-        """The file that the coordinator wrote."""
-        return (self.folder / "model.json").read_bytes()
+        """The file that the coordinator wrote, without where it was made."""
+        return forget_place((self.folder / "model.json").read_bytes())
 
     def close(self) -> None:
         for process in self.processes:

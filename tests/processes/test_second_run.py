@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.wards import forget_place
+
 if TYPE_CHECKING:
     from conftest import Scene, Theatre
 
@@ -32,7 +34,7 @@ def made_through_two_kills(scene: Scene) -> None:
         assert 3.6 < json.loads("".join(scene.nodes[site].out))["budget"]["spent"] <= 4
     sites = [f"--site={site}={site}.csv" for site in SITES]
     assert scene.start("local", "train", "plan.toml", *sites, "--seed", "5", "--out", "local.json").wait() == 0
-    assert scene.model() == (scene.folder / "local.json").read_bytes()
+    assert scene.model() == forget_place((scene.folder / "local.json").read_bytes())
     shown = scene.start("ledger", "ledger", "site-0-state", "--policy", "policy.toml", "--json")
     assert shown.wait() == 0, "".join(shown.err)
     (data_set,) = json.loads("".join(shown.out))["data_sets"]
