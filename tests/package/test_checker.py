@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hedgerow"
 ENDINGS = "csv|db|html|invitation|json|log|npy|onnx|pdf|png|py|reply|request|svg|toml|txt|xml|yaml|yml"
-READ_ONLY = {"hedgerow.toml", "site.toml", "__init__.py"}
+READ_ONLY = {"hedgerow.toml", "site.toml", "__init__.py", "direct_url.json"}
 """Names of files that a person or another program writes."""
 
 
