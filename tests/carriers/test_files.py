@@ -29,6 +29,7 @@ from hedgerow.cli.main import main
 from hedgerow.client.state import OPEN, RUN_ROWS, NodeStore, OwnerDesk
 from hedgerow.codec import head
 from hedgerow.errors import PlanError
+from hedgerow.models.model import Model
 from hedgerow.plugins import describe_plugin, load_plugin
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.carrier import Waiting
