@@ -9,14 +9,14 @@ import sys
 from contextlib import closing
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hedgerow.app import coordinator, study
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
-from hedgerow.app.inputs import prompt, read_policy
+from hedgerow.app.inputs import prompt, read_policy, signing_roster
 from hedgerow.app.join import JoinOptions, _ask_most_rows, _compare, _DoorLine, _find_book, _require_company
 from hedgerow.app.node import note_book
 from hedgerow.app.rows import _read_now, make_loader
@@ -25,13 +25,15 @@ from hedgerow.app.survey import SurveyOptions
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import PolicyRefusal, UsageError
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plugins import UNCOVERED, describe_plugin, load_plugin
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.stream import Current, WireCode, WireRefusal
+from hedgerow.server.journal import Journal
 from hedgerow.study import Notebook, StudyBook, read_invitation
-from hedgerow.transport.identities import Role, build_roster, new_identity
+from hedgerow.transport.identities import Role, build_roster, create_identity, new_identity
 from tests.plugins.test_plugin_loading import OBLIVIOUS, forget
 
 PLAN = """\
@@ -412,9 +414,44 @@ def test_the_command_that_began_a_run_goes_on_with_it(
     assert [file.path for _, _, file in taken] == [Path("wards/run-1/model.json")] * 2
     assert {plan.privacy.epsilon for _, plan, _ in taken} == {2.0}
     assert {options.ended_by for options, _, _ in taken} == {"`hedgerow study abort`"}
+    # The study's plan is the one that sites have agreed to: one that all refuse is proposed once, and no more.
+    assert Path("wards/plan.toml").read_text(encoding="utf-8") == PLAN
+    taken[-1][2].agreed()
+    assert Path("wards/plan.toml").read_text(encoding="utf-8") == Path("new.toml").read_text(encoding="utf-8")
     capsys.readouterr()
     assert main(["study", "run", "--plan", "plan.toml"]) == 2
     assert "study-run-open" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_met", [False, True])
+def test_ending_a_run_that_no_site_has_taken_up_waits_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_met: bool
+) -> None:
+    """`abort` waited for sites that had refused the plan, to tell them of a run that they had never been in."""
+    hub, _, _ = create_identity(tmp_path, "coordinator", Role.COORDINATOR)
+    roster = build_roster(hub.public, [new_identity("north", Role.SITE, bytes(range(32))).public])
+    (tmp_path / "roster.toml").write_text(roster.to_toml(), encoding="utf-8")
+    plan, place = parse_plan(PLAN), tmp_path / "model.json.journal"
+    with closing(Journal(place)) as journal:
+        journal.begin(b"1" * 32, TrainingTask(plan), signing_roster(roster))
+    if not is_met:
+        coordinator.unmet_file(place).touch()
+    listens = list[str]()
+
+    def listen(*_: object) -> None:
+        listens.append("listens")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(coordinator, "ENGINES", {"grpc": SimpleNamespace(hub=listen)})
+    options = CoordinatorOptions(
+        identity=str(tmp_path / "coordinator.private.json"), roster=str(tmp_path / "roster.toml")
+    )
+    if is_met:
+        with pytest.raises(KeyboardInterrupt):
+            coordinator.end_run(options, plan, place)
+    else:
+        assert coordinator.end_run(options, plan, place) == (b"1" * 32, [], 1)
+    assert bool(listens) == is_met
 
 
 @pytest.mark.parametrize("label", ["binary", "survival"])

@@ -18,7 +18,7 @@ from hedgerow.app.inputs import check_can_write, join_names, signing_key, signin
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.progress import SECONDS_BETWEEN_LINES, list_contributors, note_if_slow
 from hedgerow.app.watch import EVENT_WORDS, describe_wait
-from hedgerow.errors import UsageError
+from hedgerow.errors import AggregationError, UsageError
 from hedgerow.local.training import FederatedEvaluation
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import SurveyTask, Task, TrainingTask, digest_model
@@ -35,6 +35,7 @@ from hedgerow.server.coordinator import (
     RunSession,
     RunSetup,
     conclude,
+    find_patience,
     run_coordinator,
     tell_end,
 )
@@ -191,6 +192,7 @@ class ModelFile:
         is_new: set another run's journal aside.
         quiet: say nothing.
         made_in: where the run is, a name of `hedgerow.privacy.statement.PLACES`.
+        agreed: called once enough sites have agreed to the plan of the run.
     """
 
     path: Path
@@ -199,6 +201,7 @@ class ModelFile:
     is_new: bool = False
     quiet: bool = False
     made_in: str = NETWORK
+    agreed: Callable[[], object] = lambda: None
 
     def require_room(self) -> None:
         """Before a run begins or goes on; raises UsageError "model-exists"."""
@@ -248,6 +251,11 @@ def pause_file(journal: Path) -> Path:
     return Path(f"{journal}.paused")
 
 
+def unmet_file(journal: Path) -> Path:
+    """Return the place of what is there while no site has come to a run: when it is ended, nobody is to be told."""
+    return Path(f"{journal}.unmet")
+
+
 class RunFile(Protocol):
     """Where the result of a run goes, and where the run is journalled: a `ModelFile`, or the files of a survey."""
 
@@ -268,6 +276,10 @@ class RunFile(Protocol):
 
     def look(self, session: RunSession) -> None:
         """Say that a run is over whose journal says so; raises UsageError where there is no room for its result."""
+
+    @property
+    def agreed(self) -> Callable[[], object]:
+        """To be called once enough sites have agreed to the run."""
 
     def keep(self, outcome: Outcome, session: RunSession) -> None:
         """Write the result, or nothing where it is there; it may be that the disk had no room for it before."""
@@ -310,6 +322,11 @@ def carry_out(
     lines = RunLines(task.schedule.n_rounds, board, quiet=file.quiet, shows=shows)
 
     def watch(event: RunEvent) -> None:
+        if event.kind is RunEventKind.JOINED:
+            unmet_file(file.journal).unlink(missing_ok=True)
+        if event.kind is RunEventKind.PHASE and event.code == RunState.SETTING_UP:
+            # So many are ready as an epoch needs, and ready is who has checked plan and policy.
+            file.agreed()
         board(event)
         lines(event)
 
@@ -323,6 +340,8 @@ def carry_out(
         if aside is not None and not file.quiet:
             said = "a new run begins, on whose account is what it released"
             note(f"{path} held another run, which does not go on. It is set aside as {aside}; {said}.")
+        if not journal.has_begun:
+            unmet_file(file.journal).touch(mode=0o600)
         session = RunSession(setup, journal)
         file.look(session)
         outcome = session.find_outcome()
@@ -378,6 +397,12 @@ def serve(
                 page.show_plan(plan, len(pinned.sites))
             with publish(board, hub, monitors, page):
                 yield hub
+        except AggregationError as fault:
+            if fault.code == "too-few-sites" and hub.refusals:
+                # Waiting for these sites, as the remedy has it, would bring no other end.
+                codes = ", ".join(sorted(hub.refusals))
+                fault.what += f" Nodes of this roster were refused before they joined ({codes})."
+            raise
         except KeyboardInterrupt:
             end = f" {options.ended_by} ends it." if options.ended_by else ""
             note(f"The run can go on: its sites wait, and the same command takes it up again.{end}")
@@ -423,7 +448,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
     """End the run of a journal for good, and tell its sites as they come back.
 
     Args:
-        plan: its `join_timeout` counts, which is how long the sites are waited for.
+        plan: its `federation.round_timeout` says how long the sites are waited for, `join_timeout` at most.
 
     Returns: the run's number, the sites that were told, and how many there are.
 
@@ -438,7 +463,14 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
     with closing(Journal(journal_file)) as journal:
         run_id = journal.end(STOPPED_BY_OPERATOR)
         log.run = lambda: run_id
-        names, seconds = [site.name for site in pinned.sites], plan.federation.join_timeout
+        names, has_met = [site.name for site in pinned.sites], not unmet_file(journal_file).exists()
+        # A node that waits for its coordinator dials again within this time; one that does not run hears of the end at
+        # its next start.
+        seconds = min(plan.federation.join_timeout, find_patience(plan.federation))
+        if not has_met:
+            if not options.quiet:
+                note(f"The run {run_id.hex()[:12]} is ended. No site had taken it up, so nobody is told.")
+            return run_id, [], len(names)
         allow_many_connections()
         # Whichever plan a node holds: it was in this run, or it is told nothing.
         with closing(ENGINES[options.engine].hub(identity, pinned, address, b"", None)) as hub:

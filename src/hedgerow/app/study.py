@@ -599,7 +599,10 @@ def _carry_out(options: StudyOptions, number: int, report: Report, page: Console
         page.show_plan(read_plan(str(plan)))
     try:
         journal = _name_journal(folder, number)
-        file = ModelFile(place / "model.json", None, journal, is_new=options.new_run, quiet=options.quiet)
+        file = ModelFile(
+            place / "model.json", None, journal, is_new=options.new_run, quiet=options.quiet,
+            agreed=lambda: _take_up_plan(folder, plan),
+        )  # fmt: skip
         coordinator = options.coordinator()
         report(*train_over_nodes(coordinator, read_plan(str(plan)), file, page), file.path)
         hand_out(coordinator, file.path, only_late=True)
@@ -613,6 +616,14 @@ def _carry_out(options: StudyOptions, number: int, report: Report, page: Console
     if page is not None:
         page.wait()
     _say_who_was_away(folder, number)
+
+
+def _take_up_plan(folder: Path, plan: Path) -> None:
+    """Make the plan of a run the study's, for further runs and invitations: enough sites have agreed to it."""
+    from hedgerow.models.model import write_atomically
+
+    if (agreed := read_text(str(plan))) != read_text(str(folder / study.PLAN)):
+        write_atomically(folder / study.PLAN, agreed.encode())
 
 
 def _say_who_was_away(folder: Path, number: int) -> None:
@@ -694,9 +705,13 @@ def run(options: StudyOptions, plan: str | None, report: Report) -> None:
         begun = run_folder(folder, last) / study.PLAN
         if last and not is_over and not (begun.exists() and read_text(str(begun)) == read_text(plan)):
             raise UsageError("study-run-open", number=last)
-        write_atomically(folder / study.PLAN, read_text(plan).encode())
         note(f"Send {plan} to all sites; each takes it up by `hedgerow join INVITATION --plan FILE ...`.")
     number = last + 1 if is_over or not last else last
+    own = run_folder(folder, number) / study.PLAN
+    if plan is not None and not own.exists():
+        # The study's own plan stays as it is until enough sites have taken this one up.
+        own.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(own, read_text(plan).encode())
     _pause_file(folder, number).unlink(missing_ok=True)
     with _open_page(options) as page:
         _carry_out(options, number, report, page)

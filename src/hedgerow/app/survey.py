@@ -342,6 +342,9 @@ class SurveyFolder:
     is_new: bool = False
     quiet: bool = False
 
+    def agreed(self) -> None:
+        """Nothing: a survey leaves no plan behind that sites have agreed to."""
+
     def require_room(self) -> None:
         """Before a survey begins or goes on; raises UsageError "plan-exists": statistics may be written over."""
         if (self.path / PLAN).exists():

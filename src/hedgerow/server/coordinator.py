@@ -1635,7 +1635,7 @@ def run_coordinator(
         EnvironmentFault: the journal could not be written; started again, the run goes on.
     """
     phase, deadline, next_word, late_until, late_end, n_late = -1, 0.0, 0.0, 0.0, 0.0, 0
-    all_back = clock() + max(_RETURN_SECONDS, timeouts.round_timeout / 2)
+    all_back = clock() + find_patience(timeouts)
     while session.run.state is not RunState.OVER:
         event: HubEvent | None = None
         if session.is_between_rounds and is_paused():
@@ -1740,6 +1740,11 @@ def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:
             return session.remove_connection(site, reason)
         case Arrived(site, message):
             return session.receive(site, message)
+
+
+def find_patience(timeouts: FederationSection) -> float:
+    """Return the seconds in which every living node comes back to a coordinator that was away."""
+    return max(_RETURN_SECONDS, timeouts.round_timeout / 2)
 
 
 def _find_timeout(session: RunSession, timeouts: FederationSection) -> float:
