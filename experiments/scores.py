@@ -37,6 +37,7 @@ from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.outlook import outlook_of, with_buckets
+from hedgerow.privacy.statement import format_share
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.server.release import PlainAggregation, run_program
@@ -428,14 +429,14 @@ def main_epsilons(argv: list[str]) -> int:
         mu = mu_of(epsilon, DELTA)
         right, found = normal.cdf(mu / 2), normal.cdf(normal.inv_cdf(0.01) + mu)
         needed = " | ".join(f"{math.ceil(signal / mu / 100) * 100:,}" for signal in (1_000, 3_000))
-        print(f"| {epsilon:g} | {mu:.3f} | {right:.1%} | {found:.1%} | {needed} |")
+        print(f"| {epsilon:g} | {mu:.3f} | {format_share(right)} | {format_share(found)} | {needed} |")
     print(f"\nA promise for rows, epsilon 1 at delta {ROWS_DELTA:g}, for one person with k of them\n")
     print("| rows of the person | mu | epsilon | factor of the odds | guesses right |")
     print("| --- | --- | --- | --- | --- |")
     for n_rows in ROWS_OF_A_PERSON:
         mu = n_rows * mu_of(1.0, ROWS_DELTA)
         amount = epsilon_of_mu(mu, ROWS_DELTA)
-        print(f"| {n_rows} | {mu:.3f} | {amount:.2f} | {math.exp(amount):,.3g} | {normal.cdf(mu / 2):.1%} |")
+        print(f"| {n_rows} | {mu:.3f} | {amount:.2f} | {math.exp(amount):,.3g} | {format_share(normal.cdf(mu / 2))} |")
     return 0
 
 

@@ -70,8 +70,8 @@ LINKS = ("client", "protocol", "secagg", "server")
 # list opens a socket or a file, reads a clock or draws a random number by itself.
 PURE_STANDARD = {
     "__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "decimal", "enum", "fractions",
-    "functools", "hashlib", "hmac", "itertools", "json", "math", "operator", "re", "string", "struct", "textwrap",
-    "tomllib", "types", "typing", "unicodedata", "warnings", "weakref",
+    "functools", "hashlib", "hmac", "html", "itertools", "json", "math", "operator", "re", "string", "struct",
+    "textwrap", "tomllib", "types", "typing", "unicodedata", "warnings", "weakref",
 }  # fmt: skip
 PURE: dict[str, set[str]] = {
     "codec": {"numpy"},

@@ -18,6 +18,7 @@ from sklearn.preprocessing import FunctionTransformer
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor
 from hedgerow.cli.main import main
 from hedgerow.models.model import Model
+from hedgerow.privacy.statement import Depth, Topic
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,8 @@ def test_a_model_is_shown_in_a_few_lines(numbers: tuple[Any, Any], fitted: Any) 
     text = repr(fitted.model_)
     assert len(text.splitlines()) == 4 and len(text) < 400
     assert "trees     13" in text and "VOID" in text
-    assert fitted.model_._repr_html_().count("<tr>") == 3
+    told = {each.topic for each in fitted.model_.report.statement.sentences if each.depth is Depth.PERSON}
+    assert fitted.model_._repr_html_().count("<tr>") == 3 + len(told) and Topic.TRUST in told
     regressor = DPGBDTRegressor(bounds=[(-1, 1)] * 3, label_bounds=(-1, 1), n_records=1000, n_trees=2)
     assert "regression, -1 to 1" in repr(regressor.fit(X, X[:, 0]).model_)
 

@@ -27,6 +27,7 @@ from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import Plan, read_table
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.rounding import format_up
+from hedgerow.privacy.statement import NETWORK, PROCESS
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import Outcome
 from hedgerow.survey.curves import SurvivalCurves
@@ -171,6 +172,7 @@ def survey_over_tables(
     with status("Adding up", quiet=options.quiet):
         noise = SystemNoise(os.urandom) if options.seed is None else SeededNoise(options.seed)
         found = survey.survey_tables(asked, read.tables, noise)
+        found = replace(found, report=found.report.made(PROCESS, len(read.tables)))
         made = _build_survey(options, found, list(read.tables), label, persons)
     hashed = {column.name for column in getattr(found.statistics, "columns", ()) if column.is_hashed}
     texts = [column for table in read.tables.values() for column in table.columns if column.place.column in hashed]
@@ -201,7 +203,8 @@ def survey_over_nodes(
     def conclude(outcome: Outcome, session: RunSession) -> Survey:
         statistics = asked.statistics(session.run.releases, session.run.ledger)
         found = survey.table_survey(asked, statistics, outcome.ledger, coordinator.noise)
-        found = replace(found, run=session.run.run_id)
+        report = found.report.made(NETWORK, len(session.run.sites))
+        found = replace(found, run=session.run.run_id, report=report)
         return _build_survey(options, found, list_contributors(session), label, persons)
 
     def write(outcome: Outcome, session: RunSession) -> None:

@@ -54,6 +54,7 @@ from hedgerow.privacy.events import (
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, read_prepared_ledger
 from hedgerow.privacy.outlook import outlook_facts, outlook_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_lazy_report, check_claims
+from hedgerow.privacy.statement import Depth, Topic
 from hedgerow.protocol.stream import Salvage
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
@@ -164,8 +165,9 @@ class Model:
         return "\n".join([f"Model of {self.plan.name!r}", *(f"  {name:9} {text}" for name, text in self._summary())])
 
     def _repr_html_(self) -> str:
-        """What it is and what it promises, as a table for notebooks."""
-        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._summary())
+        """What it is, what it promises and whom one trusts, as a table for notebooks."""
+        facts = [*self._summary(), *self._statement()]
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in facts)
         return f"<table><caption>Model of {html.escape(self.plan.name)}</caption>{rows}</table>"
 
     def _summary(self) -> list[tuple[str, str]]:
@@ -181,6 +183,12 @@ class Model:
             ("privacy", self.report.headline.removeprefix("Privacy guarantee: ").replace("below", "in its report")),
             *salvaged,
         ]
+
+    def _statement(self) -> list[tuple[str, str]]:
+        """What a person is told of its run, by topic."""
+        statement = self.report.statement
+        told = ((topic, statement.list_texts(topic, depth=Depth.PERSON)) for topic in Topic)
+        return [(topic.value, "; ".join(texts)) for topic, texts in told if texts]
 
     def report_text(self, date: str) -> str:
         """Its report as it can be filed: with the sites, the outcome, the version, and the day it was printed on.

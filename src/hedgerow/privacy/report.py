@@ -8,6 +8,7 @@ without saying for whom, and given what.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -354,6 +355,11 @@ class PrivacyReport(PrivacyContext):
         # On a line of its own a digest is not broken, and can be copied.
         digest = [f"    {self.public.digest}"] if self.public is not None and self.public.digest else []
         return "\n".join([*lines, *(f"  {name:<17} {text}" for name, text in facts), *digest])
+
+    def _repr_html_(self) -> str:
+        """The report as a table for notebooks."""
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self.facts())
+        return f"<table><caption>{html.escape(self.headline)}</caption>{rows}</table>"
 
     def facts(self, sites: Sequence[str] = ()) -> list[tuple[str, str]]:
         """The lines of `text` by name; one without a name goes on with what stands above it. Arguments as there."""
