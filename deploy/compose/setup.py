@@ -39,7 +39,13 @@ def main() -> None:
         work.mkdir()
         make_files(work, sites)
     elif new := [site for site in sites if not (VOLUMES / site / "roster.toml").exists()]:
-        sys.exit(f"setup: these volumes have a roster without {', '.join(new)}: `down --volumes` forgets it.")
+        said = f"setup: these volumes have a roster without {', '.join(new)}: `down --volumes` forgets it."
+        # Some versions of podman-compose have started these sites already: they wait for `ready`, or end by this.
+        for site in new:
+            (VOLUMES / site / "ready.refused").write_text(f"{said}\n", encoding="utf-8")
+            (VOLUMES / site / "ready.refused").chmod(0o644)
+            os.chown(VOLUMES / site, USER, USER)
+        sys.exit(said)
     # The coordinator's user in the container is nobody on the host, whose own user keeps the folder.
     os.chown(OUT, -1, USER)
     OUT.chmod(0o775)

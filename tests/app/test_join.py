@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import subprocess
 import sys
 from contextlib import closing
+from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,13 +20,23 @@ import pytest
 from hedgerow.app import coordinator, study
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
 from hedgerow.app.inputs import prompt, read_policy, signing_roster
-from hedgerow.app.join import JoinOptions, _ask_most_rows, _compare, _DoorLine, _find_book, _require_company
+from hedgerow.app.join import (
+    JoinOptions,
+    _ask_most_rows,
+    _compare,
+    _DoorLine,
+    _find_book,
+    _list_rules,
+    _require_company,
+)
 from hedgerow.app.node import note_book
 from hedgerow.app.rows import _read_now, make_loader
+from hedgerow.app.schema import read_sentences
 from hedgerow.app.study import build_policy
 from hedgerow.app.survey import SurveyOptions
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
+from hedgerow.client.policy import Policy
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan, parse_plan
@@ -116,6 +129,34 @@ def test_a_number_of_rows_that_is_none_is_asked_for_again(monkeypatch: pytest.Mo
         with pytest.raises(UsageError) as caught:
             _ask_most_rows(JoinOptions(invitation="north.invitation", max_rows=given))
         assert caught.value.code == "usage"
+
+
+def test_each_line_of_a_policy_says_what_it_is_for() -> None:
+    """An owner agrees to eighteen lines: each has its half-sentence, the one that docs/fields.md has."""
+    said = dict(_list_rules(build_policy("max_epsilon = 1.0\ndelta = 1e-5\nsurveys = true\n", "wards")))
+    meanings = read_sentences(Policy)
+    expected = {field.name for field in fields(Policy)} - {"version", "data"}
+    assert {name.partition(".")[0] for name in said} - {"data"} == expected
+    for name in expected:
+        about = re.search(r"\((.+)\)$", said[name])
+        assert about is not None and about[1] and meanings[name].startswith(about[1])
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_party_in_a_container_does_not_wait_for_a_volume_that_was_refused(tmp_path: Path, is_refused: bool) -> None:
+    """More sites on volumes that have a roster without them: `up` came to no end, for they waited for their files."""
+    ready = tmp_path / "ready"
+    if is_refused:
+        Path(f"{ready}.refused").write_text("setup: another roster\n", encoding="utf-8")
+    else:
+        ready.touch()
+    done = subprocess.run(
+        ["/bin/sh", str(Path(__file__).parents[2] / "deploy" / "entrypoint"), "/bin/echo", "started"],
+        env={"HEDGEROW_WAIT_FOR": str(ready), "NUMBA_CACHE_DIR": str(tmp_path), "PATH": os.environ["PATH"]},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == ((1, "") if is_refused else (0, "started\n"))
+    assert bool(done.stderr) == is_refused
 
 
 def test_the_folder_of_a_site_has_its_account(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +17,11 @@ from rich.console import Console
 
 from hedgerow.app.coordinator import build_model
 from hedgerow.app.monitor import MonitorView
-from hedgerow.app.page import plan_facts
+from hedgerow.app.page import _Look, plan_facts
 from hedgerow.app.watch import RunView, describe_wait, sentence
 from hedgerow.errors import AggregationError
 from hedgerow.models.model import Model
-from hedgerow.protocol.messages import RunState
+from hedgerow.protocol.messages import NodeState, RunState
 from hedgerow.protocol.stream import WAITING, Update
 from hedgerow.server import status
 from hedgerow.server.coordinator import _RETURN_SECONDS, RunEvent, RunEventKind, count_needed
@@ -184,6 +185,19 @@ def test_a_roster_that_can_begin_no_run_is_refused_before_anybody_is_awaited(fed
         assert caught.value.code == "too-few-sites" and federation.now == 0.0
         assert f"{n_sites} site" in caught.value.what
         federation.close()
+
+
+@pytest.mark.parametrize("state", NodeState)
+@pytest.mark.parametrize("status", ["", "finished", "reserved", "stopped"])
+def test_a_site_between_two_runs_is_told_that_all_is_well(state: NodeState, status: str) -> None:
+    """No coordinator listens between two runs: that is a fault in a run, and none once the last one has finished."""
+    session = SimpleNamespace(question=None, state=state, is_paused=False, progress=(0, 0))
+    book = SimpleNamespace(lines=lambda _: [SimpleNamespace(status=status)] if status else [])
+    look = _Look(session, None, book, SimpleNamespace(data_set="wards"))  # type: ignore[arg-type]
+    look._again = math.inf
+    found = look("The coordinator cannot be reached.", is_last=False)
+    is_calm = state is NodeState.OUTSIDE and status == "finished"
+    assert (found["phase"].startswith("No run now") and found["mood"] == "good") == is_calm
 
 
 @pytest.mark.parametrize("seed", ["joint", 7])

@@ -7,6 +7,7 @@ What reads rows and takes part in runs is imported where it is needed, as in `he
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from contextlib import closing
@@ -346,13 +347,18 @@ _UNSAID = {
 
 
 def _list_rules(text: str) -> list[tuple[str, str]]:
-    """All that a policy allows, what it does not say as well, the budget last, above the question."""
-    from hedgerow.client.policy import parse_policy
+    """All that a policy allows, each line with what it means, the budget last, above the question."""
+    from hedgerow.app.schema import read_sentences
+    from hedgerow.client.policy import Policy, parse_policy
+
+    meanings = read_sentences(Policy)
 
     content = vars(parse_policy(text)) | {"data": read_toml(text).get("data", {})}
     del content["version"]
     names = sorted(content, key=lambda name: name in ("delta", "max_epsilon"))
-    return [line for name in names for line in _describe_rule(name, content[name])]
+    lines = [(name, *line) for name in names for line in _describe_rule(name, content[name])]
+    # The half of the sentence in docs/fields.md that says what the line is for.
+    return [(shown, f"{said} ({re.split(r'[;.]', meanings[name])[0]})") for name, shown, said in lines]
 
 
 def _describe_rule(name: str, value: object) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ from hedgerow.app.metrics import Metrics
 from hedgerow.app.output import json_text, note, number, today
 from hedgerow.app.owner import answer, list_facts
 from hedgerow.app.watch import RunView, sentence, thin
-from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine, compose_epsilon, list_costs
+from hedgerow.client.budget import FINISHED, RESERVED, BudgetBook, BudgetLine, compose_epsilon, list_costs
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.local.forecast import forecast
@@ -652,6 +652,9 @@ class _Look:
         is_over = session.state in (NodeState.FINISHED, NodeState.STOPPED)
         if question is not None:
             phase, waiting = "Your answer is awaited", f"The coordinator asks for a {question.kind}: see below."
+        elif lost and session.state is NodeState.OUTSIDE and self._has_finished():
+            phase, mood = "No run now; the last one is finished", "good"
+            waiting = "The coordinator is dialled again and again, and proposes the next run."
         elif lost and not is_over:
             phase, mood, waiting = "No connection to the coordinator", "waits", f"{lost} The node tries again."
         if session.is_paused and not is_over:
@@ -671,6 +674,11 @@ class _Look:
             ended = time.monotonic()
             self._again = ended + _IDLE_PER_WORK * (ended - began)
         return parts
+
+    def _has_finished(self) -> bool:
+        """Whether the newest run of the book is over as it should be: without a run there may be no coordinator."""
+        lines = self._book.lines(self._policy.data_set)
+        return bool(lines) and lines[-1].status == FINISHED
 
     def _describe_question(self, question: Question) -> list[tuple[str, str]]:
         """What a question asks for, with what was spent before; without its number, which the page sends along."""
