@@ -36,7 +36,7 @@ from hedgerow.plan.plan import FOUND, Plan
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.outlook import outlook_of, with_buckets
+from hedgerow.privacy.outlook import signal_of, with_buckets
 from hedgerow.privacy.statement import format_share
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
@@ -464,7 +464,7 @@ def main_codes(argv: list[str]) -> int:
             plan = maker(_coded(table, names, 32), round(0.7 * n_records), 0)
             found_text = replace(plan, features=(replace(plan.features[-1], origin=FOUND),))
             buckets = with_buckets(found_text).features[0].buckets
-            cells = [f"{buckets}, {outlook_of(plan).signal:,.0f}", mean_and_error(found["left out"])]
+            cells = [f"{buckets}, {signal_of(plan):,.0f}", mean_and_error(found["left out"])]
             cells += [mean_and_error(found[way] - found["left out"], sign="+") for way in ways[1:]]
             print(harness.row([kind, f"{n_records:,}", f"{epsilon:g}", *cells]), flush=True)
     return 0

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hedgerow.app.rows import make_loader, read_rows_ahead
 from hedgerow.client.node import Node, is_worse_than_constant
-from hedgerow.client.node_session import NodeRun
+from hedgerow.client.node_session import WORSE_TREES, NodeRun
 from hedgerow.client.setup import select_rows
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, RemoteProtocolError
@@ -20,6 +22,7 @@ from hedgerow.local.training import MaskedAggregation, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.outlook import can_compare_sites
 from hedgerow.protocol.messages import RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.participant import Participant
@@ -117,6 +120,55 @@ def test_owners_hear_of_a_model_that_is_against_their_rows(
     objecting = [name for name, said in heard.items() if said]
     assert len(objecting) >= 3 if is_lying else not objecting
     assert all("model-disagrees" in line for said in heard.values() for line in said)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0])
+def test_no_owner_hears_of_other_sites_where_noise_alone_makes_a_model_fail(
+    federate: Builder, monkeypatch: pytest.MonkeyPatch, epsilon: float
+) -> None:
+    """All sites are honest, and the model fails at their rows because there is little signal: nobody is accused."""
+    heard: list[str] = []
+    worst = Counter[str]()
+    look = NodeRun._look
+
+    def watch(self: NodeRun) -> None:
+        look(self)
+        worst["trees in a row"] = max(worst["trees in a row"], self.node.n_worse)
+
+    monkeypatch.setattr(NodeRun, "_look", watch)
+    plan = make_plan(model={"n_trees": 30, "batch_size": 1, "structure_seed": 3}, n_records=400, epsilon=epsilon)
+    federation: Federation = federate(4, plan)
+    for party in federation.parties.values():
+        party.kill()
+        party.setup = dataclasses.replace(party.setup, tell=heard.append)
+        party.start()
+    assert federation.run().ensemble.n_trees == 30
+    assert not [line for line in heard if "model-disagrees" in line]
+    # Else this test could not fail.
+    assert worst["trees in a row"] >= WORSE_TREES or epsilon > 0.05
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([200, 600, 2_000]), st.floats(0.05, 2.0), st.integers(2, 5))
+def test_honest_sites_are_not_doubted(seed: int, n_records: int, epsilon: float, n_sites: int) -> None:
+    """Whatever the rows, epsilon and number of sites: a model that fails at an honest site's rows has little signal."""
+    plan = make_plan(model={"n_trees": 25, "batch_size": 1, "structure_seed": 3}, n_records=n_records, epsilon=epsilon)
+    data, owner, own = make_data(plan, n_records, seed), np.arange(n_records) % n_sites, resolve(plan)
+    nodes = [Node(f"s{each}", take(data, np.flatnonzero(owner == each)), plan, own) for each in range(n_sites)]
+    most = 0
+
+    class Watched:
+        def __init__(self, node: Node) -> None:
+            self.node, self.site = node, node.site
+
+        def answer(self, query: Query) -> IntVector:
+            nonlocal most
+            answered = self.node.answer(query)
+            most = max(most, self.node.n_worse)
+            return answered
+
+    run_program(plan, program_for(plan, own), PlainAggregation([Watched(node) for node in nodes]), SeededNoise(seed))
+    assert most < WORSE_TREES or not can_compare_sites(plan)
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])

@@ -19,7 +19,7 @@ from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import FOUND, MANY_CATEGORIES, MAX_CATEGORIES, Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.outlook import outlook_of, with_buckets
+from hedgerow.privacy.outlook import signal_of, with_buckets
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.random_trees import CutTable, PublicRandom, random_trees
@@ -135,7 +135,7 @@ def test_buckets_of_found_text_follow_the_signal(n_records: int, epsilon: float)
     found = replace(plan, features=(replace(plan.features[0], origin=FOUND), plan.features[1]))
     buckets, kept = (feature.buckets for feature in with_buckets(found).features)
     assert kept == 40 and buckets is not None and buckets in [2**power for power in range(5, 11)]
-    signal = outlook_of(plan).signal
+    signal = signal_of(plan)
     assert buckets == 32 or buckets <= signal / 16
     assert buckets == 1024 or 2 * buckets > signal / 16
     assert len(with_buckets(found).features[0].categories) == buckets

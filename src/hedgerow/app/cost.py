@@ -49,7 +49,7 @@ def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
     print_facts(privacy_facts(plan, expected))
     print("\nNoise")
     print_facts([*describe_visibility(plan, expected), *_list_noise_facts(plan, n_sites)])
-    if facts := outlook(plan):
+    if facts := outlook(plan, n_sites):
         print("\nExpected accuracy")
         print_facts(facts)
     print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
@@ -249,12 +249,23 @@ def compare_distributed_noise(plan: Plan, n_sites: int) -> dict[str, Any]:
     }
 
 
-def outlook(plan: Plan) -> list[tuple[str, str]]:
+def expect_noise_factor(plan: Plan, n_sites: int) -> float | None:
+    """Return the noise that so many sites would add, in units of the coordinator's; None where the sites add none."""
+    return compare_distributed_noise(plan, n_sites)["factor"] if plan.privacy.noise == "distributed" else None
+
+
+def outlook(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
     """How much of a model the noise leaves at the plan's epsilon, and at others; nothing without noise."""
-    facts = outlook_facts(plan)
+    noise_factor = expect_noise_factor(plan, n_sites)
+    facts = outlook_facts(plan, noise_factor=noise_factor)
     if facts and is_measured(plan):
-        epsilons = [factor * plan.privacy.epsilon for factor in _CURVE]
-        shares = ", ".join(f"{number(other, 3)}: {outlook_of(plan, other).median:.0%}" for other in epsilons)
+        left = {
+            factor * plan.privacy.epsilon: outlook_of(
+                plan, factor * plan.privacy.epsilon, noise_factor=noise_factor
+            ).median
+            for factor in _CURVE
+        }
+        shares = ", ".join(f"{number(epsilon, 3)}: {share:.0%}" for epsilon, share in left.items())
         facts.insert(2, ("by epsilon", shares))
     return facts
 

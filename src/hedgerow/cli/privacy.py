@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _describe_cost(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
-    from hedgerow.app.cost import compare_distributed_noise, model_facts, warnings
+    from hedgerow.app.cost import compare_distributed_noise, expect_noise_factor, model_facts, warnings
     from hedgerow.local.forecast import expect_singles
     from hedgerow.methods.registry import find_method
     from hedgerow.privacy.outlook import outlook_of
@@ -59,7 +59,9 @@ def _describe_cost(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, An
         "epsilon_gdp": expected.epsilon_gdp,
         "epsilon_rdp": expected.epsilon_rdp,
         "warnings": list(warnings(plan)),
-        "outlook": dataclasses.asdict(outlook_of(plan)) if is_private else None,
+        "outlook": dataclasses.asdict(outlook_of(plan, noise_factor=expect_noise_factor(plan, n_sites)))
+        if is_private
+        else None,
         "settings": dataclasses.asdict(expected.settings),
         "model": dict(model_facts(plan, expected.settings)),
         "rounds": expected.n_rounds,

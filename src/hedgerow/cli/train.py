@@ -159,7 +159,7 @@ def _print(plan: Plan, found: dict[float, dict[str, float]], seconds: float, n_s
         print(f"  {who:>9}  {scores[name]:.4f}  {bar}{mark}")
     print()
     time_taken = f"{number(seconds, 2)} s for the plan's model, all sites on this machine"
-    print_facts([*outlook(plan), ("time", time_taken)])
+    print_facts([*outlook(plan, n_sites), ("time", time_taken)])
     note(
         "These rows are easier than real ones: nothing is missing, features are independent and a third of them "
         "matter. Compare the lines with each other, not with what your own data will give."

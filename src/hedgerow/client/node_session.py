@@ -27,6 +27,7 @@ from hedgerow.methods.tasks import build_checks, digest_model, read_invitation
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
+from hedgerow.privacy.outlook import can_compare_sites
 from hedgerow.protocol.groups import OUT_OF_LINE_ROUNDS, LineUp
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
@@ -840,26 +841,28 @@ class NodeRun:
             left = " It is left out of the next rounds." if found[0] in self._lineup.left_out else ""
             self._setup.tell(
                 f"{names}: whichever group this site was drawn into, that group's sums were far from those of the "
-                f"others, by what was released. It may lie, or its rows are unlike the others'.{left} All parties see "
-                f"this ({_OUT_OF_LINE})"
+                f"others, by what was released. Its rows may be unlike the others'; rarely, a site is faulty or "
+                f"dishonest.{left} All parties see this ({_OUT_OF_LINE})"
             )
         elif found:
             self._setup.tell(
                 f"For {OUT_OF_LINE_ROUNDS} rounds one group's sums have been far from those of the others, by what "
-                f"was released: {names}. One of them may lie, or their rows are unlike the others'. All parties see "
-                f"this ({_OUT_OF_LINE})"
+                f"was released: {names}. Their rows may be unlike the others'; rarely, a site is faulty or dishonest. "
+                f"All parties see this ({_OUT_OF_LINE})"
             )
 
     def _look(self) -> None:
         """Tell the owner, and no one else, where the model has turned against the site's own rows.
 
-        Nothing that others can see follows from it: it is said, and the node goes on.
+        Nothing that others can see follows from it: it is said, and the node goes on. With little signal nothing is
+        said, for models of honest sites fail there too.
         """
         n_worse = self.node.n_worse
-        if n_worse >= WORSE_TREES and not self._has_told:
+        if n_worse >= WORSE_TREES and not self._has_told and can_compare_sites(self.plan):
             said = (
                 f"For {n_worse} trees in a row the model so far has predicted this site's rows worse than a constant. "
-                "Some site may lie, or these rows may be unlike the others'. Only you hear of it. You may end this "
+                "Common causes: this site's patients or columns differ from the others', or it has few rows; rarely, "
+                "a site is faulty or dishonest. Only you hear of it. Call the other sites first. You may end this "
                 "node's part (`hedgerow approve FOLDER --stop`): what others see then follows from your rows, outside "
                 "the guarantee"
             )

@@ -15,7 +15,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import read_prepared_events
-from hedgerow.privacy.outlook import outlook_of
+from hedgerow.privacy.outlook import signal_of
 from hedgerow.privacy.report import ROWS_OF_ONE_PERSON
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
@@ -38,7 +38,7 @@ def propose_groups(plan: Plan, n_sites: int) -> Plan | None:
     if federation.groups or size < MIN_GROUP or not math.isfinite(privacy.epsilon):
         return None
     noise = share_noise_factor(size, has_echo=True) if privacy.noise == "distributed" else 1.0
-    if outlook_of(plan).signal < SIGNAL_OF_GROUPS * noise:
+    if signal_of(plan) < SIGNAL_OF_GROUPS * noise:
         return None
     table = plan.to_dict()
     changes = {"groups": USUAL_GROUPS, "min_sites": min(federation.min_sites, MIN_GROUP)}

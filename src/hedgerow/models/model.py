@@ -52,7 +52,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
 )
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, read_prepared_ledger
-from hedgerow.privacy.outlook import outlook_facts, outlook_of
+from hedgerow.privacy.outlook import find_noise_factor, outlook_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_lazy_report, check_claims
 from hedgerow.privacy.statement import Depth, Topic
 from hedgerow.protocol.stream import Salvage
@@ -216,7 +216,9 @@ class Model:
             "created_with": self.created_with,
             "outcome": "complete" if self.salvaged is None else "salvaged",
             "printed_on": date,
-            "outlook": asdict(outlook_of(self.plan)) if outlook_facts(self.plan) else None,
+            "outlook": None
+            if math.isinf(self.plan.privacy.epsilon)
+            else asdict(outlook_of(self.plan, noise_factor=find_noise_factor(self.ledger))),
             **salvaged,
         }
 
@@ -768,7 +770,7 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
         known = isinstance(plan.own, AbsentMethod) or (*_GAUSSIAN, *find_method(plan).parts().events)
         if known is not True and not isinstance(release.event, known):
             raise _invalid(f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have")
-    context = PrivacyContext.from_plan(plan)
+    context = PrivacyContext.from_plan(plan, ledger=ledger)
     is_evaluated = any(release.kind in EVALUATION_KINDS for release in ledger)
     value, planned = stored.get("epsilon_requested"), plan.privacy.epsilon
     if not is_evaluated and value != (_INFINITE if math.isinf(planned) else planned):

@@ -1,26 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much signal a plan's noise leaves, and what of a model was left with as much of it: by public numbers alone."""
+"""How much signal a plan's noise leaves, and what share of a model is left with it: by public numbers alone.
+
+The forecast is of (AUC - 1/2) over that of the default without noise (epsilon infinite) on the same rows. Noise of
+standard deviation 1 / s in units of the signal hides what is weaker than it; the share of what is learned that lies
+above goes from 0 to 1 as s grows. The curve that was measured is
+
+    share(s) = 1 / (1 + (h / s) ** k)
+
+a straight line of log-odds over ln s, which rises everywhere: at the signal h a half is left. Labels differ in how
+strong they are, so there are three such curves: below the first lie 2 % of runs, below the second a half, above the
+third 2 %. `python -m experiments forecast` fits them by quantile regression over eleven public data sets, each with the
+same weight, and says how often the runs of a set lie within the range that the other sets give.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hedgerow.plan.plan import DEFAULT_ALGORITHM, FOUND, ModelSection, Plan
 from hedgerow.privacy.accountants import mu_of
+from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.public import PublicInputs
 from hedgerow.protocol.groups import median_noise_factor
 
-MEASURED_SIGNAL: tuple[tuple[float, float, float, float], ...] = (
-    (0, 0.15, 0.22, 0.54), (30, 0.29, 0.57, 0.73), (100, 0.47, 0.80, 0.90), (300, 0.74, 0.87, 0.93),
-    (1_000, 0.90, 0.95, 0.97), (3_000, 0.95, 0.98, 0.99), (10_000, 0.99, 0.99, 1.00),
-)  # fmt: skip
-"""What is left of a model by signal: (least s, smallest, median, largest share). Measured: docs/runs/signal.txt.
+SHARE_CURVES: tuple[tuple[float, float], ...] = ((374.7, 1.4), (56.3, 1.2), (9.1, 2.9))
+"""(h, k) of the smallest, the median and the largest share. Measured: docs/runs/forecast.txt.
 
-Not to be tuned: tests/local/test_measured.py holds it to that run. Shares are of AUC - 1/2 of the same trees
-without noise on all rows, over four public sets with two classes.
+Not to be tuned: tests/local/test_measured.py holds them to that run.
 """
+USUAL_SHARE_FACTOR = math.sqrt(2)
+"""Times the coordinator's noise that shares of the sites add, where the number of sites is not known: 1.41 at four and
+ten sites, 1.51 at fifty, with the echo exchange (docs/runs/noise_modes.txt)."""
 SIGNAL_TO_WARN = 300.0
 """Below, a model of most data sets says little."""
+SIGNAL_TO_COMPARE_SITES = 1_000.0
+"""From here on a model that fails at a site says something about sites: with less, noise alone makes honest models fail
+(docs/runs/forecast_sites.txt)."""
 MIN_BUCKETS, MAX_BUCKETS, SIGNAL_OF_BUCKET = 32, 1024, 16
 """Of hashed text, and the signal for each: with less of it fewer texts can be told apart (docs/defaults.md)."""
 
@@ -30,10 +47,10 @@ class Outlook:
     """How much signal a plan's noise leaves.
 
     Attributes:
-        signal: s = n mu / rows per unit: roughly, how many standard deviations of noise the data amount to; >= 0. Over
-            groups of sites that of the middle of their sums.
-        smallest, median, largest: share of a model that was left at such signal, 0 to 1, over four data sets; None
-            for plans whose like was not measured.
+        signal: s, roughly how many standard deviations of noise the data amount to; >= 0: `signal_of`, over how many
+            times the coordinator's noise is added.
+        smallest, median, largest: share of the accuracy above chance that is left at such signal, 0 to 1; None for
+            plans whose like was not measured.
     """
 
     signal: float
@@ -42,15 +59,46 @@ class Outlook:
     largest: float | None = None
 
 
-def outlook_of(plan: Plan, epsilon: float | None = None) -> Outlook:
-    """How much signal is left at the plan's epsilon, or at another one."""
+def signal_of(plan: Plan, epsilon: float | None = None) -> float:
+    """Return n mu / rows per unit, with noise of the coordinator; over groups of sites for the middle of their sums."""
     privacy = plan.privacy
     mu = mu_of(privacy.epsilon if epsilon is None else epsilon, privacy.delta)
-    signal = privacy.n_records * mu / privacy.rows_per_unit / median_noise_factor(plan.federation.groups)
-    if not is_measured(plan):
-        return Outlook(signal)
-    _, *shares = max(row for row in MEASURED_SIGNAL if row[0] <= signal)
-    return Outlook(signal, *shares)
+    return privacy.n_records * mu / privacy.rows_per_unit / median_noise_factor(plan.federation.groups)
+
+
+def outlook_of(plan: Plan, epsilon: float | None = None, *, noise_factor: float | None = None) -> Outlook:
+    """Forecast what is left at the plan's epsilon, or at another one.
+
+    Args:
+        noise_factor: with noise of the sites, the standard deviation of a sum's noise in units of the coordinator's;
+            None where the number of sites is not known. In the local model n records add sqrt(n) times one's noise.
+    """
+    factors = {"distributed": noise_factor or USUAL_SHARE_FACTOR, "local": math.sqrt(plan.privacy.n_records)}
+    signal = signal_of(plan, epsilon) / factors.get(plan.privacy.noise, 1.0)
+    return Outlook(signal, *order_shares(signal)) if is_measured(plan) else Outlook(signal)
+
+
+def order_shares(signal: float, curves: Sequence[tuple[float, float]] = SHARE_CURVES) -> tuple[float, float, float]:
+    """Return the smallest, the median and the largest share left at a signal by three curves: 0 to 1, in this order."""
+    # Odds of a share: rising in the signal, and 0 without any. Beyond 1e30 they would leave floating point.
+    odds = [(min(signal, 1e30) / half) ** slope for half, slope in curves]
+    low, middle, high = (each / (1 + each) for each in odds)
+    # Curves of different slope cross far out, where nothing was measured.
+    return min(low, middle), middle, max(middle, high)
+
+
+def can_compare_sites(plan: Plan) -> bool:
+    """Return whether a model that predicts a site's rows badly is unlikely to do so for its noise alone."""
+    return math.isinf(plan.privacy.epsilon) or outlook_of(plan).signal >= SIGNAL_TO_COMPARE_SITES
+
+
+def find_noise_factor(ledger: Ledger) -> float | None:
+    """Return how many times the coordinator's noise the sums of a training had; None if no site added noise to them.
+
+    Each of n sites adds a share of the noise, `n_shares` of which are enough: all add sqrt(n / n_shares) times as much.
+    """
+    cohorts = [release.cohort for release in ledger if release.cohort is not None and not release.is_later]
+    return max((math.sqrt(cohort.n_sites / cohort.n_shares) for cohort in cohorts), default=None)
 
 
 def with_buckets(plan: Plan) -> Plan:
@@ -60,7 +108,7 @@ def with_buckets(plan: Plan) -> Plan:
     """
     if plan.model.algorithm != DEFAULT_ALGORITHM or math.isinf(plan.privacy.epsilon):
         return plan
-    most = int(min(outlook_of(plan).signal, 1e9)) // SIGNAL_OF_BUCKET
+    most = int(min(signal_of(plan), 1e9)) // SIGNAL_OF_BUCKET
     buckets = max(MIN_BUCKETS, min(MAX_BUCKETS, 1 << max(0, most.bit_length() - 1)))
     features = [
         replace(feature, buckets=buckets, categories=()) if feature.is_hashed and feature.origin == FOUND else feature
@@ -70,41 +118,51 @@ def with_buckets(plan: Plan) -> Plan:
 
 
 def is_measured(plan: Plan) -> bool:
-    """Whether `MEASURED_SIGNAL` speaks of such a plan: of two classes, and the default in all."""
+    """Return whether `SHARE_CURVES` speak of such a plan: two classes, and the default in all."""
     return (
         plan.label.type == "binary"
         and replace(plan.model, structure_seed=ModelSection().structure_seed) == ModelSection()
     )
 
 
-def outlook_facts(plan: Plan) -> list[tuple[str, str]]:
-    """The outlook at a plan's epsilon, for a person: names and texts; none without noise, nor in the local model."""
+def outlook_facts(plan: Plan, *, noise_factor: float | None = None) -> list[tuple[str, str]]:
+    """Return the outlook at a plan's epsilon, for a person: names and texts; none without noise.
+
+    Args:
+        noise_factor: as for `outlook_of`.
+    """
     privacy, n_groups = plan.privacy, plan.federation.groups
-    if math.isinf(privacy.epsilon) or privacy.noise == "local":
+    if math.isinf(privacy.epsilon):
         return []
-    own = outlook_of(plan)
+    own = outlook_of(plan, noise_factor=noise_factor)
     several = f" over {privacy.rows_per_unit} rows a unit" if privacy.rows_per_unit > 1 else ""
     if n_groups:
         several += f", over {median_noise_factor(n_groups):.2f} for the middle of {n_groups} groups"
+    if privacy.noise == "distributed":
+        several += f", over {noise_factor or USUAL_SHARE_FACTOR:.2f} for the sites' shares of noise"
+    elif privacy.noise == "local":
+        several += f", over {math.sqrt(privacy.n_records):,.0f} for noise on every record"
+    counted = "found with noise" if PublicInputs.from_plan(plan).n_records_origin == FOUND else "as the plan declares"
     mu = f"{mu_of(privacy.epsilon, privacy.delta):.3g}"
     facts = [
-        ("signal", f"s = {own.signal:,.0f} ({privacy.n_records:,} records at mu {mu}{several}): roughly, how many "
-         "standard deviations of noise the data amount to"),
+        ("signal", f"s = {own.signal:,.0f} ({privacy.n_records:,} records, {counted}, at mu {mu}{several}): roughly, "
+         "how many standard deviations of noise the data amount to"),
     ]  # fmt: skip
-    if own.median is not None:
+    if own.smallest is not None and own.median is not None and own.largest is not None:
         facts.append(
             ("measured", f"typically {own.median:.0%} of the accuracy above chance of the same trees without noise, "
-             f"{own.smallest:.0%} to {own.largest:.0%} (AUC, four public data sets with two classes; "
-             "docs/runs/signal.txt)")
+             f"{math.floor(100 * own.smallest)}% to {math.ceil(100 * own.largest)}% in most runs, if the number of "
+             "records is right (AUC, eleven public data sets with two classes; docs/runs/forecast.txt)")
         )  # fmt: skip
-    return [*facts, *([("warning", doubt)] if (doubt := doubt_of(plan)) else [])]
+    doubt = doubt_of(plan, noise_factor=noise_factor)
+    return [*facts, *([("warning", doubt)] if doubt else [])]
 
 
-def doubt_of(plan: Plan) -> str:
-    """What there is to say of a plan with too little signal, without a full stop; empty for others."""
-    if math.isinf(plan.privacy.epsilon) or plan.privacy.noise == "local":
+def doubt_of(plan: Plan, *, noise_factor: float | None = None) -> str:
+    """Return what there is to say of a plan with too little signal, without a full stop; empty for others."""
+    if math.isinf(plan.privacy.epsilon):
         return ""
-    if (signal := outlook_of(plan).signal) >= SIGNAL_TO_WARN:
+    if (signal := outlook_of(plan, noise_factor=noise_factor).signal) >= SIGNAL_TO_WARN:
         return ""
     return (
         f"the data amount to about {signal:,.0f} standard deviations of noise (s), too little signal for most models: "

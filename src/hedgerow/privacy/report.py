@@ -21,7 +21,7 @@ from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.privacy.accountants import Account, compute_account, epsilon_of_rows, get_accountant, least_epsilon_pld
 from hedgerow.privacy.events import DiscreteGaussianSumEvent, SelectionEvent, UnnoisedEvent, scope_events
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
-from hedgerow.privacy.outlook import outlook_facts
+from hedgerow.privacy.outlook import find_noise_factor, outlook_facts
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.rounding import format_up
 from hedgerow.privacy.statement import AT_SITE, UNRECORDED, Statement, Topic, find_guess_bound, make_statement
@@ -117,9 +117,16 @@ class PrivacyContext:
             raise PrivacyError("unknown-name", kind="mode of noise", name=self.noise_mode, known=", ".join(NOISE_MODES))
 
     @classmethod
-    def from_plan(cls, plan: Plan, *, seeded: bool = False, approximate: bool = False) -> PrivacyContext:
-        """The context of a plan's training; `seeded` and `approximate` as `NoiseSource` says them."""
+    def from_plan(
+        cls, plan: Plan, *, seeded: bool = False, approximate: bool = False, ledger: Ledger | None = None
+    ) -> PrivacyContext:
+        """The context of a plan's training; `seeded` and `approximate` as `NoiseSource` says them.
+
+        Args:
+            ledger: of the run, once there is one, for how much noise its sites added.
+        """
         privacy = plan.privacy
+        outlook = outlook_facts(plan, noise_factor=None if ledger is None else find_noise_factor(ledger))
         return cls(
             delta=privacy.delta,
             epsilon_requested=privacy.epsilon,
@@ -142,7 +149,7 @@ class PrivacyContext:
                 for part in list_foreign_parts(plan)
             ),
             public=PublicInputs.from_plan(plan),
-            outlook=tuple(f"! Warning: {text}." if name == "warning" else text for name, text in outlook_facts(plan)),
+            outlook=tuple(f"! Warning: {text}." if name == "warning" else text for name, text in outlook),
         )
 
     def with_evaluation(self, evaluation: PrivacyContext) -> PrivacyContext:

@@ -430,7 +430,8 @@ def check_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyRepor
     A plan whose candidates are read off the data promises nothing; its epsilon then bounds what is noised.
     """
     privacy = plan.privacy
-    report = build_report(ledger, PrivacyContext.from_plan(plan, seeded=noise.seeded, approximate=noise.approximate))
+    context = PrivacyContext.from_plan(plan, seeded=noise.seeded, approximate=noise.approximate, ledger=ledger)
+    report = build_report(ledger, context)
     spent = report.epsilon
     if plan.reads_quantiles:
         noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
