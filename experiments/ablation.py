@@ -36,7 +36,7 @@ from hedgerow.methods.boosting.schedule import BoostingSettings, weigh_trees
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.release import Outcome, PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, Outcome, PlainAggregation, run_program
 from hedgerow.training import features
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.settings import calibrate_noise
@@ -392,7 +392,7 @@ def _run(run: Run, folder: str | None, code: str) -> dict[str, str]:
         else:
             data, noise = harness.rows_of(prepared, plan, train), SeededNoise(run.split, exact=False)
             node = Node("one", data, plan, decided)
-            outcome = run_program(plan, program_for(plan, decided), PlainAggregation([node]), noise)
+            outcome = run_program(plan, program_for(plan, decided), PlainAggregation([node]), noise, UNCOUNTED)
             scores = " ".join(map(repr, _scores(task, outcome, ~train)))
     return {**{name: str(value) for name, value in run._asdict().items()}, "code": code, "scores": scores}
 

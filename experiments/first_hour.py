@@ -33,7 +33,7 @@ from hedgerow.estimators.base import FewRecordsWarning
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.release import Releaser
+from hedgerow.server.release import UNCOUNTED, Releaser
 from hedgerow.survey.bounds import read_vote_classes
 from hedgerow.survey.queries import RawSite, TextVotes, blank, in_records, noise_deviation
 
@@ -288,7 +288,7 @@ def _spelt(texts: pd.DataFrame, epsilon: float, share: float, seed: int) -> dict
         noise_multiplier=calibrate_noise_multiplier(epsilon, 1e-6, 1.0) / np.sqrt(share),
     )
     exact = query.answer(RawSite(cells, n_all=len(texts)))
-    votes = in_records(Releaser(SeededNoise(seed)).release(query, exact))
+    votes = in_records(Releaser(SeededNoise(seed), UNCOUNTED).release(query, exact))
     per_column = votes.reshape(len(cells), -1)
     return {
         name: list(read_vote_classes(own, noise_deviation(query))) for name, own in zip(texts, per_column, strict=True)

@@ -42,7 +42,7 @@ from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.outlook import order_shares, outlook_of
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, run_program
 from hedgerow.trees.binning import build_grid
 
 Floats = NDArray[np.float64]
@@ -363,5 +363,5 @@ def main_forecast_sites(argv: list[str]) -> int:
 def _watch(plan: Plan, sites: Mapping[str, SiteData], seed: int) -> list[int]:
     settings = resolve(plan)
     nodes = [_Watched(Node(name, rows, plan, settings)) for name, rows in sites.items()]
-    run_program(plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(seed, exact=False))
+    run_program(plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(seed, exact=False), UNCOUNTED)
     return [node.most for node in nodes]

@@ -29,7 +29,7 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.server.release import Outcome, PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, Outcome, PlainAggregation, run_program
 from hedgerow.trees.binning import build_grid, cuts_again
 
 HERE = Path(__file__).resolve().parent
@@ -176,7 +176,7 @@ def run_plainly(
     """
     settings = resolve(plan)
     node = Node("one", data, plan, settings, n_threads, sampling=sampling, noise=node_noise)
-    return run_program(plan, program_for(plan, settings), PlainAggregation([node]), noise)
+    return run_program(plan, program_for(plan, settings), PlainAggregation([node]), noise, UNCOUNTED)
 
 
 def carried_out(program: Generator[Query, IntVector, T], release: Callable[[Query], IntVector]) -> T:

@@ -38,7 +38,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.release import run_program
+from hedgerow.server.release import UNCOUNTED, run_program
 
 N_FEATURES = 10
 BLOCK = 1 << 18
@@ -138,7 +138,7 @@ def _shards(n_rows: int, n_trees: int, interaction: str) -> tuple[float, float, 
     read = time.process_time()
     nodes = [ShardedNode("site", shards, task, noise)]
     aggregation = build_aggregation(plan, nodes, task.schedule.n_rounds, noise)
-    found = run_program(plan, task.program(), aggregation, noise)
+    found = run_program(plan, task.program(), aggregation, noise, UNCOUNTED)
     model = Model(found.plan, found.ensemble, found.ledger, found.report)
     return read - start, time.process_time() - read, hashlib.sha256(model.to_bytes()).hexdigest()
 

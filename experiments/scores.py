@@ -40,7 +40,7 @@ from hedgerow.privacy.outlook import signal_of, with_buckets
 from hedgerow.privacy.statement import format_share
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, run_program
 from hedgerow.training.presets import PRESETS
 from hedgerow.trees.importances import shape_function
 
@@ -334,7 +334,7 @@ def _auc(prepared: Prepared, epsilon: float, n_sites: int, has_echo: bool, seed:
     if n_sites:
         promised = noise_guarantees(n_sites, has_echo=has_echo)
         sums = SumWithShares(node, NoiseCohort(promised.n_nodes, promised.n_colluders, promised.honest_group), noise)
-    outcome = run_program(plan, program_for(plan, settings), sums, noise)
+    outcome = run_program(plan, program_for(plan, settings), sums, noise, UNCOUNTED)
     test = rows_of(prepared, plan, ~train)
     return roc_auc(test.labels, harness.scores_of(outcome, test)[0])
 

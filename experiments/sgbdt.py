@@ -39,7 +39,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import ORDERS, compute_sampled_divergence, epsilon_of_curve, paper_divergence
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.server.release import PlainAggregation, Releaser, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, Releaser, run_program
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.leaf_sums import LeafSums
 
@@ -190,7 +190,7 @@ def _run(plan: Plan, data: Mapping[int, SiteData], seed: int, is_static: bool) -
     program = program_for(plan, settings)
     if is_static:
         return harness.carried_out(program, _static_noise(plan, node, noise, np.random.default_rng(seed)))
-    return run_program(plan, program, PlainAggregation([node]), noise).ensemble
+    return run_program(plan, program, PlainAggregation([node]), noise, UNCOUNTED).ensemble
 
 
 def _static_noise(
@@ -202,7 +202,7 @@ def _static_noise(
     lemma 2). The noise is the same multiple of that sensitivity as dynamic scaling has of its own. The release is
     written as the pair of sums whose quotient is the noisy value: no records add up to it, and it promises nothing.
     """
-    releaser, scales, ridge = Releaser(noise), resolve(plan).loss(plan).scales, plan.model.leaf_ridge
+    releaser, scales, ridge = Releaser(noise, UNCOUNTED), resolve(plan).loss(plan).scales, plan.model.leaf_ridge
 
     def release(query: Query) -> IntVector:
         exact = node.answer(query)

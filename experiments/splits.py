@@ -21,7 +21,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.server.release import Outcome, PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, Outcome, PlainAggregation, run_program
 
 MIN_SITES = 3
 """Over a network no sum is over fewer."""
@@ -103,4 +103,4 @@ def trained(split: Split, prepared: Prepared, plan: Plan, train: NDArray[np.bool
     # The same sites leave, at the same share of the way, whatever number of rounds a method has.
     leavers = random.permutation(split.n_sites)[: split.n_leaving]
     stays[leavers] = (random.random(split.n_leaving) * n_rounds).astype(np.intp)
-    return run_program(plan, program_for(plan, settings), LeavingSites(nodes, stays.tolist()), noise)
+    return run_program(plan, program_for(plan, settings), LeavingSites(nodes, stays.tolist()), noise, UNCOUNTED)

@@ -25,7 +25,7 @@ from hedgerow.plan.plan import FederationSection, Plan, Privacy
 from hedgerow.plan.registry import rules_by_method
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query, TreeBatch
-from hedgerow.server.release import Outcome, PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, Outcome, PlainAggregation, run_program
 from hedgerow.trees.binning import N_PLACES, build_grid
 from hedgerow.trees.leaf_sums import LeafSums, SiteRecords, leaf_sums
 
@@ -203,7 +203,7 @@ def train(plan: Plan, sites: Sequence[SiteData], noise: NoiseSource | None = Non
     settings = resolve(plan)
     nodes = [Node(f"site {i}", data, plan, settings) for i, data in enumerate(sites)]
     noise = SeededNoise(1) if noise is None else noise
-    return run_program(plan, program_for(plan, settings), PlainAggregation(nodes), noise)
+    return run_program(plan, program_for(plan, settings), PlainAggregation(nodes), noise, UNCOUNTED)
 
 
 def train_model(plan: Plan, seed: int = 0, n: int = 60) -> Model:

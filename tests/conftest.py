@@ -6,6 +6,7 @@ import inspect
 import os
 import random
 import signal
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -55,6 +56,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         os.urandom = random._urandom = truly  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def forget_earlier_runs() -> None:
+    """Begin the account of this process anew: what reports say of it must not follow from the tests before."""
+    if (accounts := sys.modules.get("hedgerow.local.accounts")) is not None:
+        accounts.forget_runs()
 
 
 @pytest.hookimpl(tryfirst=True)

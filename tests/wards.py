@@ -19,7 +19,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.server.release import run_program
+from hedgerow.server.release import UNCOUNTED, run_program
 
 RECORDS_PER_SITE = 100
 SEED = "5"
@@ -138,7 +138,9 @@ def survivors_model(
     """
     settings = resolve(plan)
     nodes = {site: Node(site, rows, plan, settings) for site, rows in data.items()}
-    outcome = run_program(plan, program_for(plan, settings), SumOverSurvivors(nodes, survivors, arrivals), noise)
+    outcome = run_program(
+        plan, program_for(plan, settings), SumOverSurvivors(nodes, survivors, arrivals), noise, UNCOUNTED
+    )
     return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
 
 

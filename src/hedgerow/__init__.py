@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hedgerow.estimators.linear import DPLinearClassifier as DPLinearClassifier
     from hedgerow.estimators.linear import DPLinearRegressor as DPLinearRegressor
     from hedgerow.estimators.tuning import tune as tune
+    from hedgerow.local.accounts import budget as budget
     from hedgerow.local.forecast import forecast as forecast
     from hedgerow.models.model import Model as Model
     from hedgerow.plan.plan import Plan as Plan
@@ -57,6 +58,7 @@ _HOME = {
     "SurveyOptions": "hedgerow.app.survey",
     "SystemNoise": "hedgerow.privacy.noise",
     "apply_preset": "hedgerow.training.presets",
+    "budget": "hedgerow.local.accounts",
     "find_preset": "hedgerow.training.presets",
     "forecast": "hedgerow.local.forecast",
     "parse_plan": "hedgerow.plan.plan",

@@ -62,6 +62,11 @@ class Database:
         except sqlite3.Error as fault:
             raise _explain_fault(path, fault) from fault
         try:
+            ((found,),) = self._connection.execute("pragma user_version").fetchall()
+            if not found and self._connection.execute("select 1 from sqlite_master limit 1").fetchall():
+                # Not a byte of it is changed.
+                self._connection.close()
+                raise EnvironmentFault("database-foreign", path=path)
             if is_exclusive:
                 self._connection.execute("pragma locking_mode = exclusive")
             self._connection.execute("pragma journal_mode = wal")

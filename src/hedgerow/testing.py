@@ -30,7 +30,7 @@ from hedgerow.privacy.ledger import read_prepared_ledger
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.queries import Choice, IntVector, PureQuery, Query
-from hedgerow.server.release import PlainAggregation, Releaser, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, Releaser, run_program
 from hedgerow.training.steps import play
 from hedgerow.trees.binning import N_PLACES, CodeArray, Grid, build_grid
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict
@@ -118,7 +118,7 @@ class _Checked:
         rows, numbers = make_rows(self.plan, N_ALONE, self.seed), np.arange(N_ALONE)
         parts = [[number] for number in numbers] + [numbers, numbers[:0], numbers, np.repeat(numbers, N_COPIES)]
         *alone, together, empty, late, many = self._nodes(rows, parts)
-        releaser = Releaser(_ScaledNoise(self.seed, factor), ledger=read_prepared_ledger(self.plan))
+        releaser = Releaser(_ScaledNoise(self.seed, factor), UNCOUNTED, ledger=read_prepared_ledger(self.plan))
         kinds, schedule = Counter[str](), self.task.schedule
         asked, released = list[tuple[object, ...]](), list[IntVector]()
 
@@ -188,7 +188,9 @@ class _Checked:
             nodes = self._nodes(rows, [np.flatnonzero(owner == site) for site in range(n_sites)])
             noise = SeededNoise(self.seed, exact=False)
             try:
-                ensemble = run_program(self.plan, self.task.program(), PlainAggregation(nodes), noise).ensemble
+                ensemble = run_program(
+                    self.plan, self.task.program(), PlainAggregation(nodes), noise, UNCOUNTED
+                ).ensemble
                 written = _write(ensemble)
                 read = ensemble_from_dict(json.loads(written), self.plan)
             except HedgerowError as fault:

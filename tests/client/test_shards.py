@@ -35,7 +35,7 @@ from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTas
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, run_program
 from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from tests.builders import LABELS, bare_plan, coded, make_data, make_plan, numbers, queries_of
@@ -77,7 +77,7 @@ def shards_of(
 def train_sharded(plan: Plan, sites: dict[str, Shards]) -> Model:
     noise, method = SeededNoise(3), resolve(plan)
     nodes = [ShardedNode(name, rows, TrainingTask(plan), noise) for name, rows in sites.items()]
-    found = run_program(plan, program_for(plan, method), PlainAggregation(nodes), noise)
+    found = run_program(plan, program_for(plan, method), PlainAggregation(nodes), noise, UNCOUNTED)
     return Model(found.plan, found.ensemble, found.ledger, found.report)
 
 

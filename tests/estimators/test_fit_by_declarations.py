@@ -32,7 +32,7 @@ from hedgerow.local.survey import Surveyed
 from hedgerow.models.model import NoValuesWarning
 from hedgerow.plan.plan import Feature
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.release import Releaser
+from hedgerow.server.release import UNCOUNTED, Releaser
 from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT, TRUTH
 from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
@@ -95,7 +95,7 @@ class Played:
         self.asked: list[dict[str, Any]] = []
 
     def __call__(self, questions: Questions, sites: dict[str, RawSite], noise: Any) -> Any:
-        program, releaser, is_first = survey(questions), Releaser(SeededNoise(3)), not self.sums
+        program, releaser, is_first = survey(questions), Releaser(SeededNoise(3), UNCOUNTED), not self.sums
         self.asked = []
         query = next(program)
         while True:

@@ -33,7 +33,7 @@ from hedgerow.protocol.groups import LineUp, count_drawing_rounds, derive_drawin
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.guarantees import Wishes, assign_groups, default_colluders, derive
 from hedgerow.secagg.transitions import SumAbandoned
-from hedgerow.server.release import PlainAggregation, Releaser, RunChecks, Summed
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, Releaser, RunChecks, Summed
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.plausibility import PartitionSums
 
@@ -252,7 +252,7 @@ def carried_out(
     """
     n_sites, n_groups, task = case.n_sites, case.n_groups, TrainingTask(plan)
     noise = SharedNoise(seed, n_sites // n_groups) if case.is_drawn else SeededNoise(seed, exact=False)
-    releaser, run, checks = Releaser(noise), Replica(task), RunChecks(lambda: build_checks(task))
+    releaser, run, checks = Releaser(noise, UNCOUNTED), Replica(task), RunChecks(lambda: build_checks(task))
     n_rounds = count_drawing_rounds(task.schedule.n_rounds) if case.is_drawn else 0
     lineup, out_of_line, told_in = LineUp(n_sites, max(1, n_groups), n_rounds), set[int](), 0
     keys, declared, liar = (

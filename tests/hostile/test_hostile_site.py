@@ -43,7 +43,7 @@ from hedgerow.secagg import masks, participant
 from hedgerow.secagg.messages import Acknowledgement, Kind, RoundSpec, ShareMessage
 from hedgerow.secagg.transitions import Code
 from hedgerow.server.coordinator import RunEvent
-from hedgerow.server.release import Outcome, Releaser
+from hedgerow.server.release import UNCOUNTED, Outcome, Releaser
 from hedgerow.server.sites import MAX_UNACKNOWLEDGED, Connection, Consent, Sites
 from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
@@ -119,7 +119,7 @@ def model_so_far(federation: Federation) -> bytes:
     settings = resolve(outcome.plan)
     nodes = {site: Node(site, rows, outcome.plan, settings) for site, rows in federation.data.items()}
     sums = SumOverSurvivors(nodes, session.run.survivors)
-    replica, releaser = Replica(TrainingTask(outcome.plan)), Releaser(federation.noise)
+    replica, releaser = Replica(TrainingTask(outcome.plan)), Releaser(federation.noise, UNCOUNTED)
     for _ in session.run.survivors:
         replica.feed(releaser.release(replica.query, sums.sum_answers(replica.query)))
     assert list(outcome.ledger)[: len(session.run.survivors)] == list(releaser.ledger)

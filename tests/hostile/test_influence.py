@@ -27,7 +27,7 @@ from hedgerow.protocol.messages import RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.participant import Participant
 from hedgerow.server.coordinator import RunEventKind
-from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, run_program
 from hedgerow.trees.leaf_sums import SiteRecords
 from tests.builders import make_data, make_plan, take
 from tests.hostile.poisoning import Liar, Lie
@@ -66,7 +66,7 @@ def test_one_site_of_fifty_cannot_turn_the_model_round(is_masked: bool) -> None:
         PlainAggregation(nodes)
     )  # fmt: skip
     with pytest.raises(AggregationError) as caught:
-        run_program(plan, program_for(plan), sums, SeededNoise(1))
+        run_program(plan, program_for(plan), sums, SeededNoise(1), UNCOUNTED)
     assert caught.value.code == "release-implausible"
     assert "Round 0" in caught.value.what and "below zero" in caught.value.what
     assert all(f"honest-{number:02d}" in caught.value.what for number in range(1, 50)) and "liar" in caught.value.what
@@ -77,7 +77,7 @@ def test_the_same_sites_without_the_lie_make_a_model(times: int) -> None:
     """The checks end no run for a lie that could be the truth: one site's opposite sums are that of other rows."""
     plan = clear_plan()
     n_sites = 1000 if times == -100 else 50
-    run_program(plan, program_for(plan), PlainAggregation(nodes_of(plan, n_sites, times)), SeededNoise(1))
+    run_program(plan, program_for(plan), PlainAggregation(nodes_of(plan, n_sites, times)), SeededNoise(1), UNCOUNTED)
 
 
 def lie_from(federation: Federation, site: str, first: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ def test_an_evaluation_is_asked_the_same() -> None:
     program = evaluate_ensemble(plan, model.ensemble, 8.0, 1e-5, len(model.ledger))
     context = evaluation_context(plan, 8.0, 1e-5, SeededNoise(2))
     with pytest.raises(AggregationError) as caught:
-        run_evaluation(plan, program, PlainAggregation(nodes), SeededNoise(2), model.ledger, context)
+        run_evaluation(plan, program, PlainAggregation(nodes), SeededNoise(2), UNCOUNTED, model.ledger, context)
     assert caught.value.code == "release-implausible"
 
 

@@ -31,7 +31,7 @@ from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.secagg.view import EpochView, nonce_seed
 from hedgerow.server.coordinator import RunSession, choose_wishes
 from hedgerow.server.journal import JournalledRelease
-from hedgerow.server.release import Releaser
+from hedgerow.server.release import UNCOUNTED, Releaser
 from hedgerow.transport.interface import Arrived, HubEvent
 from tests.builders import make_plan
 from tests.memory_network import MemoryHub
@@ -116,7 +116,7 @@ def made_up_release(session: RunSession) -> JournalledRelease:
     """What the coordinator claims to have released before the honest sites came."""
     query = session.run.replica.query
     assert query is not None
-    releaser = Releaser(session.run.setup.noise, is_local=False)
+    releaser = Releaser(session.run.setup.noise, UNCOUNTED, is_local=False)
     release = releaser.release(query, np.zeros(query.length, dtype=np.int64), None)
     (entry,) = releaser.ledger.releases
     assert isinstance(entry, Release)

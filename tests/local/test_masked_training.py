@@ -25,7 +25,7 @@ from hedgerow.privacy.events import DiscreteGaussianSumEvent
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.session import Drops, EpochSession
-from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, run_program
 from tests import builders
 from tests.builders import coded, make_data, make_plan, plans, take
 
@@ -69,7 +69,7 @@ def test_more_exchanges_than_an_epoch_holds_go_on_in_a_new_one() -> None:
     plan = make_plan(model={"n_trees": 7})
     nodes = [Node(name, rows, plan, resolve(plan)) for name, rows in split(plan, 3, 1).items()]
     masked = MaskedAggregation(nodes, plan, 3, os.urandom, SeededNoise(1))
-    outcome = run_program(plan, program_for(plan), masked, SeededNoise(1))
+    outcome = run_program(plan, program_for(plan), masked, SeededNoise(1), UNCOUNTED)
     plain = builders.train(plan, list(split(plan, 3, 1).values()))
     assert outcome.ensemble.fitted is not None and plain.ensemble.fitted is not None
     assert np.array_equal(outcome.ensemble.fitted.values, plain.ensemble.fitted.values)
@@ -149,7 +149,7 @@ def test_noise_from_the_sites_needs_masks() -> None:
         without_secure_aggregation(plan)
     aggregation = PlainAggregation([Silence("a"), Silence("b")])
     with pytest.raises(PrivacyError) as caught:
-        run_program(plan, program_for(plan), aggregation, SeededNoise(1))
+        run_program(plan, program_for(plan), aggregation, SeededNoise(1), UNCOUNTED)
     assert caught.value.code == "noise-mode-unsupported"
 
 

@@ -40,7 +40,7 @@ from hedgerow.privacy.cost import amplify_epsilon
 from hedgerow.privacy.events import DiscreteLaplaceVectorEvent, SelectionEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
-from hedgerow.server.release import Releaser
+from hedgerow.server.release import UNCOUNTED, Releaser
 from tests.builders import make_data, make_plan, take, train
 from tests.models.probes import export_checked
 
@@ -79,7 +79,7 @@ def plans(draw: st.DrawFn) -> Plan:
 def queries_of(plan: Plan, node: Node | None = None) -> list[Query]:
     """What a run asks; answers of a node without noise, or of zeros."""
     program, found = dp_xgboost(plan, resolve_dp_xgboost(plan)), []
-    releaser = Releaser(SeededNoise(3))
+    releaser = Releaser(SeededNoise(3), UNCOUNTED)
     query = next(program)
     try:
         while True:
@@ -121,7 +121,7 @@ def run(plan: Plan, parts: list[tuple[SiteData, Any]]) -> tuple[Any, Any]:
 
     own = resolve(plan)
     nodes = [Node(f"s{i}", data, plan, own, sampling=source) for i, (data, source) in enumerate(parts)]
-    outcome = run_program(plan, program_for(plan, own), PlainAggregation(nodes), SeededNoise(5))
+    outcome = run_program(plan, program_for(plan, own), PlainAggregation(nodes), SeededNoise(5), UNCOUNTED)
     return outcome.ensemble, outcome.ledger
 
 
@@ -258,7 +258,7 @@ def test_sums_are_within_their_sensitivity(data: st.DataObject, seed: int) -> No
     plan = dataclasses.replace(plan, own=dataclasses.replace(plan.own, subsampling_ratio=1.0))
     unit = make_data(plan, plan.privacy.max_rows_per_unit, seed)
     node = Node("unit", unit, plan, resolve(plan))
-    program, releaser = dp_xgboost(plan, resolve_dp_xgboost(plan)), Releaser(SeededNoise(seed))
+    program, releaser = dp_xgboost(plan, resolve_dp_xgboost(plan)), Releaser(SeededNoise(seed), UNCOUNTED)
     query = next(program)
     try:
         while True:

@@ -22,7 +22,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
-from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, run_program
 from hedgerow.trees.ensemble import ensemble_to_dict
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
@@ -178,7 +178,12 @@ def test_the_ledger_holds_the_counts_of_table_1(
     nodes = [Node("one", make_data(plan, 40, 0), plan, declared)]
     queries: list[Query] = []
     outcome = run_program(
-        plan, program_for(plan), PlainAggregation(nodes), SeededNoise(1), lambda query, _: queries.append(query)
+        plan,
+        program_for(plan),
+        PlainAggregation(nodes),
+        SeededNoise(1),
+        UNCOUNTED,
+        lambda query, _: queries.append(query),
     )
     counts = [(declared.noise_multiplier / release.event.noise_multiplier) ** 2 for release in outcome.ledger]  # type: ignore[union-attr]
     paid = math.fsum(count for count, query in zip(counts, queries, strict=True) if isinstance(query, Histogram))

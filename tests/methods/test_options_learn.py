@@ -22,7 +22,7 @@ from hedgerow.losses.survival import survival_codes
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import ModelSection, Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, run_program
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
 from tests.builders import bare_plan
@@ -105,7 +105,9 @@ def score_of(plan: Plan) -> float:
         parts.append(SiteData(codes, label.kind.encode(values, label)))
     settings = resolve(plan)
     node = Node("site", parts[0], plan, settings)
-    outcome = run_program(plan, program_for(plan, settings), PlainAggregation([node]), SeededNoise(1, exact=False))
+    outcome = run_program(
+        plan, program_for(plan, settings), PlainAggregation([node]), SeededNoise(1, exact=False), UNCOUNTED
+    )
     assert outcome.report.epsilon <= plan.privacy.epsilon or plan.reads_quantiles
     ensemble = ensemble_from_dict(json.loads(json.dumps(ensemble_to_dict(outcome.ensemble))), plan)
     _, y, seen = rows_of(label.type, 2)

@@ -22,7 +22,7 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.release import Outcome, PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, Outcome, PlainAggregation, run_program
 from hedgerow.trees.binning import FeatureGrid, build_grid
 from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
 from tests.builders import make_plan
@@ -55,7 +55,9 @@ def rows(plan: Plan, seed: int) -> SiteData:
 def trained(plan: Plan, sites: list[SiteData]) -> Outcome:
     settings = resolve(plan)
     nodes = [Node(f"site {number}", data, plan, settings) for number, data in enumerate(sites)]
-    return run_program(plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(5, exact=False))
+    return run_program(
+        plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(5, exact=False), UNCOUNTED
+    )
 
 
 def auc(outcome: Outcome) -> float:
@@ -137,7 +139,9 @@ def test_scores_of_nodes_are_those_of_the_model() -> None:
     plan = pressures(-90_000, 90_240, calibration="none")
     settings, data = resolve(plan), rows(plan, 0)
     node = Node("site", data, plan, settings)
-    outcome = run_program(plan, program_for(plan, settings), PlainAggregation([node]), SeededNoise(5, exact=False))
+    outcome = run_program(
+        plan, program_for(plan, settings), PlainAggregation([node]), SeededNoise(5, exact=False), UNCOUNTED
+    )
     fitted, ensemble = outcome.ensemble.fitted, outcome.ensemble
     assert fitted is not None and len(ensemble.grid.new_edges) == 3
     codes = ensemble.grid.encode(columns(0)[0])

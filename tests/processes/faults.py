@@ -68,7 +68,7 @@ from hedgerow.protocol.messages import Hello, MessageKind, encode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.view import split_members
 from hedgerow.server.journal import Journal
-from hedgerow.server.release import Releaser
+from hedgerow.server.release import UNCOUNTED, Releaser
 from hedgerow.transport.grpc_link import GrpcUplink
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected
@@ -696,7 +696,7 @@ class Play:
         rows_of = {site: read_site_data(str(self.folder / f"{site}.csv"), plan)[0] for site in sites}
         nodes = {site: Node(site, rows, plan, settings) for site, rows in rows_of.items()}
         roster = signing_roster(read_roster(self.folder / "roster.toml"))
-        releaser = Releaser(SeededNoise(SEED))
+        releaser = Releaser(SeededNoise(SEED), UNCOUNTED)
         for count, (content, listed) in enumerate(rows):
             query, survivors = replica.query, json.loads(listed)
             if query is None:

@@ -29,7 +29,7 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.view import StoredView
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.server.journal import Journal
-from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, run_program
 from hedgerow.storage import Database
 from tests.builders import make_data, make_plan, s_gbdt_plan, take
 from tests.tiers import every
@@ -266,7 +266,11 @@ def test_rows_that_changed_between_two_starts_take_a_node_out_of_no_run(federate
     nodes: list[Any] = [Node(site, own, plan, settings) for site, own in data.items() if site != "site-1"]
     both = (Node("site-1", own, plan, settings) for own in (held, others[change]))
     expected = run_program(
-        plan, program_for(plan, settings), PlainAggregation([*nodes, TwoTables(*both, since)]), SeededNoise(1)
+        plan,
+        program_for(plan, settings),
+        PlainAggregation([*nodes, TwoTables(*both, since)]),
+        SeededNoise(1),
+        UNCOUNTED,
     )
     assert ensemble_bytes(outcome.ensemble) == ensemble_bytes(expected.ensemble)
 

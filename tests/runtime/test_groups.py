@@ -36,6 +36,7 @@ from hedgerow.secagg.transitions import Code, Refusal
 from hedgerow.server import coordinator
 from hedgerow.server.coordinator import RunEventKind
 from hedgerow.server.release import (
+    UNCOUNTED,
     GroupedAggregation,
     PlainAggregation,
     Releaser,
@@ -83,7 +84,7 @@ def expected(federation: Federation, plan: Plan) -> bytes:
         for part in parts_of(federation)
     ]
     return ensemble_bytes(
-        run_program(plan, program_for(plan, settings), GroupedAggregation(sums), SeededNoise(1)).ensemble
+        run_program(plan, program_for(plan, settings), GroupedAggregation(sums), SeededNoise(1), UNCOUNTED).ensemble
     )
 
 
@@ -128,7 +129,7 @@ def test_how_rows_lie_within_a_group_changes_nothing() -> None:
             own = np.flatnonzero(np.arange(1200) % N_GROUPS == group)
             parts = [take(rows, own[number::n_sites]) for number in range(n_sites)]
             groups.append(PlainAggregation([Node(f"s{i}", part, plan, settings) for i, part in enumerate(parts)]))
-        outcome = run_program(plan, program_for(plan, settings), GroupedAggregation(groups), SeededNoise(2))
+        outcome = run_program(plan, program_for(plan, settings), GroupedAggregation(groups), SeededNoise(2), UNCOUNTED)
         found.add(ensemble_bytes(outcome.ensemble))
     assert len(found) == 1
 
@@ -646,7 +647,7 @@ def test_a_group_that_was_away_is_compared_with_nothing() -> None:
     held = [dataclasses.replace(rows, labels=np.ones_like(rows.labels)) for rows in held]
     nodes = [Node(f"s{i}", rows, plan, settings) for i, rows in enumerate(held)]
     checks = RunChecks(lambda: ReleaseChecks(lambda: settings.loss(plan)))
-    releaser, query = Releaser(SeededNoise(1)), next(program)
+    releaser, query = Releaser(SeededNoise(1), UNCOUNTED), next(program)
     for number in range(6):
         totals = {group: node.answer(query) for group, node in enumerate(nodes)}
         there = {group: total for group, total in totals.items() if group or number in (0, 5)}
@@ -665,7 +666,7 @@ def test_where_a_run_ends_by_false_sums_all_groups_that_sent_one_are_named(false
     settings, program = resolve(plan), program_for(plan, resolve(plan))
     query = next(program)
     totals = {group: Node(f"s{group}", make_data(plan, 400, group), plan, settings).answer(query) for group in range(3)}
-    sums = Releaser(SeededNoise(1)).release_groups(query, totals)
+    sums = Releaser(SeededNoise(1), UNCOUNTED).release_groups(query, totals)
     sums |= {group: np.full_like(sums[group], lie) for group in false}
     summed = {group: Summed(None, 2, (f"site-{group}a", f"site-{group}b"), (200, 200)) for group in range(3)}
     with pytest.raises(AggregationError) as caught:

@@ -30,7 +30,7 @@ from hedgerow.protocol.queries import Query
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import EpochParameters, NoiseMode
 from hedgerow.secagg.transitions import Refusal
-from hedgerow.server.release import Releaser
+from hedgerow.server.release import UNCOUNTED, Releaser
 from hedgerow.training.presets import apply_preset, find_preset
 from tests.builders import make_data, make_plan
 from tests.memory_network import Fate, Passing
@@ -85,7 +85,7 @@ def test_one_record_is_charged_and_nothing_is_added_centrally() -> None:
     assert isinstance(noise.event, LocalGaussianEvent) and isinstance(central.event, DiscreteGaussianEvent)
     assert (noise.central_sigma, noise.share_sigma, noise.record_sigma) == (0, 0, central.central_sigma)
     assert noise.event.noise_multiplier == central.event.noise_multiplier
-    releaser = Releaser(SystemNoise(os.urandom), is_local=True)
+    releaser = Releaser(SystemNoise(os.urandom), UNCOUNTED, is_local=True)
     total = np.arange(query.length, dtype=np.int64)
     assert np.array_equal(releaser.release(query, total), total)
     assert [*releaser.ledger.events()] == [noise.event]
@@ -127,7 +127,7 @@ def test_a_report_is_of_the_mode_of_its_ledger() -> None:
     """An account of sums does not pass for one of records, nor the other way round."""
     query = first_query(make_plan(privacy=LOCAL))
     for is_local, mode in ((True, "server"), (False, "local")):
-        releaser = Releaser(SystemNoise(os.urandom), is_local=is_local)
+        releaser = Releaser(SystemNoise(os.urandom), UNCOUNTED, is_local=is_local)
         releaser.release(query, np.zeros(query.length, dtype=np.int64))
         with pytest.raises(PrivacyError) as caught:
             build_report(releaser.ledger, PrivacyContext(delta=1e-5, noise_mode=mode))

@@ -20,7 +20,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import MAX_SCORE, IntVector, Query
 from hedgerow.server.journal import Journal
-from hedgerow.server.release import Releaser, run_program
+from hedgerow.server.release import UNCOUNTED, Releaser, run_program
 from tests.builders import make_data, make_plan, take
 
 if TYPE_CHECKING:
@@ -157,10 +157,10 @@ def test_whether_a_run_ends_is_a_function_of_the_release(exact: int, wanted: int
     program = program_for(plan, resolve(plan))
     if ends:
         with pytest.raises(AggregationError) as caught:
-            run_program(plan, program, Sum(exact), Chosen(wanted, exact))
+            run_program(plan, program, Sum(exact), Chosen(wanted, exact), UNCOUNTED)
         assert caught.value.code == "sum-out-of-range"
     else:
-        run_program(plan, program, Sum(exact), Chosen(wanted, exact))
+        run_program(plan, program, Sum(exact), Chosen(wanted, exact), UNCOUNTED)
 
 
 class Shift(SeededNoise):
@@ -379,7 +379,7 @@ def test_no_lie_of_a_site_makes_a_choice_fail() -> None:
                 total = own + lie
             scores = [found for _, found in candidate_scores(query, total) if len(found)]
             assert all(found.max() <= MAX_SCORE for found in scores)
-            assert len(Releaser(SeededNoise(1)).release(query, total)) == query.release_length
+            assert len(Releaser(SeededNoise(1), UNCOUNTED).release(query, total)) == query.release_length
 
 
 def test_a_plan_that_no_word_holds_is_refused_before_anyone_trains() -> None:

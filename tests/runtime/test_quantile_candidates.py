@@ -24,7 +24,7 @@ from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.report import check_claims
 from hedgerow.protocol.queries import Query
-from hedgerow.server.release import PlainAggregation, check_report, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, check_report, run_program
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.histograms import Histogram
 from tests.builders import make_data, make_plan
@@ -41,7 +41,9 @@ def asked(plan: Plan) -> list[Query]:
     """The queries of a run."""
     settings, queries = resolve(plan), []
     sums = PlainAggregation([Node("a", make_data(plan, 60, 1), plan, settings)])
-    run_program(plan, program_for(plan, settings), sums, SeededNoise(1), lambda query, _: queries.append(query))
+    run_program(
+        plan, program_for(plan, settings), sums, SeededNoise(1), UNCOUNTED, lambda query, _: queries.append(query)
+    )
     return queries
 
 
@@ -55,7 +57,7 @@ def test_candidates_are_the_quantiles_of_the_rows(label: str, update: str) -> No
     plan = make_plan(label, model, {"n_records": 997})
     settings, data, grid = resolve(plan), make_data(plan, 997, 3), build_grid(plan)
     sums = PlainAggregation([Node("a", data, plan, settings)])
-    outcome = run_program(plan, program_for(plan, settings), sums, SeededNoise(1))
+    outcome = run_program(plan, program_for(plan, settings), sums, SeededNoise(1), UNCOUNTED)
     trees = outcome.ensemble.fitted.trees
     for index, feature in enumerate(grid.features):
         if feature.is_categorical:

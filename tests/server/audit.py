@@ -61,7 +61,7 @@ from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, PureQuery, Query, SiteQuery
-from hedgerow.server.release import Releaser
+from hedgerow.server.release import UNCOUNTED, Releaser
 from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.questions import Questions
@@ -224,7 +224,7 @@ class Attack:
         canary = self.kind("canary", self.canary, exact, settings, 1, sampling)
         # The adversary knows what the canary adds if it is drawn: from a twin that spends what the canary spends.
         twin = self.kind("twin", self.canary, exact, settings, 1, Everyone())
-        releaser, total = releaser or Releaser(noise, is_local=is_local), 0.0
+        releaser, total = releaser or Releaser(noise, UNCOUNTED, is_local=is_local), 0.0
 
         def release(query: Query) -> IntVector:
             nonlocal total
@@ -266,7 +266,7 @@ class OpenAttack:
 
     def run(self, settings: Settings, run: int) -> tuple[float, Releaser]:
         """See `Attack.run`."""
-        generator, releaser, total = np.random.default_rng(0), Releaser(self.noise(run)), 0.0
+        generator, releaser, total = np.random.default_rng(0), Releaser(self.noise(run), UNCOUNTED), 0.0
         rows = {"age": generator.integers(0, 10, 1000), "region": ["north"] * 1000, "y": generator.integers(0, 2, 1000)}
         n = self.n_copies
         canary: dict[str, Any] = {"age": [5000] * n, "region": ["south"] * n, "y": [1] * n}
@@ -322,8 +322,9 @@ class EvaluationAttack:
 
     def run(self, settings: Settings, run: int) -> tuple[float, Releaser]:
         """See `Attack.run`."""
-        plan, releaser, total = self.plan, Releaser(self.noise(run)), 0.0
+        plan, releaser, total = self.plan, Releaser(self.noise(run), UNCOUNTED), 0.0
         rows = attack_on(plan)
+
         def hold(kind: type[EvaluationNode], data: SiteData, noise: NoiseSource) -> EvaluationNode:
             return kind("site", data, plan, 1, noise, shows=lambda query: True)
 

@@ -19,7 +19,7 @@ from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
-from hedgerow.server.release import PlainAggregation, Releaser, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, Releaser, run_program
 from hedgerow.training.steps import Program
 from hedgerow.trees.leaf_sums import LeafSums
 from tests.builders import CountingNoise, make_data, make_plan, take, train
@@ -32,7 +32,7 @@ def first_query(**privacy: Any) -> Query:
 def test_a_release_is_the_sum_and_the_noise_of_its_event() -> None:
     """The noise that is added is the noise that is accounted for: same sigma, same length, drawn once."""
     query, noise = first_query(), CountingNoise(3)
-    releaser = Releaser(noise)
+    releaser = Releaser(noise, UNCOUNTED)
     total = np.arange(query.length)
     released = releaser.release(query, total)
     drawn = noise_of(query)
@@ -50,7 +50,7 @@ def test_a_release_is_the_sum_and_the_noise_of_its_event() -> None:
 def test_a_purpose_is_released_once() -> None:
     """Two noisy answers to one question average to less noise: the second is refused before noise is drawn."""
     query, noise = first_query(), CountingNoise(3)
-    releaser = Releaser(noise)
+    releaser = Releaser(noise, UNCOUNTED)
     total = np.zeros(query.length, dtype=np.int64)
     releaser.release(query, total)
     with pytest.raises(PrivacyError, match="already released"):
@@ -61,7 +61,7 @@ def test_a_purpose_is_released_once() -> None:
 def test_a_release_without_noise_is_written_down_as_such() -> None:
     """Without privacy the sum leaves as it is, and the ledger says infinity."""
     query, noise = first_query(epsilon=math.inf), CountingNoise(3)
-    releaser = Releaser(noise)
+    releaser = Releaser(noise, UNCOUNTED)
     total = np.arange(query.length)
     np.testing.assert_array_equal(releaser.release(query, total), total)
     assert noise.asked == [] and list(releaser.ledger.events()) == [UnnoisedEvent()]
@@ -91,7 +91,7 @@ def test_a_program_that_asks_too_much_gives_no_model() -> None:
     plan = make_plan()
     node = Node("site", make_data(plan, 50, 0), plan, resolve(plan))
     with pytest.raises(PrivacyError) as caught:
-        run_program(plan, asking_again(program_for(plan)), PlainAggregation([node]), SeededNoise(0))
+        run_program(plan, asking_again(program_for(plan)), PlainAggregation([node]), SeededNoise(0), UNCOUNTED)
     assert caught.value.code == "budget-exceeded"
 
 
@@ -102,7 +102,7 @@ def test_the_report_says_what_was_done() -> None:
     settings = resolve(plan)
     nodes = [Node(str(i), make_data(plan, 20, i), plan, settings) for i in range(3)]
     outcome = run_program(
-        plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(0),
+        plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(0), UNCOUNTED,
         lambda query, ledger: seen.append((query, ledger)),
     )  # fmt: skip
     report = outcome.report
@@ -215,7 +215,7 @@ def run(model: dict[str, Any], data: SiteData) -> tuple[list[Query], str]:
     settings = resolve(plan)
     outcome = run_program(
         plan, program_for(plan, settings), PlainAggregation([Node("s", data, plan, settings)]), SeededNoise(5),
-        lambda query, _: queries.append(query),
+        UNCOUNTED, lambda query, _: queries.append(query),
     )  # fmt: skip
     return queries, outcome.ledger.to_json()
 

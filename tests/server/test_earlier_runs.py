@@ -30,7 +30,7 @@ from hedgerow.privacy.report import PrivacyReport
 from hedgerow.secagg.messages import Roster, Site
 from hedgerow.server.coordinator import RunSession, RunSetup, conclude
 from hedgerow.server.journal import Journal, JournalledRelease, open_journal
-from hedgerow.server.release import EvaluatedModel, Outcome, Releaser
+from hedgerow.server.release import UNCOUNTED, EvaluatedModel, Outcome, Releaser
 from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from tests.builders import make_plan, s_gbdt_plan
@@ -65,7 +65,7 @@ class Account:
                 return None
             setup = RunSetup(task, ROSTER, KEYS[0], NOISE, os.urandom, lambda _: None, model)
             run = RunSession(setup, journal).run
-            releaser = Releaser(NOISE)
+            releaser = Releaser(NOISE, UNCOUNTED)
             while run.outcome is None and run.replica.query is not None and len(run.releases) < n_releases:
                 query = run.replica.query
                 released = releaser.release(query, np.zeros(query.length, dtype=np.int64))

@@ -15,7 +15,7 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
-from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, run_program
 from hedgerow.training.presets import PRESETS, apply_preset, find_preset
 from hedgerow.trees.histograms import Histogram, NodeHistograms
 from hedgerow.trees.leaf_sums import LeafSums
@@ -62,7 +62,7 @@ def asked(name: str) -> tuple[float, dict[type[Query], int], float, float]:
     settings, queries = resolve(plan), []
     nodes = [Node("one", make_data(plan, 50, 1), plan, settings)]
     outcome = run_program(
-        plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(1, exact=False),
+        plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(1, exact=False), UNCOUNTED,
         lambda query, _: queries.append(query),
     )  # fmt: skip
     kinds: dict[type[Query], int] = {}

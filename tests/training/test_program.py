@@ -21,7 +21,7 @@ from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
-from hedgerow.server.release import Releaser
+from hedgerow.server.release import UNCOUNTED, Releaser
 from hedgerow.training.settings import Settings
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.histograms import Histogram
@@ -34,7 +34,7 @@ Releases = list[NDArray[np.int64]]
 def replay(plan: Plan, seed: int, size: int) -> tuple[list[Query], Ensemble, Ledger]:
     """Run a program on releases that have nothing to do with any data; the ledger holds what they would cost."""
     random = np.random.default_rng(seed)
-    releaser, queries = Releaser(_NoNoise()), []
+    releaser, queries = Releaser(_NoNoise(), UNCOUNTED), []
     program = program_for(plan)
     query = next(program)
     while True:

@@ -25,6 +25,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from hedgerow.app.accounts import BOOK
 from hedgerow.app.environments import train_with_progress
 from hedgerow.app.evaluation import Sites, evaluate
 from hedgerow.app.inputs import output_folder, read_plan
@@ -35,6 +36,7 @@ from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import ContributionReport, Records, concatenate
 from hedgerow.errors import name_to_install
+from hedgerow.local.accounts import Account, BookStore
 from hedgerow.local.training import without_secure_aggregation
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.models.model import Model, require_room, save_unless_kept
@@ -69,11 +71,13 @@ def demonstrate(out: str | None, n_threads: int | None, *, as_json: bool) -> Non
     bounded = _bound_rows(data, plan, quiet=as_json)
     sites = {name: own for name, (own, _) in bounded.items()}
     _print_sites(console, {name: report for name, (_, report) in bounded.items()})
-    noise = SystemNoise(os.urandom)
-    model = train_with_progress(plan, sites, noise, n_threads=n_threads, quiet=as_json)
+    noise, book = SystemNoise(os.urandom), BookStore(folder / BOOK)
+    account = Account([book], "demonstration")
+    model = train_with_progress(plan, sites, noise, n_threads=n_threads, quiet=as_json, account=account)
+    model = model.with_account(account.read_state(plan.privacy.unit, plan.privacy.delta))
     model = model.with_sites(tuple(sites))
     scores = evaluate(model, read_records(data.test, plan))
-    others = _compare(plan, sites, data, n_threads, quiet=as_json)
+    others = _compare(plan, sites, data, n_threads, Account([book], "comparisons, of which one has no noise"), as_json)
     if out is None and (aside := _set_aside(folder / _MODEL)) is not None and not as_json:
         note(f"The model of an earlier demonstration, and what it has cost, is kept as {aside}.")
     files = _write(folder, data, model, scores, quiet=as_json)
@@ -199,14 +203,18 @@ _PUBLIC = (
 )
 
 
-def _compare(plan: Plan, sites: Sites, data: SiteFiles, n_threads: int | None, *, quiet: bool) -> dict[str, float]:
+def _compare(
+    plan: Plan, sites: Sites, data: SiteFiles, n_threads: int | None, account: Account, quiet: bool
+) -> dict[str, float]:
     """Test AUC of models that promise less, or nothing, by what they are."""
 
     def area(title: str, sites: Sites, **privacy: Any) -> float:
         # Masks would change no tree.
         own = without_secure_aggregation(replace(plan, privacy=replace(plan.privacy, **privacy)))
         noise = SystemNoise(os.urandom)
-        model = train_with_progress(own, sites, noise, n_threads=n_threads, quiet=quiet, title=title)
+        model = train_with_progress(
+            own, sites, noise, n_threads=n_threads, quiet=quiet, account=account, title=title
+        )
         return evaluate(model, read_records(data.test, plan))["auc"]
 
     row: dict[str, Any] = {"unit": "record", "max_rows_per_unit": 1}

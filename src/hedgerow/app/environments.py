@@ -30,6 +30,7 @@ from hedgerow.app.output import end_log, note
 from hedgerow.app.progress import list_contributors
 from hedgerow.client.node import available_threads, has_compiled, seed_samplings, use_threads
 from hedgerow.errors import EnvironmentFault
+from hedgerow.local.accounts import Account, process_account
 from hedgerow.local.progress import TrainingProgress
 from hedgerow.local.training import FederatedEvaluation, check_sites, evaluate_federated, train
 from hedgerow.models.model import Model
@@ -37,6 +38,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.plan.toml import plan_toml, toml_section
 from hedgerow.plugins import describe_plugin
+from hedgerow.privacy.accounts import AccountState
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.privacy.statement import PROCESS
@@ -64,11 +66,13 @@ class StudyResult:
 
     model: Model
     sites: tuple[str, ...]
+    account: AccountState | None = None
+    """The budget account of this process, where all sites' rows are in it; the books of the nodes have it else."""
 
     @property
     def report(self) -> PrivacyReport:
-        """What the model promises, and what it has cost."""
-        return self.model.report
+        """What the model promises, and what it has cost; with the account, if it is known."""
+        return self.model.report if self.account is None else self.model.report.with_account(self.account)
 
 
 class Environment(Protocol):
@@ -165,7 +169,8 @@ class Simulation:
         sites = read_sites(self.tables, plan, quiet=True)
         noise = SystemNoise(os.urandom) if seed is None else SeededNoise(seed)
         model = train_with_progress(plan, sites, noise, n_threads=self.n_threads, quiet=True, seed=seed)
-        return StudyResult(model, tuple(sorted(sites)))
+        account = process_account().read_state(plan.privacy.unit, plan.privacy.delta)
+        return StudyResult(model, tuple(sorted(sites)), account)
 
     def evaluate(self, model: Model, asked: EvaluatedModel, seed: int | None) -> FederatedEvaluation:
         """See `Study.evaluate`."""
@@ -362,10 +367,15 @@ def train_with_progress(
     *,
     n_threads: int | None,
     quiet: bool,
+    account: Account | None = None,
     seed: int | None = None,
     title: str = "Training",
 ) -> Model:
-    """Train over the sites with a progress bar; with a seed, samples come from it too, where any are drawn."""
+    """Train over the sites with a progress bar; with a seed, samples come from it too, where any are drawn.
+
+    Args:
+        account: where the run is charged; None for that of this process.
+    """
     sizes = {name: sites[name].n_records for name in sorted(sites)}
     sampling = None if seed is None else seed_samplings(seed, sizes)
     if not quiet and not has_compiled():
@@ -374,5 +384,7 @@ def train_with_progress(
         use_threads(n_threads or available_threads()) as allowed,
         TrainingProgress(plan, len(sites), quiet=quiet, title=title) as progress,
     ):
-        model = train(plan, sites, noise=noise, n_threads=allowed, progress=progress, sampling=sampling)
+        model = train(
+            plan, sites, noise=noise, account=account, n_threads=allowed, progress=progress, sampling=sampling
+        )
         return model.made(PROCESS, len(sites))

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hedgerow.app.accounts import BOOK
 from hedgerow.app.actors import start_actors
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
@@ -174,9 +175,12 @@ def note_book(folder: Path, book: Path) -> Path:
 
 
 def find_book(given: Path) -> Path:
-    """The book that a path names: a file as it is, a state folder's own; the folder itself where it names none."""
+    """The book that a path names: a file as it is, a state folder's own, or that of a folder of tables; the folder
+    itself where it names none."""
     if not given.is_dir():
         return given
+    if (given / BOOK).is_file():
+        return given / BOOK
     try:
         return Path((given / _PLACE).read_text(encoding="utf-8").rstrip("\n"))
     except (OSError, UnicodeDecodeError):

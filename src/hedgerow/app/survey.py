@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hedgerow.app.accounts import AccountOptions, open_account
 from hedgerow.app.inputs import adapt_sites, ask_to_go_on, join_names, new_file, read_text
 from hedgerow.app.output import json_text, note, warn
 from hedgerow.app.progress import list_contributors, status
@@ -21,6 +22,7 @@ from hedgerow.data.sources import column_names
 from hedgerow.data.units import MAX_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
 from hedgerow.local import survey
+from hedgerow.local.accounts import process_account
 from hedgerow.methods.tasks import SurveyTask
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.names import is_identifier
@@ -134,13 +136,19 @@ class Survey:
 
 
 def survey_over_tables(
-    options: SurveyOptions, tables: Mapping[str, str], folder: Path | None = None, *, asks: bool = False
+    options: SurveyOptions,
+    tables: Mapping[str, str],
+    folder: Path | None = None,
+    *,
+    asks: bool = False,
+    account: AccountOptions | None = None,
 ) -> Survey:
     """Statistics of tables that this machine reads, by their sites.
 
     Args:
         folder: where they are to go.
         asks: ask at a terminal whether to go on where many rows are left out.
+        account: which book it is charged to; None for the account of this process.
 
     Raises PolicyRefusal (code "not-agreed").
     """
@@ -153,6 +161,7 @@ def survey_over_tables(
     curves = _read_curves(options, {})
     if curves is None:
         schema, without = _read_declarations(options, column_names(next(iter(places.values()))))
+    charged = process_account() if account is None else open_account(account, places.values(), folder and folder / PLAN)
     with status("Reading", quiet=options.quiet):
         if curves is None:
             read = survey.read_site_tables(places, schema, without, options.unit or "record")
@@ -171,8 +180,9 @@ def survey_over_tables(
     asked = curves or _open_table(options, read.columns, {})
     with status("Adding up", quiet=options.quiet):
         noise = SystemNoise(os.urandom) if options.seed is None else SeededNoise(options.seed)
-        found = survey.survey_tables(asked, read.tables, noise)
-        found = replace(found, report=found.report.made(PROCESS, len(read.tables)))
+        found = survey.survey_tables(asked, read.tables, noise, charged)
+        state = charged.read_state(found.report.unit, found.report.delta)
+        found = replace(found, report=found.report.made(PROCESS, len(read.tables)).with_account(state))
         made = _build_survey(options, found, list(read.tables), label, persons)
     hashed = {column.name for column in getattr(found.statistics, "columns", ()) if column.is_hashed}
     texts = [column for table in read.tables.values() for column in table.columns if column.place.column in hashed]

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import adapt_sites, check_can_write, parse_sites, picture_file
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, number, print_facts, print_json, warn, warn_seeded, wrap_text
-from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_nodes, add_shared, read_options, whole
+from hedgerow.cli.options import (
+    ADAPTERS,
+    above_zero,
+    add_command,
+    add_nodes,
+    add_shared,
+    read_account,
+    read_options,
+    whole,
+)
 from hedgerow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +61,7 @@ def add_commands(commands: Any) -> None:
     add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
     add("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
     add("--seed", type=whole(0), metavar="N", help="noise from a seed: voids the model's guarantee")
-    add_shared(add, "--yes")
+    add_shared(add, "--data-set", "--book", "--no-book", "--yes")
     add = command.add_argument_group("over nodes: --federated as the coordinator of a roster").add_argument
     text = "who adds the noise, whichever party added it to the training; sites have to allow it (distributed)"
     add_nodes(add, text, "where the run is journalled (MODEL.evaluation-N.journal)")
@@ -71,7 +80,8 @@ def run(arguments: argparse.Namespace) -> None:
         _run_federated(arguments)
         return
     _refuse_without(arguments, "--federated", "sites", "roster", "identity", "journal")
-    _refuse_without(arguments, "--epsilon", "delta", "out", "plot", "seed", "by", "yes")
+    names = ("delta", "out", "plot", "seed", "by", "data_set", "book", "no_book", "yes")
+    _refuse_without(arguments, "--epsilon", *names)
     if arguments.data is None:
         raise UsageError("usage-missing", missing="DATA")
     (table,) = adapt_sites({arguments.data: arguments.data}, arguments.adapters).values()
@@ -102,11 +112,13 @@ def _refuse_without(arguments: argparse.Namespace, other: str, *names: str) -> N
     """Raise UsageError for an option that means nothing without the other one."""
     for name in names:
         if getattr(arguments, name) not in (None, [], False):
-            raise UsageError("usage-needs", option="--site" if name == "sites" else f"--{name}", other=other)
+            option = "--site" if name == "sites" else "--" + name.replace("_", "-")
+            raise UsageError("usage-needs", option=option, other=other)
 
 
 def _run_federated(arguments: argparse.Namespace) -> None:
     """Evaluate, write the model with the cost on its account, print the scores and what they cost."""
+    from hedgerow.app.accounts import open_account
     from hedgerow.app.evaluation import journal_file, prepare_evaluation, read_sites
     from hedgerow.app.progress import status
     from hedgerow.client.node import available_threads, use_threads
@@ -127,6 +139,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         require_room(out, model)
         named = parse_sites(arguments.sites) if arguments.federated else {"site": arguments.data}
         tables = adapt_sites(named, arguments.adapters)
+        account = open_account(read_account(arguments), tables.values(), out)
         rows = read_sites(tables, model.plan, quiet=arguments.json, asks=not arguments.yes)
         for name, data in rows.items():
             if said := model.describe_unread([model.count_unread(data.codes)], data.n_records):
@@ -135,8 +148,8 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
                 model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads,
-                by=arguments.by, is_one_site=not arguments.federated,
-            )  # fmt: skip
+                by=arguments.by, is_one_site=not arguments.federated, account=account,
+            ).with_account(account)  # fmt: skip
         if arguments.federated:
             found = dataclasses.replace(found, model=found.model.evaluated(PROCESS, model))
         # The account goes first: numbers that were seen but not charged would be a leak.

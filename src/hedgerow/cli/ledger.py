@@ -28,7 +28,8 @@ _MIN_DIGITS = 8
 def add_commands(commands: Any) -> None:
     """Add `ledger`."""
     add = add_command(commands, "ledger", run, "show what all runs have cost a site's data")
-    add("state", metavar="BOOK", help="a budget book, a node's folder (`--state`), or a site's folder of a study")
+    text = "a budget book, a folder of tables, a node's folder (`--state`), or a site's folder of a study"
+    add("state", metavar="BOOK", help=text)
     text = "the owner's policy: show what is left of its epsilon (a site's folder of a study has one)"
     add("--policy", metavar="FILE", help=text)
     add("--delta", type=float, default=1e-6, metavar="D", help="without a policy: at this delta")
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         named, given = named or str(given / POLICY), given / "state"
     file = find_book(given)
     if not file.is_file():
-        wanted = "the book that `hedgerow node` was given with --budget, or its folder, --state"
+        wanted = "a budget book, or a folder that has one: of tables, or of a node (--state)"
         raise UsageError("not-found", code="budget-not-found", path=arguments.state, wanted=wanted)
     policy = None if named is None else read_policy(named)
     delta = arguments.delta if policy is None else policy.delta
@@ -95,15 +96,24 @@ def run(arguments: argparse.Namespace) -> None:
         note(f"{count} set-up(s) of the plan {digest[:12]} are counted no more: the seed may be drawn again.")
     for data_set in content["data_sets"]:
         limit = f" of {number(data_set['max_epsilon'])}" if "max_epsilon" in data_set else ""
-        print(f"{data_set['data_set']}: epsilon {format_up(data_set['epsilon'], 4)}{limit} at delta {format_up(delta)}")
+        name = data_set["data_set"] or "All rows (without --data-set)"
+        by_unit = data_set.get("epsilon_by_unit", {"": data_set["epsilon"]})
+        total = ", ".join(
+            f"epsilon {format_up(epsilon, 4)}{' per ' * bool(unit)}{unit}" for unit, epsilon in by_unit.items()
+        )
+        print(f"{name}: {total}{limit} at delta {format_up(delta)}")
         is_shared = len({run["site"] for run in data_set["runs"]}) > 1
         print_facts([(f"run {run['run_id'][:12]}", _format_run(run, is_shared=is_shared)) for run in data_set["runs"]])
     _say_invitations(asked, is_list=arguments.invitations)
-    if any(line["status"] == RESERVED for data_set in content["data_sets"] for line in data_set["runs"]):
+    reserved = [line for data_set in content["data_sets"] for line in data_set["runs"] if line["status"] == RESERVED]
+    close = f"`hedgerow ledger {shlex.quote(arguments.state)} --close RUN`"
+    if any(line["site"] for line in reserved):
         note(
             "A run that is reserved may go on: start its node again. If it shall not, end it with "
-            f"`hedgerow ledger {shlex.quote(arguments.state)} --close RUN`, and what it did not use is free again."
+            f"{close}, and what it did not use is free again."
         )
+    if any(not line["site"] for line in reserved):
+        note("A run of a command or a fit that is reserved goes on, or was killed: then all of it stays charged.")
 
 
 def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:

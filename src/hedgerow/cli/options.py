@@ -11,10 +11,13 @@ import argparse
 import math
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hedgerow.errors import UsageError
 from hedgerow.transport import ENGINES
+
+if TYPE_CHECKING:
+    from hedgerow.app.accounts import AccountOptions
 
 _BY_POLICY = ("node", "join", "resident-node", "carry in", "carry out")
 """Commands that load what the site's own files name, and nothing else."""
@@ -113,6 +116,19 @@ SHARED: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "go on unasked where many rows are left out, of which a warning on stderr tells",
     },
+    "--data-set": {
+        "metavar": "NAME",
+        "help": "whose rows these are, as their owner calls them: the account that this is charged to (without it, one "
+        "account of all tables of the folder)",
+    },
+    "--book": {
+        "metavar": "FILE",
+        "help": "the budget book that keeps the account (hedgerow-budget.db beside the data)",
+    },
+    "--no-book": {
+        "action": "store_true",
+        "help": "keep no account of what this costs, which its report then says",
+    },
     "--evaluation": {"metavar": "FILE", "help": "what `hedgerow evaluate --federated --json` printed of this model"},
     "--by": {
         "action": "append",
@@ -186,3 +202,10 @@ def read_options(kind: type[T], arguments: argparse.Namespace, **given: Any) -> 
     """A record of options: `given`, `quiet` by --json, and every other field by the option of its name."""
     named = {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}  # type: ignore[arg-type]
     return kind(**named | {"quiet": arguments.json} | given)
+
+
+def read_account(arguments: argparse.Namespace) -> AccountOptions:
+    """The account that --data-set, --book and --no-book name."""
+    from hedgerow.app.accounts import AccountOptions
+
+    return AccountOptions(arguments.data_set, arguments.book, arguments.no_book)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import adapt_sites, check_can_write
 from hedgerow.app.output import number, print_facts, print_json, today, warn_seeded, wrap_text
-from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_shared, chance, refuse_allow_loss
+from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_shared, chance, read_account, refuse_allow_loss
 from hedgerow.privacy.rounding import format_cost
 
 if TYPE_CHECKING:
@@ -38,12 +38,13 @@ def add_commands(commands: Any) -> None:
     add("--delta", type=chance, metavar="D", help="a small probability that is added to it (default: the plan's)")
     add("--adapter", **ADAPTERS)
     add("--out", metavar="MODEL", help="the model file to write (default: a new recalibrated.json)")
-    add_shared(add, "--seed", "--yes", "--json")
+    add_shared(add, "--seed", "--data-set", "--book", "--no-book", "--yes", "--json")
     refuse_allow_loss(add, "recalibrate")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Ask the rows, write the model, print what was found and what the model promises."""
+    from hedgerow.app.accounts import open_account
     from hedgerow.app.evaluation import read_sites
     from hedgerow.client.node import available_threads, use_threads
     from hedgerow.local.training import recalibrate_model
@@ -56,12 +57,16 @@ def run(arguments: argparse.Namespace) -> None:
     out = check_can_write(arguments.out or "recalibrated.json")
     require_room(out)
     tables = adapt_sites({"site": arguments.data}, arguments.adapters)
+    account = open_account(read_account(arguments), tables.values(), out)
     (rows,) = read_sites(tables, model.plan, quiet=arguments.json, asks=not arguments.yes).values()
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     with use_threads(available_threads()) as n_threads:
         changed, found, cost = recalibrate_model(
-            model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
-        )
+            model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, account=account,
+            n_threads=n_threads,
+        )  # fmt: skip
+    privacy = changed.plan.privacy
+    changed = changed.with_account(account.read_state(privacy.unit, privacy.delta))
     save_unless_kept(changed, out)
     if arguments.json:
         fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}

@@ -16,6 +16,7 @@ from hedgerow.cli.options import (
     add_command,
     add_nodes,
     add_shared,
+    read_account,
     read_options,
     refuse_allow_loss,
     whole,
@@ -75,7 +76,7 @@ def add_commands(commands: Any) -> None:
     text = "what the drafted plan promises, these statistics included (1, or twice E if that is more)"
     add("--train-epsilon", type=above_zero, metavar="T", help=text)
     add("--out", metavar="FOLDER", help="where report.html, survey.json and plan.toml go; without it, none is written")
-    add_shared(add, "--seed")
+    add_shared(add, "--seed", "--data-set", "--book", "--no-book")
     add = command.add_argument_group("over nodes: the same, asked of sites that keep their tables").add_argument
     add("--federated", action="store_true", help="as the coordinator of a roster; the answers are noised and charged")
     journal = "where the run is journalled, to go on after a crash (FOLDER/survey.journal)"
@@ -102,7 +103,8 @@ def run(arguments: argparse.Namespace) -> None:
         train = f"coordinator {{plan}} {asked} --out model.json"
     else:
         tables = arguments.sites or [arguments.data]
-        made = survey_over_tables(options, parse_sites(tables), folder, asks=not arguments.yes)
+        account = read_account(arguments)
+        made = survey_over_tables(options, parse_sites(tables), folder, asks=not arguments.yes, account=account)
         asked = " ".join(f"--site {shlex.quote(each)}" for each in tables)
         train = f"train {{plan}} {asked}" + "".join(f" --adapter {shlex.quote(each)}" for each in options.adapters)
     show(options, made, folder, train)

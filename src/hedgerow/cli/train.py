@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import adapt_sites, check_can_write, join_names, parse_sites, read_plan
 from hedgerow.app.output import note, number, print_facts, print_json, today, warn, warn_seeded, wrap_text
-from hedgerow.cli.options import ADAPTERS, add_command, add_shared, refuse_allow_loss, whole
+from hedgerow.cli.options import ADAPTERS, add_command, add_shared, read_account, refuse_allow_loss, whole
 
 if TYPE_CHECKING:
     from hedgerow.data.site_data import SiteData
@@ -59,12 +59,13 @@ def add_commands(commands: Any) -> None:
     add_shared(add, "--seed")
     text = "keep the codes of the rows in mapped files there, for tables that outgrow the memory (docs/data.md)"
     add("--external-memory", metavar="FOLDER", help=text)
-    add_shared(add, "--yes", "--threads", "--json")
+    add_shared(add, "--data-set", "--book", "--no-book", "--yes", "--threads", "--json")
     refuse_allow_loss(add, "train")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Train, write the model, print what it promises."""
+    from hedgerow.app.accounts import open_account
     from hedgerow.app.cost import describe_trees
     from hedgerow.app.environments import train_with_progress
     from hedgerow.app.evaluation import read_sites
@@ -80,13 +81,17 @@ def run(arguments: argparse.Namespace) -> None:
     files = adapt_sites(parse_sites(arguments.sites), arguments.adapters)
     check_sites(plan, len(files))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
+    account = open_account(read_account(arguments), files.values(), out)
     sites = read_sites(
         files, plan, quiet=arguments.json, asks=not arguments.yes, external_memory=arguments.external_memory
     )
     if not arguments.json and (doubt := doubt_of(plan)):
         warn(f"{doubt}.")
     quiet, seed = arguments.json, arguments.seed
-    model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=quiet, seed=seed)
+    model = train_with_progress(
+        plan, sites, noise, n_threads=arguments.threads, quiet=quiet, account=account, seed=seed
+    )
+    model = model.with_account(account.read_state(plan.privacy.unit, plan.privacy.delta))
     save_unless_kept(model, out)
     if arguments.json:
         print_json(
@@ -117,6 +122,7 @@ def simulate(arguments: argparse.Namespace) -> None:
     """Print how well models of made-up rows predict others, by epsilon."""
     from hedgerow.app.environments import train_with_progress
     from hedgerow.local import simulation
+    from hedgerow.local.accounts import Account
     from hedgerow.privacy.noise import SystemNoise
 
     plan = read_plan(arguments.plan)
@@ -127,7 +133,9 @@ def simulate(arguments: argparse.Namespace) -> None:
         start, epsilon = time.monotonic(), own.privacy.epsilon
         title = "Without noise" if math.isinf(epsilon) else f"At epsilon {epsilon:g}"
         noise, n_threads = SystemNoise(os.urandom), arguments.threads
-        model = train_with_progress(own, sites, noise, n_threads=n_threads, quiet=arguments.json, title=title)
+        # Made-up rows: nothing is charged.
+        quiet, account = arguments.json, Account()
+        model = train_with_progress(own, sites, noise, n_threads=n_threads, quiet=quiet, account=account, title=title)
         seconds[epsilon] = time.monotonic() - start
         return model
 

@@ -8,6 +8,9 @@ refused. The book is kept apart from a node's other state, so that losing the on
 Nodes may share a book, and several of them may be in one run: each has a line of its own, and settles that one only. A
 person may be in the rows of each, so such lines are composed as rows of one person are (`list_costs`).
 A line says in which state folder its run stands, so that a run that does not go on can be settled at what it has cost.
+
+Runs in one process (`hedgerow.local.accounts`) have lines of no node: they are written with `put`. A line without a
+data set is of all rows that the book is for, so its account holds all runs of the book.
 """
 
 from __future__ import annotations
@@ -62,6 +65,10 @@ _WEIGHTLESS = 1e9
 MAX_UNUSED_DRAWS = MAX_ATTEMPTS
 """Set-ups of a plan in which a node reveals its nonce, of runs in which it masks nothing: as many as one run has."""
 RESERVED, FINISHED, STOPPED, LEFT, CLOSED = "reserved", "finished", "stopped", "left", "closed"
+REFUSED = "refused"
+"""The status of a run in one process that did not fit into its budget, and has released nothing."""
+ALL_ROWS = ""
+"""The data set of runs whose owner named none: all rows that the book is for."""
 ACCEPTED = "accepted"
 Charge = tuple[Sequence[Event], Mapping[bytes, int]] | None
 """What a run has used, and the last slot of each of its epochs that this counts; None where that is not known, and all
@@ -72,9 +79,10 @@ that was reserved is charged."""
 class BudgetLine:
     """One node's part in one run: "reserved" while it may go on (the events are the plan's), else what it used.
 
-    It is "finished", "stopped" by its coordinator, "left" by this node before its end, or "closed" by its owner.
-    `site` and `state` are the node's name and folder; both are empty in a line for runs that the book has lost. `begun`
-    is when it was reserved, in UTC.
+    It is "finished", "stopped" by its coordinator, "left" by this node before its end, or "closed" by its owner; a run
+    in one process is "finished", "stopped" by an error, or "refused". `site` and `state` are the node's name and
+    folder; both are empty in a line for a run in one process, or for runs that the book has lost. `begun` is when it
+    was reserved, in UTC.
     """
 
     run_id: str
@@ -133,15 +141,18 @@ class BudgetBook:
         self._site, self._state = site, str(Path(state).resolve())
 
     def lines(self, data_set: str | None = None) -> list[BudgetLine]:
-        """The runs of a data set, or of all, of all nodes, oldest first; names that look alike are one: `fold_name`."""
+        """The runs of a data set, or of all, of all nodes, oldest first; names that look alike are one: `fold_name`.
+
+        Runs without a data set (`ALL_ROWS`) may be over any rows that the book is for: their account has all runs.
+        """
         rows = self._database.rows(
             "select run_id, site, state, data_set, plan_name, plan_digest, unit, status, events, begun from runs"
             " order by rowid"
         )
-        wanted, first, found = None if data_set is None else fold_name(data_set), dict[str, str](), []
+        wanted, first, found = fold_name(data_set or ALL_ROWS), dict[str, str](), []
         for run_id, site, state, name, plan, digest, unit, status, events, begun in rows:
             own = first.setdefault(fold_name(name), name)
-            if wanted in (None, fold_name(name)):
+            if wanted in (ALL_ROWS, fold_name(name)):
                 read = _read(events, run_id)
                 found.append(BudgetLine(run_id, site, state, own, plan, digest, unit, status, read, begun))
         return found
@@ -155,6 +166,7 @@ class BudgetBook:
                 {
                     "data_set": name,
                     "epsilon": self.spent(name, delta),
+                    **_describe_units(self.lines(name), delta),
                     "runs": [
                         {
                             "run_id": line.run_id,
@@ -311,6 +323,27 @@ class BudgetBook:
                 spent=format_up(compose_epsilon(list_costs(lines), delta), 4),
             )
         return True
+
+    def put(self, line: BudgetLine, limit: tuple[float, float] | None = None) -> None:
+        """Write the line of a run in one process, in place of what it was; on the disk when this returns.
+
+        Args:
+            limit: the (epsilon, delta) that all runs of its data set may cost; None for no limit.
+
+        Raises:
+            PolicyRefusal: as `require_room`; nothing is written then.
+        """
+        with self._database.transaction() as execute:
+            if limit is not None:
+                require_room(self.lines(line.data_set), line, limit)
+            execute(
+                "insert into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, datetime('now')) on conflict do update"
+                " set status = excluded.status, events = excluded.events, plan_digest = excluded.plan_digest",
+                (
+                    line.run_id, line.site, line.state, line.data_set, line.plan_name, line.plan_digest, line.unit,
+                    line.status, _encode_events(line.events),
+                ),
+            )  # fmt: skip
 
     def settle(self, run_id: bytes, charge: Charge, status: str) -> None:
         """Close this node's line for a run with what it used.
@@ -500,10 +533,98 @@ class PeerBook:
             self._database = None
 
 
+def require_room(lines: Sequence[BudgetLine], line: BudgetLine, limit: tuple[float, float]) -> None:
+    """Check that a run in one process fits beside the other runs of its account.
+
+    Args:
+        lines: of the account; an earlier state of this run among them does not count.
+        limit: the largest (epsilon, delta) of all together.
+
+    Raises:
+        PolicyRefusal: code "over-budget"; "policy-unit" where the other runs protect another unit.
+    """
+    epsilon, delta = limit
+    line = replace(line, events=tuple(scope_events(line.events, line.run_id)))
+    others = [other for other in lines if (other.run_id, other.site) != (line.run_id, line.site)]
+    for other in others:
+        if other.events and line.events and other.unit not in ("", line.unit):
+            raise PolicyRefusal("policy-unit-of-earlier-runs", unit=line.unit, earlier=other.unit)
+    total = compose_epsilon(list_costs([*others, line]), delta)
+    if total > epsilon:
+        spent = format_up(compose_epsilon(list_costs(others), delta), 4)
+        raise PolicyRefusal(
+            "over-budget", total=format_up(total, 4), delta=format_up(delta), epsilon=epsilon, spent=spent
+        )
+
+
+def _describe_units(lines: Sequence[BudgetLine], delta: float) -> dict[str, Any]:
+    """The cost by unit of privacy, where runs protect several: costs for different units cannot be added."""
+    units = list(dict.fromkeys(line.unit for line in lines if line.events and line.unit))
+    by_unit = {
+        unit: compose_epsilon(list_costs(line for line in lines if line.unit in ("", unit)), delta) for unit in units
+    }
+    return {"epsilon_by_unit": by_unit} if len(units) > 1 else {}
+
+
+_LOOK_ALIKES = str.maketrans(
+    # Letters of other alphabets that look like Latin ones once they are in lower case, or in capitals, and digits that
+    # look like letters (Unicode's confusables, UTS 39).
+    "\u0430\u0432\u0435\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u0455\u0456\u0458\u04bb\u0501\u051b\u051d\u0475\u04cf"
+    "\u03b1\u03b2\u03b5\u03b6\u03b7\u03b9\u03ba\u03bc\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u03f2\u03f3"
+    "\u0131\u0251\u0261\u026a\u0585\u057d\u0578\u057001|",
+    "abekmhopctyxsijhdqwvl"
+    "abezhikmvoptuxcj"
+    "iagiounholl",
+)  # fmt: skip
+_GAP, _DIGITS = "\0", "23456789ol"
+
+
 def fold_name(name: str) -> str:
-    """What names of one data set have in common, however they are typed: a new name would begin a new account."""
+    """Return the common form of all names of one data set, however they are typed.
+
+    A name that differs by capitals, look-alike letters of another alphabet, dashes, spaces or a final stop would begin
+    a new account for the same rows. To take two names for one charges too much, and never too little.
+    """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    return " ".join(folded.split())
+    # Between digits a dash or a space divides: 1-12 is not 11-2.
+    letters = "".join(
+        _GAP if letter.isspace() or unicodedata.category(letter) in ("Pd", "Pc") or letter == "\u2212" else letter
+        for letter in folded
+        if unicodedata.category(letter) != "Cf"
+    ).strip(_GAP + ".\u2024")
+    words = [word for word in letters.translate(_LOOK_ALIKES).split(_GAP) if word]
+    joined = words[0] if words else ""
+    for word in words[1:]:
+        joined += ("-" if joined[-1] in _DIGITS and word[0] in _DIGITS else "") + word
+    return joined or folded.strip()
+
+
+def find_near_name(name: str, known: Iterable[str]) -> str | None:
+    """Return a known name that is another one but within two letters of this one, or one letter of a short one.
+
+    None where there is none.
+
+    Such a name may be a slip of the hand, so its owner is asked before a new account begins.
+    """
+    own = fold_name(name)
+    others = {fold_name(other): other for other in known if fold_name(other)}
+    if own in others:
+        return None
+    most = 2 if len(own) >= _LEAST_LONG else 1
+    return next((other for folded, other in others.items() if _count_edits(own, folded) <= most), None)
+
+
+_LEAST_LONG = 6
+"""Letters of a name from which on two of them may be slips."""
+
+
+def _count_edits(one: str, other: str) -> int:
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(one, 1):
+        before, row[0] = row[0], at
+        for place, wanted in enumerate(other, 1):
+            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (letter != wanted))
+    return row[-1]
 
 
 def list_costs(lines: Iterable[BudgetLine]) -> list[Event]:

@@ -14,6 +14,7 @@ import math
 import os
 import re
 import secrets
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -38,6 +39,15 @@ from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import HeldValues, SiteData, count_beyond, count_labels_beyond, round_bounds
 from hedgerow.data.units import MANY, ContributionReport, RowCount, read_feature, rows_within_bound
 from hedgerow.errors import DataError, PlanError, UsageError, warn_caller, warn_owner
+from hedgerow.local.accounts import (
+    RunAccount,
+    RunFacts,
+    enter_run,
+    has_told,
+    process_account,
+    receive_budgets,
+    send_budgets,
+)
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import MIN_MASKED_COHORT, train
 from hedgerow.models.model import MIN_TO_WARN, Explanation, Model
@@ -489,6 +499,31 @@ def warn_about_few_records(
         warn_caller(" ".join([*reasons, remedy]), FewRecordsWarning)
 
 
+class SeveralRunsWarning(UserWarning):
+    """Several fits over the rows of one account add up, where each report speaks of one."""
+
+
+def find_place_in_search() -> str:
+    """Return "candidate" for a fit that a search of scikit-learn tries, "refit" for that of its best, or "".
+
+    A candidate says nothing of the sum, which is not complete before the refit.
+    """
+    is_candidate, frame = False, sys._getframe(1)
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if module == "sklearn.model_selection._validation":
+            if name == "cross_validate":
+                return ""
+            is_candidate |= name == "_fit_and_score"
+        elif module == "sklearn.model_selection._search" and name == "fit":
+            if not is_candidate:
+                return "refit"
+            return "candidate" if getattr(frame.f_locals.get("self"), "refit", False) else ""
+        frame = frame.f_back  # type: ignore[assignment]
+    # Without the frames of the search, it is in another process.
+    return "candidate" if is_candidate else ""
+
+
 SECONDS_BEFORE_PROGRESS = 1.0
 """A fit that is shorter says nothing of its progress."""
 
@@ -587,12 +622,61 @@ class PrivateTrees(BaseEstimator, ABC):
         refuse_weights(others)
         before = self.__dict__.copy()
         try:
-            self._train(self._prepare(X, y, sites, units))
+            with self._open_run(units) as run:
+                self._train(self._prepare(X, y, sites, units))
+            self._note_account(run)
         except BaseException:
-            # What a survey has found until here stands on no account, and does not belong to an earlier fit's model.
+            # What a survey has found until here does not belong to an earlier fit's model. The account has its cost.
             self.__dict__ = before
             raise
         return self
+
+    @contextmanager
+    def _open_run(self, units: Any, epsilon: Any = None, delta: Any = None) -> Iterator[RunAccount]:
+        """Reserve all that a fit, or another call of this epsilon, may cost; its releases are parts of this run."""
+        whole = (self.epsilon if epsilon is None else epsilon, self._delta if delta is None else delta)
+        try:
+            # The plan says what is wrong with others, before anything is released.
+            is_promise = float(whole[0]) > 0 and 0 < float(whole[1]) < 1
+        except (TypeError, ValueError):
+            is_promise = False
+        facts = RunFacts(
+            type(self).__name__,
+            unit="record" if units is None else "unit",
+            is_void=self.random_state is not None or self._reads_data,
+        )
+        account = process_account(getattr(self, "data_set", None) or "")
+        with (
+            account.open_run(facts, whole=(float(whole[0]), float(whole[1])) if is_promise else None) as run,
+            enter_run(run),
+        ):
+            yield run
+
+    def _note_account(self, run: RunAccount) -> None:
+        """Let the report say what all runs of the account have cost, and warn of several, once."""
+        # Not the model's own: its bytes follow from the fit alone. `save` writes this report into the file.
+        account = run.read_state(self.model_.plan.privacy.delta)
+        self.privacy_report_ = self.model_.report.with_account(account)
+        if account.n_runs < 2:
+            return
+        place = find_place_in_search()
+        if place == "refit" or (place != "candidate" and not has_told(run)):
+            warn_caller(
+                f"{account.n_runs} runs of this account cost {account.describe_total()} together, and each of their "
+                "reports speaks of one. To choose among them by exact scores of held-out rows is outside the "
+                "guarantee; hedgerow.tune chooses within one budget.",
+                SeveralRunsWarning,
+            )
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()
+        sent = {} if "model_" in state else send_budgets()
+        return {**state, "_budgets": sent} if sent else state
+
+    def __setstate__(self, state: Any) -> None:
+        state = dict(state)
+        receive_budgets(state.pop("_budgets", {}))
+        super().__setstate__(state)
 
     @abstractmethod
     def _prepare(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
@@ -884,7 +968,7 @@ class PrivateTrees(BaseEstimator, ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model file, which `Model.load` and the command `hedgerow` read; see `Model.save`."""
-        self._require_model().save(os.fspath(path))
+        replace(self._require_model(), report=self.privacy_report_).save(os.fspath(path))
 
     def to_xgboost(self) -> dict[str, Any]:
         """The model as XGBoost's JSON; see `Model.to_xgboost`."""

@@ -90,6 +90,8 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             without rows make up the three that masks want. False (the default) sums all rows at once, many times
             faster: they are all in this process anyway.
             The plan and the report say which it was.
+        data_set: whose rows these are, as their owner calls them: the budget account that fits are charged to. None
+            charges the one account of this process, whatever rows it is given.
         verbose: 1 shows on stderr how far a fit is that takes more than a second.
 
     Attributes:
@@ -99,8 +101,9 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         n_features_in_, feature_names_in_: as in scikit-learn; the model's features have these names, also behind a
             `ColumnTransformer` or `Pipeline` with `set_output(transform="pandas")`.
 
-    Each fit spends its epsilon again, so a `GridSearchCV` over 10 settings with 5 folds is 51 fits, and the report of
-    its best estimator speaks of one of them. `hedgerow.tune` chooses among settings within one epsilon.
+    Each fit spends its epsilon again, so a `GridSearchCV` over 10 settings with 5 folds is 51 fits. The report of its
+    best estimator speaks of one of them, and its line "account" of all. `hedgerow.budget` sets a limit, and
+    `hedgerow.tune` chooses among settings within one epsilon.
     """
 
     def __init__(
@@ -131,6 +134,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         n_jobs: int | None = None,
         max_rows_per_unit: int = 1,
         secure_sums: bool = False,
+        data_set: str | None = None,
         verbose: int = 0,
     ) -> None:
         base.store_parameters(self, locals())
@@ -313,6 +317,7 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         n_jobs: int | None = None,
         max_rows_per_unit: int = 1,
         secure_sums: bool = False,
+        data_set: str | None = None,
         verbose: int = 0,
         loss: str | Mapping[str, Any] = "squared_error",
         quantile: float | None = None,
@@ -425,11 +430,12 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
             raise UsageError("units-missing", caller="calibrate")
         with use_threads(count_threads(self.n_jobs)) as n_threads:
             held_out = self._make_site_data(plan, table, values, rows)
-            found = evaluate_federated(
-                model, held_out, epsilon=epsilon, delta=delta, noise=self._randomness()[1], n_threads=n_threads
-            )
-        self.model_ = found.model.evaluated(PROCESS, model)
-        self.privacy_report_, self.ledger_ = self.model_.report, self.model_.ledger
+            with self._open_run(units, epsilon, plan.privacy.delta if delta is None else delta) as run:
+                found = evaluate_federated(
+                    model, held_out, epsilon=epsilon, delta=delta, noise=self._randomness()[1], n_threads=n_threads
+                )
+        self.model_, self.ledger_ = found.model.evaluated(PROCESS, model), found.model.ledger
+        self._note_account(run)
         return self
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> NDArray[np.float64]:
@@ -485,6 +491,7 @@ class DPGBDTSurvival(base.PrivateTrees):
         n_jobs: int | None = None,
         max_rows_per_unit: int = 1,
         secure_sums: bool = False,
+        data_set: str | None = None,
         verbose: int = 0,
     ) -> None:
         base.store_parameters(self, locals())

@@ -33,6 +33,7 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
     Args:
         epsilon, delta, accountant, bounds, categories, classes, n_records: as in `DPGBDTClassifier`.
         monotonic_cst, random_state, n_jobs, max_rows_per_unit, secure_sums, verbose: as in `DPGBDTClassifier`.
+        data_set: as in `DPGBDTClassifier`.
         loss: "auto" (which is "logistic"), "squared" or "hinge". Probabilities are calibrated for the first only.
         rounds, scale, row_norm, gram_share, ridge, learning_rate: as in a plan's [adassp].
 
@@ -61,6 +62,7 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         n_jobs: int | None = None,
         max_rows_per_unit: int = 1,
         secure_sums: bool = False,
+        data_set: str | None = None,
         verbose: int = 0,
     ) -> None:
         store_parameters(self, locals())
@@ -104,6 +106,7 @@ class DPLinearRegressor(_LinearSections, DPGBDTRegressor):
         n_jobs: int | None = None,
         max_rows_per_unit: int = 1,
         secure_sums: bool = False,
+        data_set: str | None = None,
         verbose: int = 0,
     ) -> None:
         store_parameters(self, locals())

@@ -47,7 +47,7 @@ _MAX_EPSILON = 18.0
 _FIXED = frozenset(
     {
         "epsilon", "delta", "accountant", "bounds", "categories", "classes", "label_bounds", "n_records",
-        "max_rows_per_unit", "random_state", "secure_sums", "loss", "intervals",
+        "max_rows_per_unit", "random_state", "secure_sums", "data_set", "loss", "intervals",
     }
 )  # fmt: skip
 _COPIED = ("n_features_in_", "feature_names_in_", "classes_")
@@ -104,33 +104,36 @@ def tune(
     """
     _check(estimator, settings, held_out)
     lead = clone(estimator).set_params(epsilon=_cap_epsilon(estimator.epsilon))
-    ready = lead._prepare(X, y, sites, units)
-    start = ready.start
-    is_held = _draw_held_out(len(ready.y), units, held_out, start.structure_seed if start.noise.seeded else None)
-    n_fitted = max(1, round(start.n_records * (1 - held_out)))
-    fitted = replace(ready, start=replace(start, rows=only_rows(start.rows, ~is_held), n_records=n_fitted))
-    rows = only_rows(start.rows, is_held)
-    of_fit, of_evaluation = _divide_budget(lead, start.ledger, len(settings))
     tried: list[Estimator] = []
     scores: list[TunedSetting] = []
-    for number, setting in enumerate(settings):
-        own: Estimator = clone(estimator).set_params(**{**setting, "epsilon": of_fit})
-        for name in _COPIED:
-            if hasattr(lead, name):
-                setattr(own, name, getattr(lead, name))
-        # Noise from a seed must not be the same for all settings.
-        noise: NoiseSource = SeededNoise(start.structure_seed + 1 + number) if start.noise.seeded else start.noise
-        own._train(replace(fitted, start=replace(fitted.start, noise=noise)))
-        held = own._make_site_data(own.model_.plan, ready.table, ready.y, rows)
-        found = evaluate_federated(own.model_, held, epsilon=of_evaluation, noise=noise)
-        own.model_ = found.model.evaluated(PROCESS, own.model_)
-        tried.append(own)
-        measure = next(name for name in ("auc", "concordance", "rmse", "mae") if name in found.evaluation.scores)
-        scores.append(TunedSetting(dict(setting), measure, found.evaluation.scores[measure]))
+    with lead._open_run(units) as run:
+        ready = lead._prepare(X, y, sites, units)
+        start = ready.start
+        is_held = _draw_held_out(len(ready.y), units, held_out, start.structure_seed if start.noise.seeded else None)
+        n_fitted = max(1, round(start.n_records * (1 - held_out)))
+        fitted = replace(ready, start=replace(start, rows=only_rows(start.rows, ~is_held), n_records=n_fitted))
+        rows = only_rows(start.rows, is_held)
+        of_fit, of_evaluation = _divide_budget(lead, start.ledger, len(settings))
+        for number, setting in enumerate(settings):
+            own: Estimator = clone(estimator).set_params(**{**setting, "epsilon": of_fit})
+            for name in _COPIED:
+                if hasattr(lead, name):
+                    setattr(own, name, getattr(lead, name))
+            # Noise from a seed must not be the same for all settings.
+            noise: NoiseSource = SeededNoise(start.structure_seed + 1 + number) if start.noise.seeded else start.noise
+            own._train(replace(fitted, start=replace(fitted.start, noise=noise)))
+            held = own._make_site_data(own.model_.plan, ready.table, ready.y, rows)
+            found = evaluate_federated(own.model_, held, epsilon=of_evaluation, noise=noise)
+            own.model_ = found.model.evaluated(PROCESS, own.model_)
+            tried.append(own)
+            measure = next(name for name in ("auc", "concordance", "rmse", "mae") if name in found.evaluation.scores)
+            scores.append(TunedSetting(dict(setting), measure, found.evaluation.scores[measure]))
     signs = [1 if scored.measure in ("auc", "concordance") else -1 for scored in scores]
     merits = [sign * scored.score.value for sign, scored in zip(signs, scores, strict=True)]
     best = int(np.nan_to_num(merits, nan=-math.inf).argmax())
-    return _merge_accounts(tried, best, estimator, tuple(scores))
+    chosen = _merge_accounts(tried, best, estimator, tuple(scores))
+    chosen._note_account(run)
+    return chosen
 
 
 def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:

@@ -31,7 +31,7 @@ from hedgerow.privacy.events import PureEvent
 from hedgerow.privacy.ledger import read_prepared_ledger
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
 from hedgerow.protocol.queries import IntVector, PureQuery, Query, SampledQuery
-from hedgerow.server.release import Outcome, Releaser, check_report
+from hedgerow.server.release import CountedElsewhere, Outcome, Releaser, check_report
 from hedgerow.training.steps import play
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import LeafSums, SiteRecords
@@ -46,6 +46,7 @@ MAX_UNITS, MAX_SIGNALS, MAX_ALTERED = 1_000, 5_000, 12
 """Units that are told members from others, of every two of which a product is needed; units whose signal is measured;
 and columns of which a cell is altered. Of more so many are drawn."""
 OUTLIERS = 0.05
+_FOR_OWNER = CountedElsewhere("nowhere: what an attack finds is for the owner of the rows alone")
 EXACT = 1e-3
 """What a sum without noise is known to, per unit of its sensitivity."""
 N_ERRORS = 5
@@ -132,7 +133,7 @@ class Target:
         rows = self.data.only(np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.intp))
         node, source = Node("attacked", self.hold(rows), self.plan, self.settings), self._noise()
         is_local = self.plan.privacy.noise == "local"
-        releaser = Releaser(source, is_local=is_local, ledger=read_prepared_ledger(self.plan))
+        releaser = Releaser(source, _FOR_OWNER, is_local=is_local, ledger=read_prepared_ledger(self.plan))
         steps = list[ObservedRelease]()
 
         def answer(query: Query) -> IntVector:

@@ -15,6 +15,7 @@ from hedgerow.data.sources import Location, open_table
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowCount
 from hedgerow.errors import UsageError
+from hedgerow.local.accounts import Account, RunAccount, RunFacts, current_account, is_seeded
 from hedgerow.local.training import build_aggregation
 from hedgerow.plan.draft import Entry
 from hedgerow.plan.fields import days_between, read_section, refuse
@@ -56,19 +57,29 @@ class Surveyed:
     is_clear: bool = False
 
 
-def survey_sites(questions: Questions, sites: Mapping[str, RawSite], noise: NoiseSource) -> Surveyed:
+def survey_sites(
+    questions: Questions,
+    sites: Mapping[str, RawSite],
+    noise: NoiseSource,
+    account: Account | RunAccount | None = None,
+    unit: str = "record",
+) -> Surveyed:
     """Carry a survey out over all sites, under masks as a training would be; deterministic but for `noise`.
 
     Args:
         sites: each site's rows, by its name.
+        account: where it is charged; None for that of this process (`current_account`).
+        unit: of privacy.
 
     Raises:
         PrivacyError: for an epsilon or delta out of range.
     """
     nodes: list[Answering] = [SurveyNode(name, sites[name], questions.rows_per_unit) for name in sorted(sites)]
     aggregation = build_aggregation(_carrier(questions, len(nodes)), nodes, questions.schedule.n_rounds, noise)
-    releaser = Releaser(noise)
-    findings = play(survey(questions), lambda query: releaser.release(query, aggregation.sum_answers(query)))
+    facts = RunFacts("survey", unit=unit, is_void=is_seeded(noise))
+    with (account or current_account()).open_run(facts, questions.schedule.events) as run:
+        releaser = Releaser(noise, run)
+        findings = play(survey(questions), lambda query: releaser.release(query, aggregation.sum_answers(query)))
     is_clear = len(nodes) > 1 and isinstance(aggregation, PlainAggregation)
     return Surveyed(findings, releaser.ledger, is_clear)
 
@@ -277,13 +288,20 @@ def schema_from_book(book: Mapping[str, Entry]) -> dict[str, AskedColumn]:
     return found
 
 
-def survey_tables(asked: OpenTable, tables: Mapping[str, RawTable], noise: NoiseSource) -> TableSurvey:
+def survey_tables(
+    asked: OpenTable, tables: Mapping[str, RawTable], noise: NoiseSource, account: Account | RunAccount | None = None
+) -> TableSurvey:
     """Make the statistics over all sites, with masked sums where masks hide anything; deterministic but for `noise`.
+
+    Args:
+        account: as for `survey_sites`.
 
     Raises:
         PrivacyError: epsilon or delta out of range.
+        PolicyRefusal, EnvironmentFault: as `hedgerow.local.training.train`.
     """
-    made = survey_sites(asked.questions, bound_tables(tables, asked), noise)
+    unit = asked.carrier.privacy.unit
+    made = survey_sites(asked.questions, bound_tables(tables, asked), noise, account, unit)
     found = table_survey(asked, made.findings, made.ledger, noise, is_clear=made.is_clear)
     check_cost(made.ledger, found.report)
     return found

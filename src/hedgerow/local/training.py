@@ -23,7 +23,8 @@ from hedgerow.crypto import Entropy
 from hedgerow.data.site_data import SiteData, check_data
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.evaluation.program import evaluate_ensemble
+from hedgerow.evaluation.program import evaluate_ensemble, schedule_of_evaluation
+from hedgerow.local.accounts import Account, RunAccount, RunFacts, current_account, is_seeded
 from hedgerow.methods.recalibration import Recalibration, recalibrate_ensemble
 from hedgerow.methods.registry import find_method, program_for
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask
@@ -32,7 +33,7 @@ from hedgerow.models.plots import draw_calibration
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import check_delta, check_epsilon
 from hedgerow.privacy.calibration import QueryNoise
-from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.ledger import Ledger, read_prepared_events
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, build_lazy_report, build_report
 from hedgerow.privacy.rounding import format_up
@@ -152,6 +153,7 @@ def train(
     sites: Mapping[str, SiteData],
     *,
     noise: NoiseSource,
+    account: Account | RunAccount | None = None,
     n_threads: int = 1,
     progress: Progress | None = None,
     sampling: Mapping[str, SamplingSource] | None = None,
@@ -162,6 +164,7 @@ def train(
     Args:
         sites: each site's rows by the site's name.
         noise: `SystemNoise(os.urandom)` for a real run; a seeded source makes a model without a guarantee.
+        account: where the run is charged; None for that of this process (`current_account`).
         progress: called after every release with its query and the ledger so far.
         sampling: each site's source of samples, for algorithms that draw any; None for the operating system.
         arrivals: a stream (S-GBDT only): rows that come to sites before the round of that number. One run, and so
@@ -173,6 +176,8 @@ def train(
         PlanError: no machine word holds the plan's sums.
         PrivacyError: when the plan's promise cannot be kept.
         AggregationError: code "sum-out-of-range"; far more rows than the plan declares.
+        PolicyRefusal: the run does not fit into the account; nothing is spent then.
+        EnvironmentFault: the account's book cannot be written; nothing is spent then.
     """
     check_sites(plan, len(sites))
     task = TrainingTask(plan)
@@ -192,7 +197,10 @@ def train(
     drawing = aggregation.groups[0] if isinstance(aggregation, GroupedAggregation) else aggregation
     seed = drawing.public_seed if isinstance(drawing, MaskedAggregation) else secrets.randbits(63)
     as_run = plan.with_structure_seed(seed)
-    outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, progress)
+    facts = RunFacts.of_plan(plan, is_void=is_seeded(noise) or plan.reads_quantiles)
+    account, earlier = account or current_account(), read_prepared_events(plan)
+    with account.open_run(facts, task.schedule.events, earlier=earlier) as run:
+        outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, run, progress)
     return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
 
 
@@ -274,6 +282,11 @@ class FederatedEvaluation:
     cost: PrivacyReport
     model: Model
 
+    def with_account(self, account: Account) -> FederatedEvaluation:
+        """This evaluation with a model whose report names the account that was charged."""
+        privacy = self.model.plan.privacy
+        return replace(self, model=self.model.with_account(account.read_state(privacy.unit, privacy.delta)))
+
 
 def evaluate_federated(
     model: Model,
@@ -281,6 +294,7 @@ def evaluate_federated(
     *,
     epsilon: float,
     noise: NoiseSource,
+    account: Account | RunAccount | None = None,
     delta: float | None = None,
     n_threads: int = 1,
     by: Sequence[str] = (),
@@ -294,6 +308,7 @@ def evaluate_federated(
             (`hedgerow.data.site_data` sees to it).
         epsilon: what this evaluation may cost, > 0; infinity for no noise, which voids the model's guarantee.
         noise: `SystemNoise(os.urandom)` for a real one.
+        account: where it is charged; None for that of this process (`current_account`).
         delta: None takes the plan's.
         by: features of the plan by whose public groups the same is measured, each with a release of its own; "site" for
             each site, with noise of its own.
@@ -304,6 +319,7 @@ def evaluate_federated(
         UsageError: fewer sites than the plan asks for.
         PrivacyError: for a feature without public groups, for epsilon or delta out of range, or when the promise cannot
             be kept.
+        PolicyRefusal, EnvironmentFault: as `train`.
     """
     names, privacy = sorted(sites), model.plan.privacy
     delta = privacy.delta if delta is None else delta
@@ -322,7 +338,10 @@ def evaluate_federated(
         plan, model.ensemble, epsilon, delta, model.next_round, by, names, is_one_site=is_one_site
     )
     aggregation = build_aggregation(plan, nodes, task.schedule.n_rounds, noise)
-    evaluation, cost, ledger = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
+    facts = RunFacts.of_plan(plan, is_void=is_seeded(noise), name=f"evaluation of {plan.name}")
+    events = schedule_of_evaluation(plan, epsilon, delta, by, names).events
+    with (account or current_account()).open_run(facts, events) as run:
+        evaluation, cost, ledger = run_evaluation(plan, program, aggregation, noise, run, model.ledger, context)
     report = build_report(ledger, model.report.with_evaluation(cost))
     return FederatedEvaluation(evaluation, cost, add_evaluation(model, evaluation, ledger, report))
 
@@ -340,13 +359,20 @@ def add_evaluation(model: Model, evaluation: Evaluation, ledger: Ledger, report:
 
 
 def recalibrate_model(
-    model: Model, data: SiteData, *, epsilon: float, noise: NoiseSource, delta: float | None = None, n_threads: int = 1
+    model: Model,
+    data: SiteData,
+    *,
+    epsilon: float,
+    noise: NoiseSource,
+    account: Account | RunAccount | None = None,
+    delta: float | None = None,
+    n_threads: int = 1,
 ) -> tuple[Model, Recalibration, PrivacyReport]:
     """Give a model the level and slope of one site's rows, with noise that the site adds; deterministic but for it.
 
     Args:
         data: the site's rows; at most `max_rows_per_unit` of each unit.
-        epsilon, noise, delta, n_threads: as for `evaluate_federated`.
+        epsilon, noise, account, delta, n_threads: as for `evaluate_federated`.
 
     Returns:
         The model, with what this costs on its account: the rows may be of the same units that it was trained on. Then
@@ -355,6 +381,7 @@ def recalibrate_model(
     Raises:
         ModelError: code "no-recalibration".
         PrivacyError: for epsilon or delta out of range, or when the promise cannot be kept.
+        PolicyRefusal, EnvironmentFault: as `train`.
     """
     plan, ensemble = _plan_alone(model.plan), model.ensemble
     delta = plan.privacy.delta if delta is None else delta
@@ -365,8 +392,10 @@ def recalibrate_model(
     codes = data.codes_in(build_grid(plan), ensemble.grid.new_edges)
     scores = np.zeros((plan.label.n_outputs, data.n_records), dtype=np.int32)
     site = ScoredSite(plan, SiteRecords(codes, data.labels, scores), n_threads)
-    releaser = Releaser(noise, ledger=model.ledger)
-    found = play(program, lambda query: releaser.release(query, query.answer(site)))
+    facts = RunFacts.of_plan(plan, is_void=is_seeded(noise), name=f"recalibration of {plan.name}")
+    with (account or current_account()).open_run(facts, whole=(epsilon, delta)) as run:
+        releaser = Releaser(noise, run, ledger=model.ledger)
+        found = play(program, lambda query: releaser.release(query, query.answer(site)))
     context = replace(evaluation_context(plan, epsilon, delta, noise), noise_mode="server", made_in=AT_SITE)
     cost = check_cost(Ledger(releaser.ledger.releases[len(model.ledger) :]), context)
     report = build_report(releaser.ledger, model.report.with_evaluation(cost))

@@ -44,6 +44,7 @@ from hedgerow.plan.registry import (
     rules_by_method,
     section_name,
 )
+from hedgerow.privacy.accounts import AccountState
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
@@ -555,6 +556,10 @@ class Model:
         """This model, just evaluated by all sites together, with where that was; `before` is it until then."""
         return replace(self, report=self.report.evaluated(place, before.report))
 
+    def with_account(self, account: AccountState) -> Model:
+        """This model with a report that says what the account of the rows held when it was made."""
+        return replace(self, report=self.report.with_account(account))
+
     def with_sites(self, sites: tuple[str, ...]) -> Model:
         """This model, naming who took part."""
         return replace(self, sites=sites)
@@ -783,6 +788,7 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
         bounds_from_data=context.bounds_from_data or stored.get("bounds_from_data") is True,
         candidates_from_data=context.candidates_from_data or stored.get("candidates_from_data") is True,
         **_read_place(stored),
+        account=AccountState.from_dict(stored["account"]) if isinstance(stored.get("account"), dict) else None,
     )
     report = build_lazy_report(ledger, context)
     check_claims(stored, report, exact=exact)

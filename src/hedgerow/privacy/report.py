@@ -19,6 +19,7 @@ from hedgerow.errors import PrivacyError
 from hedgerow.plan.plan import Plan, name_first
 from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.privacy.accountants import Account, compute_account, epsilon_of_rows, get_accountant, least_epsilon_pld
+from hedgerow.privacy.accounts import AccountState
 from hedgerow.privacy.events import DiscreteGaussianSumEvent, SelectionEvent, UnnoisedEvent, scope_events
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
 from hedgerow.privacy.outlook import find_noise_factor, outlook_facts
@@ -86,6 +87,8 @@ class PrivacyContext:
         n_drawings: how often sites were dealt to groups; 0 where they were not, or it is not recorded.
         public: what the run takes as public; None where no plan says it. It is no part of the account.
         outlook: how much signal the noise leaves a training, in lines; nor is this.
+        account: the budget account of the rows when the report was made, with all runs in it; None where nobody read
+            one. It is no part of this run's cost.
     """
 
     delta: float
@@ -110,6 +113,7 @@ class PrivacyContext:
     n_drawings: int = 0
     public: PublicInputs | None = field(default=None, repr=False, compare=False)
     outlook: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    account: AccountState | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
@@ -170,6 +174,14 @@ class PrivacyReport(PrivacyContext):
     """The privacy of one run: its context, and what the accountants find in its ledger. Made by `build_report`."""
 
     ledger: Ledger = field(kw_only=True, repr=False)
+
+    def with_account(self, account: AccountState) -> PrivacyReport:
+        """This report, which then says what the account of the rows held when it was made."""
+        report = replace(self, account=account)
+        # Some of them take seconds to compute.
+        known = ("epsilon_gdp", "epsilon_rdp", "_account")
+        vars(report).update({name: value for name, value in vars(self).items() if name in known})
+        return report
 
     @cached_property
     def epsilon_gdp(self) -> float:
@@ -342,6 +354,7 @@ class PrivacyReport(PrivacyContext):
             if part.name in _SINCE_FIRST and getattr(self, part.name) == part.default:
                 del content[part.name]
         content |= {"authors": list(self.authors)} if self.authors else {}
+        content |= {} if self.account is None else {"account": self.account.to_dict()}
         content |= {name: _to_json(content[name]) for name in _FLOATS if name in content}
         judged = {"guarantee": self.guarantee, "voided_by": list(self.voided_by), "warnings": list(self.warnings)}
         return {**content, **judged, "trust": self.trust}
@@ -455,7 +468,7 @@ class PrivacyReport(PrivacyContext):
 
     def _list_limits(self, sites: Sequence[str]) -> list[tuple[str, str]]:
         """What the promise is not: for a person with several rows, over several runs, and of what is public."""
-        facts = []
+        facts = [] if self.account is None else self.account.facts()
         if self.guarantee == "holds":
             facts.append(("rows of a person", self._describe_person_rows()))
             facts += self._list_lines()

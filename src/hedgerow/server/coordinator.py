@@ -88,7 +88,16 @@ from hedgerow.secagg.messages import EpochParameters, NoiseMode, Roster, RoundSp
 from hedgerow.secagg.transitions import Code, State, SumAbandoned, refuse
 from hedgerow.secagg.view import Cohort, EpochView, is_enough, split_members
 from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
-from hedgerow.server.release import EvaluatedModel, Outcome, Releaser, RunChecks, Summed, check_report, weigh_groups
+from hedgerow.server.release import (
+    BY_NODES,
+    EvaluatedModel,
+    Outcome,
+    Releaser,
+    RunChecks,
+    Summed,
+    check_report,
+    weigh_groups,
+)
 from hedgerow.server.sites import (
     MAX_BROKEN_SETUPS,
     MAX_LOST_EPOCHS,
@@ -1055,7 +1064,7 @@ def _release_one(run: CoordinatorRun, slot: Aggregator, query: Query, opened: Op
     """The release of one sum over all sites, charged."""
     cohort = find_noise_cohort(run.plan, slot.view)
     is_local, width = run.plan.privacy.noise == "local", slot.spec.vectors[0].width
-    releaser = Releaser(run.setup.noise, is_local=is_local, width=width)
+    releaser = Releaser(run.setup.noise, BY_NODES, is_local=is_local, width=width)
     released = releaser.release(query, opened.sums[VECTOR_ID], cohort)
     (entry,) = releaser.ledger.releases
     summed = _sum_slot(run, slot, opened.survivors)
@@ -1067,7 +1076,7 @@ def _release_groups(run: CoordinatorRun, slot: Aggregator, query: Query, opened:
     view, n_groups = slot.view, run.replica.n_groups
     there = {group: opened.sums[name] for group in range(n_groups)
              if (name := name_in(view, VECTOR_ID, group)) in opened.sums}  # fmt: skip
-    releaser = Releaser(run.setup.noise, width=slot.spec.vectors[0].width)
+    releaser = Releaser(run.setup.noise, BY_NODES, width=slot.spec.vectors[0].width)
     noisy = releaser.release_groups(query, there, find_noise_cohort(run.plan, view))
     (entry,) = releaser.ledger.releases
     summed = {g: _sum_slot(run, slot, [node for node in opened.survivors if node in view.parts[g]]) for g in noisy}

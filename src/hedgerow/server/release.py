@@ -24,7 +24,7 @@ from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.calibration import QueryNoise, noise_of
-from hedgerow.privacy.events import UnnoisedEvent
+from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release, read_prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
@@ -134,19 +134,53 @@ def ask_node(node: Answering, query: Query) -> IntVector:
 # Releases --------------------------------------------------------------------------------------------------------
 
 
+class RunCharges(Protocol):
+    """Where a run's releases are charged; see `hedgerow.local.accounts.RunAccount`."""
+
+    def charge(self, event: Event) -> None:
+        """Charge a release whose noise is about to be drawn; what it raises keeps the release from being made."""
+
+
+@dataclass(frozen=True)
+class CountedElsewhere:
+    """The account of a run that others charge, or that nobody has to: it says who, or why.
+
+    Attributes:
+        where: "the books of its nodes", or "nowhere: made-up rows".
+    """
+
+    where: str
+
+    def charge(self, event: Event) -> None:
+        """See `RunCharges.charge`: nothing is written here."""
+
+
+BY_NODES = CountedElsewhere("the books of its nodes")
+"""A coordinator's: each node has reserved the whole run in its owner's book before it answers."""
+UNCOUNTED = CountedElsewhere("nowhere: rows that nobody has to be protected for")
+"""Of made-up and public rows, in tests and experiments."""
+
+
 class Releaser:
     """Turns sums into releases and keeps the ledger.
 
     Args:
+        account: where each release is charged before its noise is drawn.
         is_local: whether every record's noise is in the sums already.
         ledger: the releases so far; their purposes cannot be released again.
         width: bits of the words in which the sums were taken, and in which releases wrap.
     """
 
     def __init__(
-        self, noise: NoiseSource, *, is_local: bool = False, ledger: Ledger | None = None, width: int = 64
+        self,
+        noise: NoiseSource,
+        account: RunCharges,
+        *,
+        is_local: bool = False,
+        ledger: Ledger | None = None,
+        width: int = 64,
     ) -> None:
-        self._noise, self._width = noise, width
+        self._noise, self._account, self._width = noise, account, width
         self._is_local = is_local
         self.ledger = Ledger() if ledger is None else ledger
 
@@ -201,8 +235,10 @@ class Releaser:
             seeded=self._noise.seeded,
             approximate=self._noise.approximate,
         )
-        # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
-        self.ledger = self.ledger.append(entry)
+        # The ledger goes first, then the account: if either refuses, no noise is drawn and nothing is released.
+        longer = self.ledger.append(entry)
+        self._account.charge(entry.event)
+        self.ledger = longer
         return noise
 
     def _add_noise(self, query: Query, total: IntVector, noise: QueryNoise, purpose: str) -> IntVector:
@@ -340,12 +376,18 @@ class Outcome:
 
 
 def run_program(
-    plan: Plan, program: Program, aggregation: Aggregation, noise: NoiseSource, progress: Progress | None = None
+    plan: Plan,
+    program: Program,
+    aggregation: Aggregation,
+    noise: NoiseSource,
+    account: RunCharges,
+    progress: Progress | None = None,
 ) -> Outcome:
     """Run a program to its end.
 
     Args:
         program: a fresh generator of queries.
+        account: where its releases are charged.
 
     Raises:
         PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
@@ -353,7 +395,7 @@ def run_program(
         AggregationError: see `require_plausible`; there is no model either.
     """
     _check_noise_mode(plan, aggregation)
-    releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=read_prepared_ledger(plan))
+    releaser = Releaser(noise, account, is_local=plan.privacy.noise == "local", ledger=read_prepared_ledger(plan))
     ensemble = _carry_out(plan, program, aggregation, releaser, progress)
     return Outcome(plan, ensemble, releaser.ledger, check_report(plan, releaser.ledger, noise))
 
@@ -363,6 +405,7 @@ def run_evaluation(
     program: EvaluationProgram,
     aggregation: Aggregation,
     noise: NoiseSource,
+    account: RunCharges,
     ledger: Ledger,
     context: PrivacyContext,
 ) -> tuple[Evaluation, PrivacyReport, Ledger]:
@@ -370,6 +413,7 @@ def run_evaluation(
 
     Args:
         program: a fresh one, whose rounds start where the ledger ends.
+        account: where its releases are charged.
         ledger: the releases so far; the purposes in it cannot be released again.
         context: epsilon and delta of this evaluation, and the rest of the report.
 
@@ -379,7 +423,7 @@ def run_evaluation(
         AggregationError: see `require_plausible`; the evaluation's cost counts as spent.
     """
     _check_noise_mode(plan, aggregation)
-    releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=ledger)
+    releaser = Releaser(noise, account, is_local=plan.privacy.noise == "local", ledger=ledger)
     evaluation = _carry_out(plan, program, aggregation, releaser)
     cost = check_cost(Ledger(releaser.ledger.releases[len(ledger) :]), context)
     return evaluation, cost, releaser.ledger
