@@ -504,7 +504,9 @@ class _Lines:
             "to be confirmed": [guest.name for guest in guests if guest.party is not None and not guest.is_confirmed],
         }
         if not any(parties.values()):
-            parties["to take the roster"] = [guest.name for guest in guests if not guest.has_all]
+            # The words of the roster need a number of everyone: who has not shown one yet keeps all others waiting.
+            lacking = [guest.name for guest in guests if not guest.second]
+            parties["to take the roster"] = lacking or [guest.name for guest in guests if not guest.has_all]
         awaited = ", ".join(f"{join_names(names)} {what}" for what, names in parties.items() if names)
         now = time.monotonic()
         text = f"waiting for {awaited} ({now - self._since:,.0f} s so far, until they come)" if awaited else ""
