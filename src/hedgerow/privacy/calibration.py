@@ -33,6 +33,7 @@ ROUNDING = 1e-12
 """Relative error, at most, of the few products and roots between a noise multiplier and its event."""
 # The relative precision to which the noise multiplier is the smallest one.
 _PRECISION = 1e-14
+_HAIR = 1e-12
 # Searches for the smallest one begin with a leap of about this size: most fall short of the promise by more.
 _LEAP = 0.01
 
@@ -97,8 +98,9 @@ def calibrate_noise_multiplier(
         # What earlier releases leave of it; a sliver where they leave nothing, which then fails by its account.
         mu = math.sqrt(max(mu * mu - compose_cost(spent).gdp_weight, (mu * 1e-9) ** 2))
     exact = root / mu
-    # The exact accountant's answer is where every other accountant's search starts: none of them needs less.
-    noise_multiplier = smallest(keeps, start=exact, precision=_PRECISION)
+    # The exact accountant's answer is where every other accountant's search starts: none of them needs less. It begins
+    # a hair above the boundary, where no last digit of a processor's library decides whether the promise is kept.
+    noise_multiplier = smallest(keeps, start=exact * (1 + _HAIR), precision=_PRECISION)
     if not keeps(noise_multiplier):
         raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, judge=f"the accountant {judge.name!r}")
     return noise_multiplier
