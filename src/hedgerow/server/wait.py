@@ -80,6 +80,8 @@ def find_wait(phase: str, sites: Iterable[SiteReport], seconds: float, patience:
         # Who has had no time to answer is not late.
         is_late = seconds - patience.began >= _SECONDS_UNTIL_LATE
         awaited = [site for site in sites if is_late and site.name in patience.awaited]
+        # Where sites are to return, who has returned since the coordinator looked is there.
+        awaited = [site for site in awaited if not (gathers and site.state in _THERE)]
     else:
         gone = {site.name for site in sites if site.state == SiteState.REFUSED or site.code in GIVEN_UP_CODES}
         awaited = [site for site in sites if gathers and site.state not in _THERE and site.name not in gone]
