@@ -13,15 +13,18 @@ from typing import Any
 import pytest
 
 from hedgerow import __version__
-from hedgerow.client.budget import BudgetBook
+from hedgerow.client.budget import BudgetBook, compose_epsilon, list_costs
 from hedgerow.client.policy import parse_policy
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import VERSION, layout
 from hedgerow.errors import EnvironmentFault
+from hedgerow.local.accounts import Account, BookStore, RunFacts
 from hedgerow.methods.tasks import digest_model
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import parse_plan
-from hedgerow.secagg.messages import SIGNED_HEADER_BYTES
+from hedgerow.privacy.events import GaussianEvent
+from hedgerow.secagg.messages import SIGNED_HEADER_BYTES, Roster
+from hedgerow.server.journal import Journal
 from hedgerow.study import read_invitation
 from hedgerow.transport.identities import read_private, read_roster
 from tests.builders import LABELS, digest_of
@@ -40,7 +43,11 @@ as long as its release is being made; then a change of the bytes is another numb
 """
 
 
-@pytest.fixture(params=RELEASES)
+COMMITS = ("commit-2223dc60",)
+"""Folders of files that a commit between two releases wrote, in places where people work with it."""
+
+
+@pytest.fixture(params=[*RELEASES, *COMMITS])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     """A copy of a release's files, as their owner has them, and what they must still say."""
     folder = tmp_path / request.param
@@ -147,3 +154,35 @@ def test_a_release_speaks_one_wire(name: str) -> None:
 def test_this_release_has_its_files() -> None:
     """``python -m experiments compatibility_files`` was run for it: later releases are held to them."""
     assert __version__ in RELEASES
+
+
+def test_runs_of_commands_and_nodes_share_an_earlier_book(files: tuple[Path, dict[str, Any]]) -> None:
+    """A book that nodes of an earlier release wrote takes runs of commands, and no charge of either is lost."""
+    folder, _ = files
+    path = folder / "north-budget.db"
+    with closing(BudgetBook(path)) as book:
+        before = book.lines("wards")
+    # Typed again, with another dash or a final stop, it is the account that the nodes charge.
+    with Account([BookStore(path)], "WARDS.").open_run(RunFacts("a command"), [GaussianEvent(4.0)]) as run:
+        run.charge(GaussianEvent(4.0))
+    with closing(BudgetBook(path)) as book:
+        lines = book.lines("wards")
+        assert lines[: len(before)] == before and lines[-1].events == (GaussianEvent(4.0),)
+        assert book.spent("wards", 1e-6) == compose_epsilon(list_costs(lines), 1e-6)
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+def test_a_coordinators_journal_says_what_it_said(tmp_path: Path, commit: str) -> None:
+    """A run's releases, whose rows were in them, and its result stay in the journal that an earlier commit wrote."""
+    folder = HERE / commit
+    facts = json.loads((folder / "facts-journal.json").read_text())
+    path = tmp_path / "run.journal"
+    shutil.copy(folder / "run.journal", path)
+    path.chmod(0o600)
+    plan, roster = parse_plan((folder / "journal-plan.toml").read_text()), (folder / "journal-roster").read_bytes()
+    with closing(Journal(path)) as journal:
+        run = journal.load(plan, Roster.from_bytes(roster))
+    assert run is not None and run.result_digest is not None
+    assert [release.entry.to_dict() for release in run.releases] == facts["releases"]
+    assert [list(release.survivors) for release in run.releases] == facts["survivors"]
+    assert (run.run_id.hex(), run.result_digest.hex()) == (facts["run"], facts["result"])
