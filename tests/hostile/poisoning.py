@@ -40,6 +40,7 @@ from hedgerow.trees.plausibility import PartitionSums
 SITES, EPSILONS = (5, 10, 50), (1.0, 0.1)
 WAYS = {"no groups": (0, False), "3 groups": (3, False), "3 drawn": (3, True)}
 """Groups of sites, and whether they are drawn anew."""
+WAYS_OF_SEVERAL = {**WAYS, "5 groups": (5, False)}
 SLACK = 1.2
 """Rows that a site declares, for each that it has."""
 MIN_OF_GROUP = 300
@@ -61,6 +62,8 @@ class Lie(NamedTuple):
         every: it lies in one round of so many.
         own_label: all its rows have this label.
         is_added: its sums are its own and those of the aimed rows, and not of these alone.
+        only: of several, when they lie: "" for always, "majority" where they have more than half of the groups, or
+            "beside" where a victim, the first site, is in their group.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Lie(NamedTuple):
     every: int = 1
     own_label: int | None = None
     is_added: bool = False
+    only: str = ""
 
 
 LIES = (
@@ -91,22 +95,31 @@ LIES = (
     Lie("one label, 3 times", 3, own_label=1),
     Lie("its own and aimed rows", 2, is_aimed=True, is_added=True),
 )
+LIES_OF_SEVERAL = (
+    LIES[4],
+    Lie("-8 with a majority", -8, is_of_gradients=True, only="majority"),
+    Lie("-8 beside a victim", -8, is_of_gradients=True, only="beside"),
+    LIES[6],
+)
 
 
 class Liar:
     """A node whose sums are multiplied, or only their gradients.
 
     Args: node: of the rows that it lies with; n_rounds: of the run; own: of its own rows, where their sums are added.
+
+    Attributes:
+        is_silent: it multiplies nothing in this round.
     """
 
     def __init__(self, node: Node, lie: Lie, n_rounds: int = 1, own: Node | None = None) -> None:
         self.site, self.node, self._lie, self._own = node.site, node, lie, own
-        self._first = int(lie.since * n_rounds)
+        self._first, self.is_silent = int(lie.since * n_rounds), False
 
     def answer(self, query: Query) -> IntVector:
         """The node's answer, or what it sends instead."""
         sums, number = self.node.answer(query), query.purpose.round
-        if number < self._first or number % self._lie.every:
+        if self.is_silent or number < self._first or number % self._lie.every:
             return sums
         if not self._lie.is_of_gradients:
             own = 0 if self._own is None else self._own.answer(query)
@@ -128,22 +141,28 @@ class Case:
     way: str
     lie: Lie
     names: str = "site"
+    n_liars: int = 1
+
+    @property
+    def liars(self) -> set[int]:
+        """Who lies: the one in the middle and those after it; nobody where all are honest."""
+        return set() if self.lie == LIES[0] else set(range(self.n_sites // 2, self.n_sites // 2 + self.n_liars))
 
     @property
     def n_groups(self) -> int:
         """Groups of sites; 0 for one sum."""
-        return WAYS[self.way][0]
+        return WAYS_OF_SEVERAL[self.way][0]
 
     @property
     def is_drawn(self) -> bool:
         """Whether they are drawn anew, with noise of the sites."""
-        return WAYS[self.way][1]
+        return WAYS_OF_SEVERAL[self.way][1]
 
 
 class Result(NamedTuple):
     """One split: AUC, the share called positive in each public group, what stopped the run, how many honest nodes
-    object, in how many rounds no records could add up to the sum of the liar's group, and of another, and whether the
-    liar's group (where they are drawn, the liar), and another one, was out of line by the releases; in which round.
+    object, in how many rounds no records could add up to the sum of a liar's group, and of another, after how many
+    rounds it was first told that groups disagree (0: never), and whether neither reading of that was true.
     """
 
     auc: float
@@ -152,13 +171,12 @@ class Result(NamedTuple):
     n_objecting: int
     n_named: int
     n_misnamed: int
-    is_told: bool
-    is_other_told: bool
     told_in: int
+    is_false: bool
 
 
 def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], seed: int) -> list[Node | Liar]:
-    """Sites with as many rows each; the one in the middle lies."""
+    """Sites with as many rows each, of which `Case.liars` lie."""
     random, n_sites = np.random.default_rng(seed), case.n_sites
     order = random.permutation(data.n_records)
     if case.is_by_age:
@@ -168,7 +186,7 @@ def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], s
     nodes: list[Node | Liar] = []
     for site in range(n_sites):
         own = np.flatnonzero(owner == site)
-        if site != n_sites // 2:
+        if site not in case.liars:
             nodes.append(Node(f"{case.names}-{site:02d}", data.only(own), plan, settings))
             continue
         rows = data.only(own)
@@ -246,25 +264,23 @@ class SharedNoise(SeededNoise):
 
 def carried_out(
     plan: Plan, nodes: Sequence[Node | Liar], case: Case, seed: int
-) -> tuple[Replica, str, tuple[int, int, int, bool, bool, int]]:
-    """A run, why it was stopped, how many honest nodes objected, and in how many rounds the liar's group, and another
-    one, was out of line.
-    """
+) -> tuple[Replica, str, tuple[int, int, int, int, bool]]:
+    """A run, why it was stopped, and what `Result` counts."""
     n_sites, n_groups, task = case.n_sites, case.n_groups, TrainingTask(plan)
     noise = SharedNoise(seed, n_sites // n_groups) if case.is_drawn else SeededNoise(seed, exact=False)
     releaser, run, checks = Releaser(noise, UNCOUNTED), Replica(task), RunChecks(lambda: build_checks(task))
     n_rounds = count_drawing_rounds(task.schedule.n_rounds) if case.is_drawn else 0
-    lineup, out_of_line, told_in = LineUp(n_sites, max(1, n_groups), n_rounds), set[int](), 0
-    keys, declared, liar = (
-        [node.site.encode() for node in nodes],
-        int(SLACK * plan.privacy.n_records / n_sites),
-        n_sites // 2,
-    )
+    lineup, told_in, is_false, liars = LineUp(n_sites, max(1, n_groups), n_rounds), 0, False, case.liars
+    keys, declared = [node.site.encode() for node in nodes], int(SLACK * plan.privacy.n_records / n_sites)
     named, misnamed, objecting, stopped = 0, 0, set[str](), ""
     while (query := run.query) is not None:
         of = assign_groups(keys, n_groups, derive_drawing(seed, run.n_releases // n_rounds if n_rounds else 0))
         parts = [[site for site in range(n_sites) if of[site] == group] for group in range(max(1, n_groups))]
-        there = [[nodes[site] for site in part if site not in lineup.left_out] for part in parts]
+        spoilt = {group for group, part in enumerate(parts) if not liars.isdisjoint(part)}
+        for site in liars:
+            is_silent = case.lie.only == "majority" and 2 * len(spoilt) <= len(parts)
+            nodes[site].is_silent = is_silent or (case.lie.only == "beside" and of[site] != of[0])  # type: ignore[union-attr]
+        there = [[nodes[site] for site in part] for part in parts]
         totals = {group: PlainAggregation(own).sum_answers(query) for group, own in enumerate(there)}
         summed = {
             group: Summed(None, len(own), tuple(node.site for node in own), (declared,) * len(own))
@@ -275,8 +291,8 @@ def carried_out(
             if n_groups:
                 released, found = checks.check(query, plan, releaser.release_groups(query, totals), summed)
                 faults = set(found)
-                named += of[liar] in faults
-                misnamed += bool(faults - {of[liar]})
+                named += bool(faults & spoilt)
+                misnamed += bool(faults - spoilt)
             else:
                 released = releaser.release(query, totals[0])
                 checks.check(query, plan, {0: released}, summed)
@@ -284,12 +300,12 @@ def carried_out(
             stopped = f"{fault.code}, round {query.purpose.round}"
             break
         run.feed(released)
-        told = set(lineup.take(released, parts)) if n_groups else set()
-        told_in = told_in or (run.n_releases if told else 0)
-        out_of_line |= told
+        for told in lineup.take(released, parts) if n_groups else ():
+            told_in = told_in or run.n_releases
+            both = (liars.isdisjoint(told.alone), any(liars.isdisjoint(group) for group in told.others))
+            is_false |= not liars or all(both)
         objecting |= {node.site for node in nodes if isinstance(node, Node) and node.n_worse >= WORSE_TREES}
-    others = out_of_line - ({liar} if case.is_drawn else set(parts[of[liar]]))
-    return run, stopped, (len(objecting), named, misnamed, liar in out_of_line, bool(others), told_in)
+    return run, stopped, (len(objecting), named, misnamed, told_in, is_false)
 
 
 def line_of(found: list[Result], honest: list[Result], names: list[str]) -> tuple[str, float, float]:
@@ -300,14 +316,17 @@ def line_of(found: list[Result], honest: list[Result], names: list[str]) -> tupl
     rate, before = (float(np.mean([one.rates[worst] for one in results])) for results in (found, honest))
     stopped = sorted({one.stopped for one in found} - {""})
     columns = zip(*((one.n_objecting, one.n_named, one.n_misnamed) for one in found), strict=True)
-    told = ("another" if one.is_other_told else f"round {one.told_in}" if one.is_told else "-" for one in found)
+    told = (f"{'FALSE ' * one.is_false}{one.told_in or '-'}" for one in found)
     counts = "  ".join("/".join(map(str, column)) for column in (*columns, told))
     text = f"{auc:7.4f} {rate:6.3f} {before:6.3f}  {names[worst]:<28} {counts}  {'; '.join(stopped)}"
     return text, float(np.mean([one.auc for one in honest])) - auc, abs(float(moved[worst]))
 
 
 def alarms(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.Namespace) -> int:
-    """Honest runs of twelve sites whose rows differ by age, dealt to three groups otherwise each time; and liars."""
+    """Honest runs of twelve sites whose rows differ by age, dealt to three groups otherwise each time; and liars.
+
+    A message is false that names the sites of a sum without a liar, or says two readings of which neither is true.
+    """
     false = 0
     for way, lie, is_by_age in product(
         list(WAYS)[1:], (LIES[0], *LIES[2:5], LIES[6], LIES[8], *LIES[10:]), (False, True)
@@ -318,18 +337,47 @@ def alarms(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.
         n_runs = options.alarms if is_honest else max(1, options.alarms // 40)
         cases = [Case(12, is_by_age, 1.0, way, lie, names=f"run-{number}") for number in range(n_runs)]
         found = [result_of(prepared, case, groups, options, number) for number, case in enumerate(cases)]
-        right, wrong = sum(one.is_told for one in found), sum(one.is_other_told for one in found)
-        if is_honest:
-            right, wrong = 0, sum(one.is_told or one.is_other_told for one in found)
-            false += wrong
-        rounds = sorted(one.told_in for one in found if one.is_told) if not is_honest else []
+        rounds = sorted(one.told_in for one in found if one.told_in)
+        wrong = sum(one.is_false or one.n_misnamed > 0 for one in found)
+        false += wrong
         when = f", in round {rounds[len(rounds) // 2]} in the middle" if rounds else ""
-        who = "by age" if is_by_age else "alike "
-        what = "it is named" if WAYS[way][1] else "its group is told"
         print(
-            f"{way:<9} {lie.name:<24} {who} {n_runs:>3} runs: {what} in {right}{when}, another in {wrong}", flush=True
+            f"{way:<9} {lie.name:<24} {'by age' if is_by_age else 'alike '} {n_runs:>3} runs: that groups disagree is "
+            f"told in {len(rounds)}{when}; false messages in {wrong}",
+            flush=True,
         )
     return 1 if false else 0
+
+
+def several(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.Namespace) -> int:
+    """Print what one, two and three sites of like rows do that lie together, and what is told."""
+    n_false = 0
+    print("AUC of each run; how many honest nodes object, each to its owner; after how many rounds all are told that")
+    print("groups disagree; in how many runs a message names sites without a liar, or has no true reading.")
+    for n_sites, epsilon in product(options.sites, options.epsilon):
+        print(f"\n{n_sites} sites, rows alike, epsilon {epsilon:g}")
+        for way, n_liars, lie in product(WAYS_OF_SEVERAL, range(options.liars + 1), LIES_OF_SEVERAL):
+            if n_sites < 3 * WAYS_OF_SEVERAL[way][0] or (n_liars < 2 and lie != LIES_OF_SEVERAL[0]):
+                continue
+            if (lie.only and not WAYS_OF_SEVERAL[way][0]) or (options.lie and lie.name not in options.lie):
+                continue
+            lying = lie if n_liars else LIES[0]
+            cases = [
+                Case(n_sites, False, epsilon, way, lying, names=f"run-{number}", n_liars=n_liars)
+                for number in range(options.splits)
+            ]
+            found = [result_of(prepared, case, groups, options, seed) for seed, case in enumerate(cases)]
+            wrong = sum(one.is_false or one.n_misnamed > 0 for one in found)
+            n_false += wrong
+            columns = (
+                " ".join(f"{one.auc:.3f}" for one in found),
+                "/".join(str(one.n_objecting) for one in found),
+                "/".join(str(one.told_in or "-") for one in found),
+                f"false {wrong}",
+                "; ".join(sorted({one.stopped for one in found} - {""})),
+            )
+            print(f"{way:<9}  {n_liars} {lying.name:<24} {'  '.join(columns)}".rstrip(), flush=True)
+    return 1 if n_false else 0
 
 
 def main(argv: list[str]) -> int:
@@ -339,6 +387,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--sites", type=int, nargs="+", default=list(SITES), help="numbers of sites (default 5 10 50)")
     parser.add_argument("--epsilon", type=float, nargs="+", default=list(EPSILONS), help="(default 1 0.1)")
     parser.add_argument("--alarms", type=int, default=0, metavar="N", help="only look for false alarms, in N runs")
+    parser.add_argument("--liars", type=int, default=0, metavar="N", help="up to N sites that lie together")
+    parser.add_argument("--lie", nargs="+", default=[], metavar="NAME", help="with --liars, only these lies")
     options = parser.parse_args(argv)
     prepared = Prepared(load(options.dataset, options.data))
     plan = plan_for(prepared.table, 1.0, 1000, {})
@@ -346,6 +396,8 @@ def main(argv: list[str]) -> int:
     names = [name_of(plan, *group) for group in groups]
     if options.alarms:
         return alarms(prepared, groups, options)
+    if options.liars:
+        return several(prepared, groups, options)
     ways = list(product(options.sites, (False, True), options.epsilon))
     steps = progress(len(ways) * len(WAYS) * len(LIES), "poisoning")
     print("AUC; the share called positive, here and where all are honest, in the public group that moved most; which;")
@@ -353,7 +405,7 @@ def main(argv: list[str]) -> int:
         "for each split honest nodes that object, rounds in which no records add up to the sum of the liar's group, and"
     )
     print(
-        "of any other one; and from which round on the liar's group, or where they are drawn the liar, is told to all."
+        "of any other one; and after how many rounds all are told that groups disagree."
     )
     print(f"Lies are aimed at {names[0]}.")
     misses = []
@@ -379,7 +431,7 @@ def main(argv: list[str]) -> int:
                 )
                 if moved > alone / 2:
                     misses.append(f"{lie.name}, {'by age' if is_by_age else 'alike'}: a group's rate by {moved:.3f}")
-            if lie == LIES[0] and any(one.stopped or one.n_misnamed or one.is_other_told for one in found):
+            if lie == LIES[0] and any(one.stopped or one.n_misnamed or one.told_in for one in found):
                 misses.append(f"{way}: honest sites are told")
     verdict = f"MISSED: {'; '.join(misses)}" if misses else "holds"
     print(f"\n{prepared.table.name}, {options.trees} trees, mean of {options.splits} splits: {verdict}")

@@ -153,7 +153,7 @@ class RunLines:
         if event.kind is RunEventKind.LEFT and self._is_over:
             # Sites that have the result hang up.
             self._say_again(event.site, f"{event.site} has hung up", "", "INFO")
-        elif event.site and event.kind is not RunEventKind.LATE:
+        elif (event.site and event.kind is not RunEventKind.LATE) or event.kind is RunEventKind.DISAGREEMENT:
             said, mood = EVENT_WORDS.get(event.kind, (event.kind.value, ""))
             why = f" ({event.code})" if event.code else ""
             level = "WARNING" if mood == "bad" or event.kind is RunEventKind.SILENT else "INFO"
@@ -162,7 +162,7 @@ class RunLines:
             if event.kind is RunEventKind.READY and (text := describe_wait(self._board.wait())):
                 self._last_wait_line = time.monotonic()
                 more = f"; {text}"
-            self._say_again(event.site, f"{event.site} {said}{why}", more, level)
+            self._say_again(event.site, f"{event.site} {said}{why}".strip(), more, level)
         elif event.kind is RunEventKind.ABANDONED:
             if count := self._repeats.note("", event.code):
                 tell(f"round {event.round + 1}: begun again ({event.code}){times(count)}", level="WARNING")

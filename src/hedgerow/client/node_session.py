@@ -28,7 +28,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.outlook import can_compare_sites
-from hedgerow.protocol.groups import OUT_OF_LINE_ROUNDS, LineUp
+from hedgerow.protocol.groups import LineUp
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
     NO_HASH,
@@ -434,7 +434,6 @@ Reply = tuple[NodeState, Message | None]
 _NOTHING = NodeStep()
 WORSE_TREES = 10
 """Trees in a row that say less about a site's rows than a constant before its owner hears of it."""
-_OUT_OF_LINE = "group-out-of-line"
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
 """Where a node stands that has just come back to an epoch that is ready."""
 
@@ -656,14 +655,12 @@ class NodeRun:
         for the data set.
 
         Raises:
-            Refusal: PARAMETERS_REFUSED; the epoch has other groups, or a site that the releases show to be left out.
+            Refusal: PARAMETERS_REFUSED; the epoch has other groups.
             PolicyRefusal: code "group-changed"; its rows were summed in another group before.
         """
         drawing, roster = self.replica.drawing, self._setup.roster
         if view.parameters.drawing != drawing:
             raise refuse(Code.PARAMETERS_REFUSED, "Its groups are not those of this round.", "coordinator")
-        if not view.bundles.keys().isdisjoint(self._lineup.left_out):
-            raise refuse(Code.PARAMETERS_REFUSED, "A site is in it that is to be left out.", "coordinator")
         if not self.replica.n_groups or drawing in self._grouped_by:
             return
         own = roster.find_node(self._setup.identity.public)
@@ -835,21 +832,8 @@ class NodeRun:
         parts = self._divide_roster()
         self.replica.feed(release)
         self._vector = None
-        found = self._lineup.take(release, parts) if self.replica.n_groups else []
-        names = ", ".join(self._setup.roster.sites[node].name for node in found)
-        if found and self.replica.n_rounds:
-            left = " It is left out of the next rounds." if found[0] in self._lineup.left_out else ""
-            self._setup.tell(
-                f"{names}: whichever group this site was drawn into, that group's sums were far from those of the "
-                f"others, by what was released. Its rows may be unlike the others'; rarely, a site is faulty or "
-                f"dishonest.{left} All parties see this ({_OUT_OF_LINE})"
-            )
-        elif found:
-            self._setup.tell(
-                f"For {OUT_OF_LINE_ROUNDS} rounds one group's sums have been far from those of the others, by what "
-                f"was released: {names}. Their rows may be unlike the others'; rarely, a site is faulty or dishonest. "
-                f"All parties see this ({_OUT_OF_LINE})"
-            )
+        for found in self._lineup.take(release, parts) if self.replica.n_groups else ():
+            self._setup.tell(found.describe([site.name for site in self._setup.roster.sites]))
 
     def _look(self) -> None:
         """Tell the owner, and no one else, where the model has turned against the site's own rows.

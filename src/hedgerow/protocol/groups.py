@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -123,72 +124,100 @@ def derive_drawing(seed: int, number: int) -> bytes:
 
 
 _TINY = 1e-300
-OUT_OF_LINE_ROUNDS = 10
-OUT_OF_LINE = 4.0
+DISAGREEING_ROUNDS = 10
+DISAGREEING = 4.0
 """Mean of the logarithm over so many rounds: the squares of a group's distances are e^4 = 55 times the others'."""
-MAX_OF_DRAWING, NAMED = 2.5, 3.5
-"""A site has the mean mark of its group, 0 to the first, of each drawing; who has so much more than any other is named.
+MAX_OF_DRAWING, MAX_AHEAD = 2.5, 3.5
+"""A site has the mean mark of its group, 0 to the first, of each drawing. Groups disagree where one site has so much
+more than any other.
 
-So it takes three drawings: of two, others stood beside it in one. In 200 runs no honest site had so much more, whose
-rows differed by age (docs/poisoning.md). One that lies only beside another is as far out of line as that one.
+So it takes three drawings: of two, others stood beside it in one. In 200 honest runs whose rows differed by age no site
+had so much more (docs/poisoning.md). It need not be a liar: two who lie only beside a third put the third ahead.
 """
 
 
+@dataclass(frozen=True)
+class Disagreement:
+    """Sums of groups that differ by more than their noise does. Their comparison shows no culprit.
+
+    Groups that lie alike are near each other, and a true one then stands alone. A true one beside another true one does
+    not. So either the group that stands alone is wrong, or all others are.
+
+    Attributes:
+        alone: the nodes of the group that is far from all others; empty where groups are drawn anew.
+        others: the nodes of each other group.
+    """
+
+    alone: tuple[int, ...] = ()
+    others: tuple[tuple[int, ...], ...] = ()
+
+    def describe(self, names: Sequence[str]) -> str:
+        """Return what a site's owner is told: both readings, or nobody's name.
+
+        Args:
+            names: the sites' names by node.
+        """
+        if not self.alone:
+            return (
+                "The sums of groups of sites differed by more than their noise does, in several drawings of groups. "
+                "A site's rows may be unlike the others'; rarely, a site is faulty or dishonest. Which site it is cannot "
+                "be told from this, so nobody is named or left out. All parties see this (groups-disagree)"
+            )
+        alone, *others = (", ".join(names[node] for node in group) for group in (self.alone, *self.others))
+        rest = "both other groups are" if len(others) == 2 else "all other groups are"
+        return (
+            f"For {DISAGREEING_ROUNDS} rounds the sums of groups of sites have differed by more than their noise does. "
+            f"Either one group is wrong ({alone}), or {rest} ({'; '.join(others)}). Which it is cannot be told from "
+            "this. Rows may be unlike the others'; rarely, sites on one side are faulty or dishonest. All parties see this "
+            "(groups-disagree)"
+        )
+
+
 class LineUp:
-    """Which group is out of line, and which site stands in those that are, by the releases of a run so far: every party
-    finds the same.
+    """Compare the sums of a run's groups, by the releases so far: every party finds the same.
 
     Of a round, a group's mark is the logarithm of its squared distance from the group that is nearest to it, over the
     usual (median) one of two of the others. Each group's noise is alike, so the mark of honest groups with like rows is
-    about 0, whatever the noise is; that of a group whose sums are of other rows, or of none, grows with them. Rows that
-    are unlike have marks too: of groups that stay the same it is evidence to be looked at, and nobody is left out.
+    about 0, whatever the noise is; that of a group whose sums are of other rows, or of none, grows with them. So do the
+    marks of a true group beside two that lie alike, and those of groups with unlike rows: nobody is accused by them.
 
-    Where groups are drawn anew, each site has the marks of all groups in which it stood. Others stand beside a liar now
-    and then, and it stands in every group that is out of line: so who has much more than any other site is named.
+    Where groups are drawn anew, each site has the marks of all groups in which it stood, and one that is far ahead of
+    all others is told as a disagreement, without its name.
 
     Args:
         n_rounds: of a drawing; 0 for groups that are never drawn anew.
-
-    Attributes:
-        told: groups that were out of line once.
-        named: sites, by their nodes, in the order in which they were named.
     """
 
     def __init__(self, n_sites: int, n_groups: int, n_rounds: int = 0) -> None:
         self._n_groups, self._n_rounds = n_groups, n_rounds
         self._marks: list[Mapping[int, float]] = []
         self._evidence, self._of_drawing, self._n_taken = np.zeros(n_sites), np.zeros(n_groups), 0
-        self.told: set[int] = set()
-        self.named: list[int] = []
+        self._told: set[int] = set()
 
-    @property
-    def left_out(self) -> Sequence[int]:
-        """The named sites that are left out: so many that three are left in a group even if it held all of them."""
-        return self.named[: max(0, len(self._evidence) // max(1, self._n_groups) - 3)]
-
-    def take(self, release: IntVector, parts: Sequence[Sequence[int]]) -> list[int]:
-        """The nodes of groups that are out of line for the first time with this release; or a site that is named.
+    def take(self, release: IntVector, parts: Sequence[Sequence[int]]) -> list[Disagreement]:
+        """Take a release in, and return the disagreements that it shows for the first time.
 
         Args:
             parts: the nodes of the roster by groups.
         """
         marks = self._mark_groups(split_by_group(release, self._n_groups))
         if self._n_rounds:
-            return self._name(marks, parts)
-        self._marks = [*self._marks, marks][-OUT_OF_LINE_ROUNDS:] if marks else self._marks
-        if len(self._marks) < OUT_OF_LINE_ROUNDS or not marks:
+            return self._compare_drawings(marks, parts)
+        self._marks = [*self._marks, marks][-DISAGREEING_ROUNDS:] if marks else self._marks
+        if len(self._marks) < DISAGREEING_ROUNDS or not marks:
             return []
-        mean = {group: math.fsum(each.get(group, 0.0) for each in self._marks) / OUT_OF_LINE_ROUNDS for group in marks}
-        found = [group for group in mean if mean[group] > OUT_OF_LINE and group not in self.told]
-        self.told.update(found)
-        return [node for group in found for node in parts[group]]
+        mean = {group: math.fsum(each.get(group, 0.0) for each in self._marks) / DISAGREEING_ROUNDS for group in marks}
+        found = [group for group in mean if mean[group] > DISAGREEING and group not in self._told]
+        self._told.update(found)
+        groups = [tuple(part) for part in parts]
+        return [Disagreement(groups[group], tuple(groups[:group] + groups[group + 1 :])) for group in found]
 
     def _mark_groups(self, rows: IntVector) -> dict[int, float]:
         """By group; none where a group sits out, for distances to it mean nothing."""
         there = np.flatnonzero(rows[:, 0] > 0).tolist()
         if len(there) < self._n_groups:
             false = np.flatnonzero(rows[:, 0] == REJECTED_WEIGHT).tolist()
-            return dict.fromkeys(false, OUT_OF_LINE) if self._n_rounds else {}
+            return dict.fromkeys(false, DISAGREEING) if self._n_rounds else {}
         scaled = rows[:, 1:].astype(np.float64) / rows[:, :1]
         squares = np.zeros((len(there), len(there)))
         for one, other in combinations(there, 2):
@@ -201,20 +230,17 @@ class LineUp:
             marks[group] = float(elementary.log(squares[group, others].min()) - elementary.log(usual))
         return marks
 
-    def _name(self, marks: Mapping[int, float], parts: Sequence[Sequence[int]]) -> list[int]:
+    def _compare_drawings(self, marks: Mapping[int, float], parts: Sequence[Sequence[int]]) -> list[Disagreement]:
         for group, mark in marks.items():
             self._of_drawing[group] += mark / self._n_rounds
         self._n_taken += 1
-        if self._n_taken % self._n_rounds:
+        if self._n_taken % self._n_rounds or self._told:
             return []
         for group, part in enumerate(parts):
             self._evidence[list(part)] += min(max(self._of_drawing[group], 0.0), MAX_OF_DRAWING)
         self._of_drawing[:] = 0
-        rest = np.delete(np.arange(len(self._evidence)), self.named)
-        *_, second, first = rest[np.argsort(self._evidence[rest], kind="stable")].tolist()
-        if self._evidence[first] - self._evidence[second] <= NAMED:
+        second, first = np.sort(self._evidence)[-2:].tolist()
+        if first - second <= MAX_AHEAD:
             return []
-        self.named.append(first)
-        # Others have stood beside it.
-        self._evidence[:] = 0
-        return [first]
+        self._told = {0}
+        return [Disagreement()]

@@ -488,7 +488,7 @@ class EventReport(Record):
         seconds: since that process began.
         kind: a word of `server.coordinator.RunEventKind`.
         round: releases made before it.
-        site: that it is about, or "".
+        site: that it is about; of a false sum all sites in it, as far as they fit; or "".
         code: why, a stable code, or "".
     """
 

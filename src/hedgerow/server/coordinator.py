@@ -238,6 +238,8 @@ class RunEventKind(StrEnum):
     SILENT = "silent"
     LATE = "late"
     COMPLAINT = "complaint"
+    FALSE_SUM = "false-sum"
+    DISAGREEMENT = "disagreement"
     PHASE = "phase"
     RELEASED = "released"
     ABANDONED = "abandoned"
@@ -255,7 +257,7 @@ class RunEvent:
     Attributes:
         kind: what happened.
         round: the one in which it happened.
-        site: the site that it is about, or "".
+        site: the site that it is about; of a false sum all sites in it; or "".
         code: why, as a code word; for a phase, its name.
     """
 
@@ -485,12 +487,8 @@ class CoordinatorRun:
         self.ledger = self.ledger.append(line.entry)
         parts = self.parts([site.name for site in self.sites])
         self.replica.feed(line.release)
-        for node in self.lineup.take(line.release, parts) if self.replica.n_groups else ():
-            self.tell(RunEventKind.COMPLAINT, self.sites.name(node), "group-out-of-line")
-        for site in map(self.sites.at_node, self.lineup.left_out):
-            if not site.left_out:
-                self.leave_out(site, "group-out-of-line")
-                site.fault_counts.may_return = False
+        for _ in self.lineup.take(line.release, parts) if self.replica.n_groups else ():
+            self.tell(RunEventKind.DISAGREEMENT, code="groups-disagree")
         self.releases.append(line.release)
         self.survivors.append(line.survivors)
 
@@ -1038,8 +1036,8 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
     line, noisy, summed = (_release_groups if run.replica.n_groups else _release_one)(run, slot, query, opened)
     try:
         released, faults = run.checks.check(query, run.plan, noisy, summed)
-        for name in (site for group in faults for site in summed[group].sites or ()):
-            run.tell(RunEventKind.COMPLAINT, name, "group-out-of-line")
+        for group in faults:
+            run.tell(RunEventKind.FALSE_SUM, ", ".join(summed[group].sites or ()), "group-out-of-line")
         # Without the groups that no records add up to.
         line = replace(line, release=released)
     except SumAbandoned as fault:

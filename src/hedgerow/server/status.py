@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Protocol
 
 from hedgerow import __version__
+from hedgerow.codec import MAX_TEXT_BYTES
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import compute_account
@@ -137,8 +138,8 @@ class RunBoard:
             if self._run is not None and self._base.phase in GATHERS:
                 self._patience = replace(self._patience, needed=count_needed(self._run))
             self._n_events += 1
-            word = _shorten_code(event.code)
-            self._events.append(EventReport(self._n_events, now, event.kind.value, event.round, event.site, word))
+            word, who = _shorten_code(event.code), _shorten_names(event.site)
+            self._events.append(EventReport(self._n_events, now, event.kind.value, event.round, who, word))
 
     def _note_release(self, now: float) -> None:
         self._paces.append(now)
@@ -265,6 +266,16 @@ class RunBoard:
 def _shorten_code(code: str) -> str:
     """A code that fits into a report: a site may have sent it."""
     return "".join(letter for letter in code[:_MAX_WORD] if letter.isascii() and letter.isprintable())
+
+
+def _shorten_names(names: str) -> str:
+    """Return the names of a group's sites as far as a report's line holds them, and how many more there are."""
+    shown, n_more = names.split(", "), 0
+    text = names
+    while len(text.encode()) > MAX_TEXT_BYTES:
+        n_more += 1
+        text = f"{', '.join(shown[:-n_more])} and {n_more} more"
+    return text
 
 
 class Audience(Protocol):

@@ -59,7 +59,7 @@ class Wait:
 
 GATHERS = {WAITING, RunState.GATHERING.value}
 _SECONDS_UNTIL_LATE = 2.0
-GIVEN_UP_CODES = {"timeouts-spent", "set-ups-broken", "group-out-of-line", "secret-unrecoverable"}
+GIVEN_UP_CODES = {"timeouts-spent", "set-ups-broken", "secret-unrecoverable"}
 """Why a site is asked no more; its state stays what it was."""
 _THERE = {SiteState.READY.value, SiteState.DONE.value}
 _NOT_CONNECTED = {SiteState.ABSENT.value, SiteState.LEFT.value}
