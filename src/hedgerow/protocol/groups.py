@@ -160,16 +160,16 @@ class Disagreement:
         if not self.alone:
             return (
                 "The sums of groups of sites differed by more than their noise does, in several drawings of groups. "
-                "A site's rows may be unlike the others'; rarely, a site is faulty or dishonest. Which site it is cannot "
-                "be told from this, so nobody is named or left out. All parties see this (groups-disagree)"
+                "A site's rows may be unlike the others'; rarely, a site is faulty or dishonest. Which site it is "
+                "cannot be told from this, so nobody is named or left out. All parties see this (groups-disagree)"
             )
         alone, *others = (", ".join(names[node] for node in group) for group in (self.alone, *self.others))
         rest = "both other groups are" if len(others) == 2 else "all other groups are"
         return (
             f"For {DISAGREEING_ROUNDS} rounds the sums of groups of sites have differed by more than their noise does. "
             f"Either one group is wrong ({alone}), or {rest} ({'; '.join(others)}). Which it is cannot be told from "
-            "this. Rows may be unlike the others'; rarely, sites on one side are faulty or dishonest. All parties see this "
-            "(groups-disagree)"
+            "this. Rows may be unlike the others'; rarely, sites on one side are faulty or dishonest. All parties see "
+            "this (groups-disagree)"
         )
 
 
