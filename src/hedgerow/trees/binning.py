@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public grids: the cells that every value falls into, at whichever site.
+"""Public grids of cells, the same at every site.
 
 A grid is fixed by the plan before any data is seen. All split candidates, thresholds and histograms are made of its
 cells, so a node bins its rows once and every later question is a table over small integers:
@@ -56,18 +56,18 @@ MIDDLE = 24 * 64
 there. A usual grid then has at most two edges in a bucket."""
 DROPPED_BITS = 23 - 6
 FIRST_BUCKET = (0x3F800000 >> DROPPED_BITS) - MIDDLE + 1
-"""Of the single-precision number 1, the exponent and the first six bits, less the buckets below it."""
+"""The exponent and the first six bits of the single-precision number 1, less the buckets below it."""
 FEW_EDGES = 2
-"""With at most so many in every bucket, values are encoded without a branch: 1,000,000 x 28 numbers took .09 s of
+"""With at most this many in every bucket, values are encoded without a branch: 1,000,000 x 28 numbers took .09 s of
 processor time for .35 with a search whose length depends on the value."""
 N_PLACES = 256
 """Parts of a cell, a byte for each value: half of them uniform, half log-spaced, as the cells of a range."""
 ROWS_PER_BLOCK = 128
-"""Transposed at a time: 28 columns of them stay in the first-level cache."""
+"""Rows transposed at a time: 28 columns of them stay in the first-level cache."""
 VALUES_PER_CHUNK = 1 << 16
-"""Converted to single precision at a time."""
+"""Values converted to single precision at a time."""
 FEW_TO_ENCODE = 1 << 18
-"""So many are encoded by numpy's search in .01 s; the kernel may have to be compiled first, in .6 s."""
+"""Up to this many values numpy's search takes .01 s; the kernel may have to be compiled first, in .6 s."""
 MIN_RECORDS_PER_THREAD = 20_000
 """Below this, starting a thread takes longer than the work."""
 
@@ -94,7 +94,10 @@ class FeatureGrid:
 
     @cached_property
     def n_cells(self) -> int:
-        """Codes that stand for values: cells of a numeric feature, categories and "not listed" of a categorical one."""
+        """The number of codes for values, without the code for missing ones.
+
+        A numeric feature has one for each cell, a categorical one for each category and one for "not listed".
+        """
         return self.n_categories + 1 if self.is_categorical else len(self.edges) + 1
 
     @property
@@ -106,7 +109,7 @@ class FeatureGrid:
         return self.n_cells + 1
 
     def encode(self, values: NDArray[np.generic]) -> NDArray[np.uint16]:
-        """Codes of one column.
+        """Return the codes of one column.
 
         Args:
             values: float32 [n] with NaN for missing; for a categorical feature integers [n], -1 for a value that is
@@ -127,7 +130,7 @@ class FeatureGrid:
 
     @cached_property
     def inner_edges(self) -> FloatArray:
-        """What divides each cell into places: float32 [n_cells, 255], ascending, then infinity.
+        """Edges dividing each cell into places: float32 [n_cells, 255], ascending, then infinity.
 
         Raises:
             ValueError: values have no places within these cells.
@@ -152,19 +155,26 @@ class FeatureGrid:
         return np.asarray(np.sort(np.where(is_new & is_within, rounded, np.float32(np.inf)), axis=1), dtype=np.float32)
 
     def places(self, values: NDArray[np.generic], codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.uint8]:
-        """Where values stand within their cells: uint8 [n], 0 for missing ones; `codes` are theirs."""
+        """Return the place of each value within its cell: uint8 [n], 0 for missing values.
+
+        Args:
+            codes: the codes of `values`.
+        """
         found = np.empty(len(values), dtype=np.uint8)
         with np.errstate(over="ignore"):
             _place(values.astype(np.float32), codes, self.inner_edges, found)
         return found
 
     def cut_again(self, edges: FloatArray) -> FeatureGrid:
-        """Cells of other edges, as many and all of them among these and the inner ones; float32, ascending.
+        """Return the grid of this feature with new edges.
+
+        Args:
+            edges: float32, ascending, as many as before; each is an edge or an inner edge of this grid.
 
         Raises:
-            ValueError: they are not.
+            ValueError: the edges are others, or do not ascend.
         """
-        # Each is looked for in its own cell alone: all together are 64,000, and a wide table is cut thousands of times.
+        # Search each edge in its own cell only: all cells have 64,000, and a wide table is cut thousands of times.
         within = self.inner_edges[np.searchsorted(self.edges, edges, side="right")] == edges[:, None]
         is_known = (within.any(axis=1) & np.isfinite(edges)) | np.isin(edges, self.edges)
         if self.within is None or edges.shape != self.edges.shape or not is_known.all():
@@ -174,14 +184,18 @@ class FeatureGrid:
         return FeatureGrid(edges, is_new=True)
 
     def codes_in(self, other: FeatureGrid) -> NDArray[np.uint16]:
-        """The code that `other`, these cells cut again, gives to each code and place: uint16 [n_codes, 256]."""
+        """Return the code in `other` of each code and place of this grid: uint16 [n_codes, 256].
+
+        Args:
+            other: this grid, cut again.
+        """
         starts = np.column_stack([np.append(np.float32(-np.inf), self.edges), self.inner_edges])
         found = np.searchsorted(other.edges, starts, side="right")
         return np.vstack([found, np.full((1, N_PLACES), other.missing_code)]).astype(np.uint16)
 
     @property
     def acceleration(self) -> tuple[FloatArray, np.float32, np.float32, NDArray[np.uint16], np.int64]:
-        """What makes binning a short search: edges and a NaN, offset, scale, edges before each bucket, and most in one.
+        """Search tables: edges and a NaN, offset, scale, edges before each bucket, and most in a bucket.
 
         A bucket number is a monotone function of the value, computed alike for edges and values, so an edge in an
         earlier bucket is never above the value, and one in a later bucket never at or below it.
@@ -198,7 +212,7 @@ class FeatureGrid:
 
 
 def _find_buckets(values: FloatArray, middle: np.float32, scale: np.float32) -> NDArray[np.int32]:
-    """As `_encode` numbers them: int32 [n], 0 to 2 * MIDDLE."""
+    """Return the bucket of each value as `_encode` numbers them: int32 [n], 0 to 2 * MIDDLE."""
     bits = np.asarray((values - middle) * scale, dtype=np.float32).view(np.int32)
     away = np.clip(((bits & 0x7FFFFFFF) >> DROPPED_BITS) - FIRST_BUCKET, 0, MIDDLE)
     return np.asarray(MIDDLE + np.where(bits < 0, -away, away), dtype=np.int32)
@@ -216,7 +230,7 @@ class Grid:
 
     @cached_property
     def n_codes(self) -> int:
-        """Width of a table that any feature's code can index."""
+        """The largest number of codes of a feature, the width of tables by code."""
         return max(feature.n_codes for feature in self.features)
 
     @cached_property
@@ -229,11 +243,14 @@ class Grid:
 
     @property
     def dtype(self) -> type[np.uint8] | type[np.uint16]:
-        """One byte per value when every code fits."""
+        """The integer type of codes: one byte per value if every code fits, else two."""
         return np.uint8 if self.n_codes <= MAX_BYTE_CODES else np.uint16
 
     def encode(self, columns: tuple[NDArray[np.generic], ...]) -> CodeArray:
-        """Codes of a chunk of columns: [n_features, n], features in rows (each tree reads few features)."""
+        """Return the codes of a chunk of columns: [n_features, n].
+
+        Features are in rows, because each tree reads few features.
+        """
         codes: CodeArray = np.empty((self.n_features, len(columns[0])), dtype=self.dtype)
         for row, (feature, values) in enumerate(zip(self.features, columns, strict=True)):
             if feature.is_categorical or codes.size <= FEW_TO_ENCODE:
@@ -246,11 +263,15 @@ class Grid:
 
     @cached_property
     def divisible(self) -> tuple[int, ...]:
-        """The features whose values have places within their cells."""
+        """Numbers of the features with places within their cells."""
         return tuple(number for number, feature in enumerate(self.features) if feature.within is not None)
 
     def places(self, columns: tuple[NDArray[np.generic], ...], codes: CodeArray) -> PlaceArray:
-        """Where the values of a chunk stand within their cells: uint8 [len(divisible), n]; `codes` are theirs."""
+        """Return the places of a chunk's values within their cells: uint8 [len(divisible), n].
+
+        Args:
+            codes: [n_features, n], the codes of the values.
+        """
         found = np.empty((len(self.divisible), codes.shape[1]), dtype=np.uint8)
         for row, number in enumerate(self.divisible):
             found[row] = self.features[number].places(columns[number], codes[number])
@@ -258,15 +279,18 @@ class Grid:
 
     @property
     def new_edges(self) -> dict[int, FloatArray]:
-        """The edges of the features that were cut again."""
+        """Edges by feature, for the features that were cut again."""
         return {number: feature.edges for number, feature in enumerate(self.features) if feature.is_new}
 
     def cut_again(self, edges: Mapping[int, FloatArray], others: Grid | None = None) -> Grid:
-        """This grid with other edges of some features; see `FeatureGrid.cut_again`, also for errors.
+        """Return this grid with new edges of some features.
 
         Args:
-            edges: float32 by feature.
+            edges: float32 by feature; see `FeatureGrid.cut_again`.
             others: where the other features are taken from, this grid cut again before; None for this one.
+
+        Raises:
+            ValueError: see `FeatureGrid.cut_again`.
         """
         features = list((others or self).features)
         for number, new in edges.items():
@@ -276,7 +300,7 @@ class Grid:
     def encode_and_count(
         self, matrix: NDArray[np.floating[Any]], bounds: FloatArray, n_threads: int = 1
     ) -> tuple[CodeArray, NDArray[np.int64]]:
-        """Codes of an all-numeric matrix in one pass over memory, and how many values of each column are beyond bounds.
+        """Encode an all-numeric matrix in one pass, and count each column's values outside its bounds.
 
         Args:
             matrix: float32 or float64 [n, n_features], NaN for missing.
@@ -310,14 +334,17 @@ _NO_BOUNDS = np.array([[-np.inf], [np.inf]], dtype=np.float32)
 
 
 def _read_only(rows: FloatArray) -> FloatArray:
-    """Rows that are mapped from a file cannot be written to, and kernels are compiled for either kind by itself."""
+    """Return a read-only view of rows.
+
+    Rows mapped from a file are read-only, and numba would compile the kernels once more for writable rows.
+    """
     view = rows.view()
     view.flags.writeable = False
     return view
 
 
 def _pack_edges(features: Sequence[FeatureGrid]) -> tuple[NDArray[Any], ...]:
-    """What `_encode_rows` takes of features: edges one after the other, where each begins, and `acceleration`."""
+    """Return all edges, their offsets, and the other `acceleration` tables, as `_encode_rows` takes them."""
     edges, middles, scales, starts, most = zip(*[feature.acceleration for feature in features], strict=True)
     offsets = np.concatenate([[0], np.cumsum([len(cuts) for cuts in edges])]).astype(np.int64)
     return np.concatenate(edges), offsets, np.array(middles), np.array(scales), np.stack(starts), np.array(most)
@@ -325,7 +352,7 @@ def _pack_edges(features: Sequence[FeatureGrid]) -> tuple[NDArray[Any], ...]:
 
 @numba.njit(cache=True, nogil=True)
 def _encode(values, edges, middle, scale, starts, most, codes):  # type: ignore[no-untyped-def]
-    """Number of edges <= value, for each value; NaN gives the missing code, one past the last cell.
+    """Write the code of each value: the number of edges <= value; for NaN, one past the last cell.
 
     See `FeatureGrid.acceleration` for the arguments.
     """
@@ -354,7 +381,7 @@ def _encode(values, edges, middle, scale, starts, most, codes):  # type: ignore[
 
 @numba.njit(cache=True, nogil=True)
 def _place(values, codes, inner, places):  # type: ignore[no-untyped-def]
-    """Number of inner edges <= value in the row of each value's cell; 0 for codes without a row."""
+    """Write each value's place: the number of inner edges <= value in its cell; 0 for other codes."""
     for i in range(len(values)):
         place = np.uint32(0)
         if codes[i] < len(inner):
@@ -368,16 +395,18 @@ def _place(values, codes, inner, places):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _encode_rows(rows, packed, bounds, codes, first):  # type: ignore[no-untyped-def]
-    """Codes of rows of a C-ordered matrix, transposed, written from column `first` on; a block of rows stays in cache.
+    """Write the codes of a C-ordered matrix, transposed, from column `first` of `codes` on.
+
+    A block of rows stays in the cache.
 
     Args:
         rows: float32 [n, n_features].
-        packed: what `_pack_edges` makes of their features.
+        packed: the result of `_pack_edges` for their features.
         bounds: float32 [2, n_features].
         codes: uint8 or uint16 [n_features, at least first + n].
 
     Returns:
-        int64 [n_features], how many values are beyond their bounds.
+        int64 [n_features], the number of each feature's values outside its bounds.
     """
     edges, offsets, middles, scales, starts, most = packed
     n_rows, n_features = rows.shape
@@ -403,11 +432,12 @@ def _encode_rows(rows, packed, bounds, codes, first):  # type: ignore[no-untyped
 
 
 def in_threads(n_records: int, n_threads: int, part: Callable[[int, int], Part]) -> list[Part]:
-    """What `part` makes of records first..last-1, for stretches of even length that are all records together.
+    """Call `part` for stretches of records in up to n_threads threads, and return its results in order.
 
     Args:
         n_threads: at most; a single one where the records are few.
-        part: mostly a kernel that releases the interpreter's lock.
+        part: takes the first record of a stretch and its end; mostly a kernel that releases the interpreter's lock. The
+            stretches have even lengths and are all records together.
     """
     if n_threads == 1 or n_records < MIN_RECORDS_PER_THREAD * n_threads:
         return [part(0, n_records)]
@@ -419,7 +449,7 @@ def in_threads(n_records: int, n_threads: int, part: Callable[[int, int], Part])
 
 
 def build_grid(plan: Plan) -> Grid:
-    """The grid that a plan fixes.
+    """Return the grid of a plan.
 
     ``log`` has exactly the Q candidates as edges, ``uniform`` all but the upper bound. ``adaptive`` chooses among 253
     edges, a byte per value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the
@@ -430,9 +460,10 @@ def build_grid(plan: Plan) -> Grid:
 
 
 def cuts_again(plan: Plan) -> bool:
-    """Whether a run of the plan may cut features again: the default for two and more classes.
+    """Return whether a run of the plan may cut features again.
 
-    Linear starts of numbers use all edges that a feature has, and plans after a paper keep its grid.
+    It is the default for two and more classes. Linear starts of numbers use all edges that a feature has, and plans
+    after a paper keep its grid.
     """
     model = plan.model
     is_adaptive = model.split_candidates == "adaptive" and model.interaction in ("auto", "adaptive")
@@ -470,7 +501,7 @@ def _feature_grid(feature: Feature, plan: Plan, is_cut_again: bool) -> FeatureGr
 
 
 def _edges_above(low: float, span: float, n_candidates: int, logarithmic: bool) -> FloatArray:
-    """Edges right above candidates s_q, q = 0 .., for splits "x <= s_q" (CCS'22, section 4.5.1).
+    """Return edges right above candidates s_q, q = 0 .., for splits "x <= s_q" (CCS'22, section 4.5.1).
 
     Uniform ones are low + q span / (Q - 1). Log ones are uniform in log(1 + x - low), as in the published code. The
     first candidate is the lower bound itself: where most records lie on it, as counts of rare things do, it is the most
@@ -487,7 +518,10 @@ def _edges_above(low: float, span: float, n_candidates: int, logarithmic: bool) 
 
 
 def _mix_edges(low: float, high: float, feature: Feature, n_edges: int) -> FloatArray:
-    """Half uniform, half log-spaced edges; for integers within reach, one edge between every two neighbours."""
+    """Return uniform and log-spaced edges, half of each unless the feature's spacing names one kind.
+
+    An integer feature within reach of n_edges has one edge between every two neighbours.
+    """
     if feature.integer and high - low <= n_edges:
         return _distinct(np.arange(np.floor(low), np.ceil(high)) + 0.5)
     n_uniform = {"uniform": n_edges, "log": 0}.get(feature.spacing, n_edges // 2)
@@ -499,7 +533,10 @@ def _mix_edges(low: float, high: float, feature: Feature, n_edges: int) -> Float
 
 
 def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:
-    """Edges that grow by a constant factor away from zero when the range holds it, else away from `low`."""
+    """Return log-spaced edges of a range.
+
+    The distance from the point of the range that is nearest to zero grows by a constant factor.
+    """
     if low < 0 < high:
         n_below = max(1, min(n_edges - 1, round(n_edges * -low / (high - low))))
         below = -_log_edges(0.0, -low, n_below)
@@ -512,5 +549,5 @@ def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:
 
 
 def _distinct(edges: NDArray[np.floating[Any]]) -> FloatArray:
-    """Ascending single-precision edges; neighbours that single precision cannot tell apart are merged."""
+    """Return ascending single-precision edges, merging those that single precision cannot tell apart."""
     return np.unique(edges.astype(np.float32))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan says people know already: how scores go with a feature, and which features may meet.
+"""Constraints from the plan: directions of scores with features, and groups of features.
 
 **Directions.** A feature's codes are steps, from one value to the next; a missing value is on none of them. By how much
 a sum of trees rises on a step differs with the rest of the record. The sum never falls on it if the least that each
@@ -37,18 +37,19 @@ from hedgerow.trees.binning import Grid
 Mask = NDArray[np.bool_]
 NEVER = 2**62
 MIN_WEIGHT = 1e-9
-"""Of a leaf whose released Hessian is lost in the noise, where no ridge counts for it."""
+"""The weight of a leaf whose released Hessian is lost in the noise, if no ridge adds to it."""
 _SIGNS = {None: 0, "increasing": 1, "decreasing": -1}
 
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """How scores go with each feature.
+    """The direction of the score with each feature.
 
     Attributes:
-        signs: int64 [n_features], 1 where they rise with it, -1 where they fall, 0 where nothing is said.
+        signs: int64 [n_features], 1 where scores rise with it, -1 where they fall, 0 without a direction.
         n_codes: int64 [n_features], the codes of each feature; the last one of a numeric feature is of missing values.
-        of_two_classes: whether values with other signs and directions the other way are projected alike, to a unit.
+        of_two_classes: whether the projection treats both classes alike: negated values under opposite directions give
+            negated results, to a unit.
     """
 
     signs: NDArray[np.int64]
@@ -57,25 +58,31 @@ class Directions:
 
     @classmethod
     def from_plan(cls, plan: Plan, grid: Grid) -> Directions | None:
-        """Those of a plan; None where it says nothing."""
+        """Return the directions of a plan, or None if it gives no feature a direction."""
         signs = [_SIGNS[feature.monotone] for feature in plan.features]
         is_odd = plan.label.kind.is_symmetric
         return cls(np.array(signs, dtype=np.int64), grid.codes_of_features[0], is_odd) if any(signs) else None
 
     def bind(self, trees: TreeBatch) -> Mask:
-        """Which trees ask for one feature alone, of which something is said: bool [B]."""
+        """Return which trees ask for a single feature, and one with a direction: bool [B]."""
         single = (trees.feature == trees.feature[:, :1]).all(axis=1)
         return np.asarray(single & (self.signs[trees.feature[:, 0]] != 0))
 
     def are_kept_by(self, trees: TreeBatch, values: NDArray[np.int32]) -> bool:
-        """Whether the least rises of all trees add up to 0 or more on every step."""
+        """Return whether a sum of trees keeps all directions.
+
+        It does if the least rises of all trees add up to 0 or more on every step.
+        """
         whole = OrderedSum(self, trees.goes_left.shape[2])
         whole.add(trees, values, as_they_are=True)
         return bool((whole.rises >= 0).all())
 
 
 def build_groups(plan: Plan) -> Mask:
-    """Which features may meet: bool [n_groups, n_features]; one group of all where nothing keeps any apart."""
+    """Return the groups of features that may meet on a path: bool [n_groups, n_features].
+
+    Features in no group are one more group. If the plan keeps no features apart, there is one group of all.
+    """
     names, groups = plan.feature_names, plan.model.interaction_constraints
     rows = np.array([[name in group for name in names] for group in map(set, groups)], dtype=np.bool_)
     if not groups or rows.all(axis=1).any():
@@ -85,7 +92,11 @@ def build_groups(plan: Plan) -> Mask:
 
 
 def keeps_apart(trees: TreeBatch, groups: Mask) -> bool:
-    """Whether the features on each path of each tree are all in one group: bool [n_groups, n_features]."""
+    """Return whether the features on each path of each tree are all in one group.
+
+    Args:
+        groups: bool [n_groups, n_features].
+    """
     if groups.all(axis=1).any():
         return True
     splits = (trees.goes_left == 0).any(axis=2)
@@ -100,10 +111,10 @@ def keeps_apart(trees: TreeBatch, groups: Mask) -> bool:
 
 
 class OrderedSum:
-    """A sum of trees that keeps directions, while it grows.
+    """A growing sum of trees that keeps directions.
 
     Args:
-        directions: None where nothing is said: then all values are as they were.
+        directions: None if there are none; then values are returned unchanged.
         n_codes: width of a node's table of codes.
 
     Attributes:
@@ -115,10 +126,12 @@ class OrderedSum:
         self.rises = np.zeros((0 if directions is None else len(directions.signs), n_codes), dtype=np.int64)
 
     def cut_again(self, feature: int, before: NDArray[np.float32], edges: NDArray[np.float32]) -> None:
-        """Speak of a feature's new edges: where a tree cuts, there is one as before; elsewhere nothing rises.
+        """Move a feature's rises to its new edges: an edge from before keeps its rise, a new one has 0.
+
+        Every cut of a tree is an edge before and after.
 
         Args:
-            before, edges: old and new ones, as many.
+            before, edges: old and new edges, equally many.
         """
         if self._directions is not None:
             old = self.rises[feature].copy()
@@ -133,19 +146,19 @@ class OrderedSum:
         *,
         as_they_are: bool = False,
     ) -> NDArray[np.int32]:
-        """The values, projected so that the sum keeps the order with them; they are counted: int32 [B, n_leaves, 1].
+        """Project values so that the sum keeps the order, count them, and return them: int32 [B, n_leaves, 1].
 
         Args:
             trees: structures.
             values: int32 [B, n_leaves, 1].
             weights: float64, of a shape that fits the values, finite and at least 0; None for equal ones.
-            as_they_are: only count them.
+            as_they_are: count the values without projecting them.
         """
         if self._directions is None:
             return values
-        # What has no weight at all still has a place in the order.
+        # A leaf without weight still has a place in the order.
         known = np.ones(1) if weights is None else np.maximum(weights, MIN_WEIGHT)
-        # A copy: for what is read-only, as this view may be, the kernel would be compiled once more.
+        # Copy: numba would compile a second version of the kernel for a read-only array.
         own = np.array(np.broadcast_to(known, values.shape)[:, :, 0], order="C")
         schema = self._directions.signs, self._directions.n_codes
         flat = np.ascontiguousarray(values[:, :, 0])
@@ -156,7 +169,9 @@ class OrderedSum:
 
 @numba.njit(cache=True, nogil=True)
 def _project(values, weights, structure, schema, rises, passes):  # type: ignore[no-untyped-def]
-    """See `OrderedSum.add`; values: int32 [B, n_leaves]. Writes `rises`.
+    """Project the values of trees, int32 [B, n_leaves], and add their least rises to `rises`.
+
+    See `OrderedSum.add`.
 
     Args:
         structure: feature, goes_left and threshold, as a `TreeBatch` has them.
@@ -181,7 +196,7 @@ def _project(values, weights, structure, schema, rises, passes):  # type: ignore
             slack = _slack(parting, feature, threshold, rises)
             _pool(values[tree], weights[tree], order, slack, result[tree])
         if passes > 1:
-            # The result depends on which leaf is taken up first, so what either order says counts half. Half a unit is
+            # The result depends on which leaf is taken first, so average the results of both orders. Half a unit is
             # rounded down for either class: values that are rounded away from 0 could be out of order.
             turned, other = _leaf_order(feature, -signs), np.empty_like(values[tree])
             apart = _neighbours(boxes, turned, feature, threshold, (asked, signs, n_codes))
@@ -205,7 +220,7 @@ def _project(values, weights, structure, schema, rises, passes):  # type: ignore
 
 @numba.njit(cache=True, nogil=True)
 def _note_flat_steps(leaves, asked, schema, least):  # type: ignore[no-untyped-def]
-    """Notes in `least` that a tree does not rise on the steps within a leaf that a record can reach."""
+    """Note in `least` that a tree does not rise on the steps within a leaf that a record can reach."""
     signs, n_codes = schema
     for leaf in range(len(leaves)):
         is_reached = True
@@ -222,13 +237,13 @@ def _note_flat_steps(leaves, asked, schema, least):  # type: ignore[no-untyped-d
 
 @numba.njit(cache=True, nogil=True)
 def _has(words, code):  # type: ignore[no-untyped-def]
-    """Whether a code is in a set of codes, 64 to a word."""
+    """Return whether a code is in a set of codes, 64 to a word."""
     return ((words[code >> 6] >> np.uint64(code & 63)) & np.uint64(1)) != 0
 
 
 @numba.njit(cache=True, nogil=True)
 def _find_asked(feature, n_features):  # type: ignore[no-untyped-def]
-    """The features that a tree asks for, ascending: int64 [k]."""
+    """Return the features that a tree asks for, ascending: int64 [k]."""
     is_asked = np.zeros(n_features, dtype=np.bool_)
     for node in range(len(feature)):
         is_asked[feature[node]] = True
@@ -237,7 +252,10 @@ def _find_asked(feature, n_features):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _boxes(feature, goes_left, asked, n_codes):  # type: ignore[no-untyped-def]
-    """The codes of each feature that reach each node, 64 to a word: uint64 [n_nodes + n_leaves, k, n_words]."""
+    """Return the codes of each feature that reach each node: uint64 [n_nodes + n_leaves, k, n_words].
+
+    Each word holds 64 codes.
+    """
     n_nodes, width = goes_left.shape
     n_words = (width + 63) // 64
     boxes = np.zeros((2 * n_nodes + 1, len(asked), n_words), dtype=np.uint64)
@@ -259,9 +277,9 @@ def _boxes(feature, goes_left, asked, n_codes):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _leaf_order(feature, signs):  # type: ignore[no-untyped-def]
-    """Leaves so that none comes before one that it must not lie below: int64 [n_leaves].
+    """Return leaves in order, each after those that it must not lie below: int64 [n_leaves].
 
-    Of two leaves, only the node where their paths part can set them apart in a feature they are compared by.
+    Two leaves can be set apart in a feature they are compared by only at the node where their paths part.
     """
     n_nodes = len(feature)
     order, n_placed = np.empty(n_nodes + 1, dtype=np.int64), 0
@@ -285,8 +303,10 @@ def _leaf_order(feature, signs):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _neighbours(boxes, order, feature, threshold, schema):  # type: ignore[no-untyped-def]
-    """Pairs of leaves with one step of a feature with a direction between them: int64 [n_leaves, n_leaves], by their
-    places in `order`, the node where their paths part; -1 for other pairs.
+    """Return the node where the paths of two neighbouring leaves part, or -1 for other pairs.
+
+    Leaves are neighbours if one step of a feature with a direction lies between them. The result is int64 [n_leaves,
+    n_leaves], by their places in `order`.
 
     Args:
         schema: the features that the tree asks for, and per feature its direction and its number of codes.
@@ -310,7 +330,7 @@ def _neighbours(boxes, order, feature, threshold, schema):  # type: ignore[no-un
 
 @numba.njit(cache=True, nogil=True)
 def _parting(one, other):  # type: ignore[no-untyped-def]
-    """The node where the paths to two nodes part."""
+    """Return the node where the paths to two nodes part."""
     while one != other:
         if one > other:
             one = (one - 1) // 2
@@ -321,7 +341,7 @@ def _parting(one, other):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _meet_elsewhere(one, other, apart):  # type: ignore[no-untyped-def]
-    """Whether two boxes have codes in common of all features but the one in place `apart`."""
+    """Return whether two boxes share codes of every feature except the one in place `apart`."""
     for place in range(len(one)):
         meets = place == apart
         for word in range(one.shape[1]):
@@ -333,7 +353,10 @@ def _meet_elsewhere(one, other, apart):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _slack(parting, feature, threshold, rises):  # type: ignore[no-untyped-def]
-    """By how much the second of two leaves may lie below the first: int64, shaped as `_neighbours`; -1 for none."""
+    """Return how far the second of two leaves may lie below the first; -1 for pairs without an order.
+
+    The result is int64, shaped as that of `_neighbours`.
+    """
     slack = np.full(parting.shape, -1, dtype=np.int64)
     for first, second in np.argwhere(parting >= 0):
         node = parting[first, second]
@@ -343,7 +366,7 @@ def _slack(parting, feature, threshold, rises):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _pool(values, weights, order, slack, result):  # type: ignore[no-untyped-def]
-    """Projects the values of one tree, int32 [n_leaves], into `result`.
+    """Project the values of one tree, int32 [n_leaves], and write them to `result`.
 
     Leaves of one block move together: each lies by its own offset above the block's level.
 
@@ -368,7 +391,7 @@ def _pool(values, weights, order, slack, result):  # type: ignore[no-untyped-def
                                 most, worst = above, block[first]
             if worst < 0:
                 break
-            # What is pooled keeps its distance, less what was too much.
+            # Pooled leaves keep their distance, reduced by the violation.
             shift = level[worst] - most - level[place]
             total = weight[place] + weight[worst]
             level[place] = (level[place] * weight[place] + (level[worst] - shift) * weight[worst]) / total
@@ -379,7 +402,7 @@ def _pool(values, weights, order, slack, result):  # type: ignore[no-untyped-def
                     offset[first] += shift
     for place in range(n):
         own = np.int64(np.rint(level[block[place]] + offset[place]))
-        # What is rounded, or was pooled in passing, may be out of order still: no value stays too low.
+        # Rounding and pooling may leave pairs out of order: raise every value that is too low.
         for first in range(place):
             if slack[first, place] >= 0:
                 own = max(own, np.int64(result[order[first]]) - slack[first, place])

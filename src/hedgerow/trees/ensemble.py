@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ensemble: fitted trees over a public grid, what their sums mean, and how they stand in a file.
+"""The ensemble: fitted trees over a public grid, the meaning of their sums, and their form in a file.
 
 In a file each tree is complete: 2**depth - 1 nodes numbered as in a heap (see `TreeBatch`).
 
@@ -51,7 +51,7 @@ INT32, INT64 = 2**31 - 1, 2**63 - 1
 
 
 def find_link(plan: Plan) -> Link:
-    """What the scores of a plan's model mean."""
+    """Return the link of a plan's model, the meaning of its scores."""
     return loss_kind(plan).link
 
 
@@ -63,12 +63,12 @@ class Ensemble:
         grid: the cells that thresholds refer to.
         fitted: all trees with their values, in training order; None before the first.
         n_outputs: scores per record: 1, or one per class.
-        link: what a sum of values means.
+        link: the meaning of a sum of values.
         leaf_weights: int64 [n_trees, n_leaves], the released (noisy) leaf Hessians or counts, cut off at zero, in the
             integer units of their release; None when they were not kept. Only proportions within a tree mean anything;
             scores do not depend on them.
-        stretch: what all values were multiplied by after the last tree, > 0; scores do not depend on it.
-        baseline: of a time to an event, what was released of each interval; else empty.
+        stretch: the factor that all values were multiplied by after the last tree, > 0; scores do not depend on it.
+        baseline: the released value of each interval of a time to an event; else empty.
     """
 
     grid: Grid
@@ -84,7 +84,9 @@ class Ensemble:
         return 0 if self.fitted is None else self.fitted.trees.n_trees
 
     def extend(self, batches: Sequence[FittedTrees], weights: Sequence[NDArray[np.int64] | None]) -> Ensemble:
-        """This ensemble with further batches at its end, joined once; weights are kept only if all trees have them.
+        """Return this ensemble with further batches at its end.
+
+        Leaf weights are kept only if all trees have them.
 
         Args:
             batches: fitted batches of equal depth, in training order.
@@ -103,22 +105,22 @@ class Ensemble:
         return replace(self, fitted=joined, leaf_weights=kept)
 
     def scores(self, codes: CodeArray) -> NDArray[np.float64]:
-        """Sums of the values that records reach: float64 [n_outputs, n]; exact, in steps of 2**-16."""
+        """Return the score of each record: float64 [n_outputs, n], exact, in steps of 2**-16."""
         n = codes.shape[1]
-        # Of a part of a table too, in the order that the kernels are compiled for.
+        # A part of a table is copied into the memory order that the kernels are compiled for.
         codes = np.ascontiguousarray(codes)
         records = SiteRecords(codes, np.zeros(n, dtype=np.int32), np.zeros((self.n_outputs, n), dtype=np.int32))
         if self.fitted is not None:
             trees, values = self.fitted.trees, self.fitted.values
             if not all(array.flags.writeable for array in (trees.feature, trees.goes_left, trees.threshold, values)):
-                # For a model that is mapped from a file all kernels would be compiled once more.
+                # Copy: numba would compile all kernels once more for the read-only arrays of a mapped model file.
                 trees = TreeBatch(trees.feature.copy(), trees.goes_left.copy(), trees.threshold.copy())
                 values = values.copy()
             apply_update(records, FittedTrees(trees, values))
         return records.scores / SCORE_UNIT
 
     def probabilities(self, codes: CodeArray) -> NDArray[np.float64]:
-        """Class probabilities: float64 [n, n_classes], rows summing to 1.
+        """Return class probabilities: float64 [n, n_classes], rows summing to 1.
 
         Raises:
             ValueError: for a regression.
@@ -126,7 +128,10 @@ class Ensemble:
         return self.link.probabilities(self.scores(codes))
 
     def staged_probabilities(self, codes: CodeArray) -> Iterator[NDArray[np.float64]]:
-        """`probabilities` of the first tree, of the first two, and so on; of averaged trees that of their mean."""
+        """Yield the probabilities of the first tree, of the first two, and so on.
+
+        If trees are averaged, they are those of the mean of the trees so far.
+        """
         scores, is_mean = np.zeros((self.n_outputs, codes.shape[1])), isinstance(self.link, Share)
         for count in range(1, self.n_trees + 1):
             if self.fitted is not None:
@@ -136,12 +141,15 @@ class Ensemble:
             yield self.link.probabilities(scores * (self.n_trees / count if is_mean else 1.0))
 
     def survival(self, codes: CodeArray) -> NDArray[np.float64]:
-        """Chances to be without the event at the end of each interval: float64 [n, K], of a time to an event."""
+        """Return chances to be without the event at the end of each interval: float64 [n, K].
+
+        Only a model of a time to an event has them.
+        """
         return survival_curves(self.scores(codes)[0], self.baseline)
 
 
 def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
-    """The ensemble as JSON values; equal ensembles give equal values."""
+    """Return the ensemble as JSON values; equal ensembles give equal values."""
     fitted = ensemble.fitted
     new_edges = {str(number): list(map(single_as_decimal, edges)) for number, edges in ensemble.grid.new_edges.items()}
     return {
@@ -152,20 +160,20 @@ def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
         "grid_digest": grid_digest(ensemble.grid),
         **({"edges": new_edges} if new_edges else {}),
         "trees": [] if fitted is None else _trees_to_dicts(ensemble.grid, fitted, ensemble.leaf_weights),
-        # Left out where it says nothing, so that models without it keep their bytes.
+        # Left out where it is 1, so that models without a stretch keep their bytes.
         **({} if ensemble.stretch == 1 else {"stretch": ensemble.stretch}),
         **({"baseline": list(ensemble.baseline)} if ensemble.baseline else {}),
     }
 
 
 def make_empty_ensemble(plan: Plan, grid: Grid) -> Ensemble:
-    """A plan's ensemble before its first tree."""
+    """Return a plan's ensemble before its first tree."""
     baseline = (0,) * len(plan.label.intervals)
     return Ensemble(grid, None, plan.label.n_outputs, find_link(plan), baseline=baseline)
 
 
 def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
-    """The ensemble that `ensemble_to_dict` wrote for a model of `plan`; everything in it is checked.
+    """Check and return an ensemble of `plan` that `ensemble_to_dict` has written.
 
     Raises:
         ModelError: code "model-newer-version", "model-grid-changed", "model-leaf-range" or
@@ -210,7 +218,7 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
 
 
 def _cut_again(grid: Grid, table: object) -> Grid:
-    """The grid of a file whose model has other edges of some features than the plan's grid."""
+    """Check a file's new edges of some features, and return the grid with them."""
     if not isinstance(table, Mapping) or not table or not set(table) <= set(map(str, grid.divisible)):
         raise ModelError("model-invalid", fault="new edges of the ensemble are not of features that may have some")
     edges = {}
@@ -226,7 +234,10 @@ def _cut_again(grid: Grid, table: object) -> Grid:
 
 
 def grid_digest(grid: Grid) -> str:
-    """SHA-256 of all edges and numbers of categories, in hexadecimal; the same on every machine."""
+    """Return the SHA-256 of all edges and numbers of categories, in hexadecimal.
+
+    It is the same on every machine.
+    """
     digest = hashlib.sha256(b"hedgerow grid v1")
     for feature in grid.features:
         digest.update(f"|{feature.n_categories},{len(feature.edges)}|".encode())
@@ -235,12 +246,18 @@ def grid_digest(grid: Grid) -> str:
 
 
 def single_as_decimal(value: np.float32) -> float:
-    """The shortest decimal that single precision reads back as `value`: readable, and exact for a float32 parser."""
+    """Return the shortest decimal that single precision reads back as `value`.
+
+    It is readable, and exact for a float32 parser.
+    """
     return float(str(np.float32(value)))
 
 
 def _trees_to_dicts(grid: Grid, fitted: FittedTrees, weights: NDArray[np.int64] | None) -> list[dict[str, Any]]:
-    """The fields of every tree; all numbers become Python's at once, which is many times faster than one by one."""
+    """Return the fields of every tree.
+
+    All numbers become Python's at once, which is many times faster than one by one.
+    """
     batch, n_trees = fitted.trees, fitted.trees.n_trees
     n_cells = np.array([feature.n_cells for feature in grid.features])[batch.feature]
     cuts = np.where(batch.threshold >= n_cells - 1, ALL_LEFT, batch.threshold)
@@ -265,7 +282,12 @@ def _trees_to_dicts(grid: Grid, fitted: FittedTrees, weights: NDArray[np.int64] 
 
 
 def _sets(batch: TreeBatch, is_set: NDArray[np.bool_], n_codes: NDArray[np.int64]) -> list[dict[str, list[int] | str]]:
-    """Per tree the codes that go left at each node that splits a set of categories; `is_set`, `n_codes` per node."""
+    """Return, per tree and categorical node, the codes that go left.
+
+    Args:
+        is_set: bool [B, n_nodes], nodes that split a set of categories.
+        n_codes: int64 [B, n_nodes], codes of each node's feature.
+    """
     sets: list[dict[str, list[int] | str]] = [{} for _ in range(batch.n_trees)]
     is_long = is_set & (n_codes > MAX_BYTE_CODES)
     for tree, node in np.argwhere(is_long).tolist():
@@ -291,7 +313,7 @@ def _weights(read: list[_TreeReader]) -> NDArray[np.int64] | None:
 
 
 class _TreeReader:
-    """One tree of a file while it is checked.
+    """Checks and reads one tree of a file.
 
     Args:
         depth: of every tree of the file.
@@ -306,7 +328,7 @@ class _TreeReader:
         self._n_nodes = 2**depth - 1
 
     def structure(self) -> TreeBatch:
-        """The tree as a batch of one."""
+        """Return the tree as a batch of one."""
         features = self._features()
         cuts = self._integers("cuts", self._n_nodes, ALL_LEFT, INT32)
         missing_left = self._integers("missing_left", self._n_nodes, 0, 1)
@@ -338,13 +360,13 @@ class _TreeReader:
         return TreeBatch(np.array([features], dtype=np.int32), goes_left[None], threshold[None])
 
     def values(self) -> NDArray[np.int32]:
-        """Its leaf values, int32 [n_leaves, n_outputs]."""
+        """Return the leaf values: int32 [n_leaves, n_outputs]."""
         length = (self._n_nodes + 1) * self._n_outputs
         flat = self._integers("values", length, -INT32 - 1, INT32, code="model-leaf-range")
         return np.array(flat, dtype=np.int32).reshape(-1, self._n_outputs)
 
     def weights(self) -> NDArray[np.int64] | None:
-        """Its leaf weights, int64 [n_leaves], or None."""
+        """Return the leaf weights, int64 [n_leaves], or None if the file has none."""
         if "weights" in self._table and self._table["weights"] is None:
             return None
         return np.array(self._integers("weights", self._n_nodes + 1, 0, INT64), dtype=np.int64)
@@ -360,7 +382,7 @@ class _TreeReader:
     def _codes(self, codes: object, feature: FeatureGrid) -> list[int]:
         wrong = f"a set of {self._name} is not a list of ascending codes of a categorical feature"
         if feature.n_codes > MAX_BYTE_CODES:
-            # They are written as bits.
+            # So many codes are written as bits.
             is_bits = isinstance(codes, str) and not len(codes) % 2 and set(codes) <= set("0123456789abcdef")
             bits = np.frombuffer(bytes.fromhex(str(codes)) if is_bits else b"", dtype=np.uint8)
             codes = np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist() if is_bits else None
@@ -372,7 +394,7 @@ class _TreeReader:
         return codes
 
     def _integers(self, field: str, length: int, low: int, high: int, code: str = "model-invalid") -> list[int]:
-        """A list of `length` integers in [low, high]; JSON's true, false and 1.0 do not count as integers."""
+        """Return a list of `length` integers in [low, high]; JSON's true, false and 1.0 are refused."""
         numbers = self._table.get(field)
         if not isinstance(numbers, list) or len(numbers) != length or not all(type(item) is int for item in numbers):
             raise ModelError("model-invalid", fault=f"{field} of {self._name} is not a list of {length} integers")
@@ -391,7 +413,7 @@ def _integer(table: Mapping[str, Any], field: str, low: int, high: int) -> int:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A value in units of 2**-16, and the released weight of the leaf (at least 1; 1 when none was kept)."""
+    """A leaf: its value in units of 2**-16, and its released weight, at least 1 (1 if none was kept)."""
 
     units: int
     weight: float
@@ -425,12 +447,12 @@ _Reachable = dict[int, NDArray[np.bool_]]
 
 
 def prune_tree(ensemble: Ensemble, tree: int, output: int) -> Node:
-    """One output of one tree of the ensemble."""
+    """Return one output of one tree without the nodes that no record can reach."""
     return _Pruner(ensemble, tree, output).root()
 
 
 class _Pruner:
-    """One output of one complete tree while it is pruned."""
+    """Prunes one output of one complete tree."""
 
     def __init__(self, ensemble: Ensemble, tree: int, output: int) -> None:
         if ensemble.fitted is None:
@@ -444,7 +466,7 @@ class _Pruner:
         self._weights = None if ensemble.leaf_weights is None else ensemble.leaf_weights[tree].tolist()
 
     def root(self) -> Node:
-        """The pruned tree."""
+        """Return the pruned tree."""
         codes = {feature: np.ones(self._grid.features[feature].n_codes, dtype=bool) for feature in set(self._feature)}
         return self._node(0, codes)
 

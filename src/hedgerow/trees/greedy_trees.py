@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy splits from noisy sums: which split scores best, and what the levels so far leave to be split.
+"""Greedy splits from noisy sums: the best split of each node, and the bins left to be split.
 
 Trees grow level by level over the bins between candidates. What a node can still hold follows from the structure alone:
 `GrowingTrees.alive` marks, per node and feature, the bins that the splits above it have left, so that the noise in the
@@ -46,7 +46,7 @@ class Bins(NamedTuple):
 
     @property
     def width(self) -> int:
-        """The largest number of bins."""
+        """The largest number of bins of a feature."""
         return int(self.n_bins.max())
 
 
@@ -63,7 +63,7 @@ class PackedRule(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SplitRule:
-    """How sums are scored.
+    """The rule for scoring splits by their sums.
 
     Attributes:
         loss: scales and order of the statistics.
@@ -80,7 +80,7 @@ class SplitRule:
     gradient_noise: float
 
     def gain(self, sums: IntArray, n_releases: NDArray[np.integer]) -> FloatArray:
-        """What a leaf with these sums is worth: float64 [...].
+        """Return the gain of a leaf with these sums: float64 [...].
 
         With w = -G / (H + ridge), cut off at leaf_clip, the sum over the outputs of -(2 G w + (H + ridge) w**2), that
         is G**2 / (H + ridge) where nothing is clipped (equation 5; with the clip as XGBoost has it, src/tree/param.h).
@@ -111,7 +111,7 @@ class SplitRule:
 
 @numba.njit(cache=True, nogil=True)
 def _gains(sums, n_releases, rule):  # type: ignore[no-untyped-def]
-    """`SplitRule.gain` of many: float64 [n] from int64 [n, n_statistics] and int64 [n]."""
+    """Return `SplitRule.gain` of many sums: float64 [n] from int64 [n, n_statistics] and int64 [n]."""
     result = np.empty(len(sums))
     for place in range(len(sums)):
         result[place] = _gain(sums[place], n_releases[place], rule)
@@ -120,7 +120,7 @@ def _gains(sums, n_releases, rule):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _gain(sums, n_releases, rule):  # type: ignore[no-untyped-def]
-    """See `SplitRule.gain`; sums: int64 [n_statistics]."""
+    """Return `SplitRule.gain` of one leaf's sums, int64 [n_statistics]."""
     scales, counts_classes, n_outputs, leaf_ridge, noise_ridge, leaf_clip = rule
     ridge = leaf_ridge + noise_ridge * np.sqrt(np.float64(n_releases))
     last = len(sums) - 1
@@ -144,7 +144,7 @@ def _gain(sums, n_releases, rule):  # type: ignore[no-untyped-def]
 
 
 class Splits(NamedTuple):
-    """One level's splits.
+    """The splits of one level.
 
     Attributes:
         slot: int64 [B, n_nodes], which of its tree's features each node asks for.
@@ -158,7 +158,7 @@ class Splits(NamedTuple):
 
 
 class GrowingTrees:
-    """Trees while their levels are added.
+    """A batch of trees that grows level by level.
 
     Args:
         features: int64 [B, k], the features that each tree considers.
@@ -189,18 +189,21 @@ class GrowingTrees:
 
     @property
     def trees(self) -> TreeBatch:
-        """The levels so far."""
+        """The trees with their levels so far."""
         feature, goes_left, threshold = (np.concatenate(parts, axis=1) for parts in zip(*self._levels, strict=True))
         return TreeBatch(feature, goes_left, threshold)
 
     @property
     def values(self) -> Mask:
-        """Alive bins that a split may divide: not those of numeric features' missing values; [B, n_nodes, k, width]."""
+        """Alive bins that a split may divide: bool [B, n_nodes, k, width].
+
+        They are without the missing values of numeric features.
+        """
         return self.alive & ~self._is_missing & self.allowed[..., None]
 
     @property
     def missing(self) -> Mask:
-        """Alive bins of the missing values of numeric features: [B, n_nodes, k, width]."""
+        """Alive bins of the missing values of numeric features: bool [B, n_nodes, k, width]."""
         return self.alive & self._is_missing
 
     @property
@@ -210,7 +213,9 @@ class GrowingTrees:
         return np.asarray(((np.arange(self.bins.width) == last) & numeric)[:, None])
 
     def order(self, keys: FloatArray) -> IntArray:
-        """Per node and feature, the dividable bins by key (numeric: by value), then the others: [B, n_nodes, k, width].
+        """Return bins per node and feature, dividable ones first, by key: int64 [B, n_nodes, k, width].
+
+        Bins of a numeric feature are in the order of its values.
 
         Args:
             keys: float64, of a shape that fits [B, n_nodes, k, width]; only those of categorical features are used.
@@ -220,7 +225,7 @@ class GrowingTrees:
         return np.argsort(np.where(self.values, ordered, np.inf), axis=-1, kind="stable")
 
     def add_level(self, splits: Splits) -> None:
-        """Split the nodes of the last level."""
+        """Split the nodes of the last level, and add the level of their children."""
         feature, goes_left, threshold, self.alive = _next_level(self.alive, self.features, self.bins, splits)
         self._levels.append((feature, goes_left, threshold))
         is_open = self._open & (self._groups.T[feature] | ~splits.exists[..., None])
@@ -232,7 +237,7 @@ class GrowingTrees:
 
 @numba.njit(cache=True, nogil=True)
 def _next_level(alive, features, bins, splits):  # type: ignore[no-untyped-def]
-    """What a level of splits makes of its nodes.
+    """Return the nodes of a level with these splits, and the bins left to their children.
 
     Args:
         alive: bool [B, n_nodes, k, width].
@@ -264,8 +269,8 @@ def _next_level(alive, features, bins, splits):  # type: ignore[no-untyped-def]
             for one in range(width):
                 children[tree, 2 * node, slot, one] &= left[one]
                 children[tree, 2 * node + 1, slot, one] &= not left[one]
-            # Bins left of the node's own never reach it: which side they are on does not matter, but one interval is
-            # faster to route by than a table, so a numeric split sends left every code up to its cut.
+            # Bins left of the node's own never reach it, so their side does not matter. One interval is faster to route
+            # by than a table, so a numeric split sends left every code up to its cut.
             is_ordered, n_values = not is_categorical[feature], n_bins[feature] - 1
             threshold = _threshold(alive[tree, node, slot], left, last_code[feature], n_values) if is_ordered else -1
             thresholds[tree, node] = threshold
@@ -278,7 +283,10 @@ def _next_level(alive, features, bins, splits):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _copy(bins, into):  # type: ignore[no-untyped-def]
-    """into[...] = bins, bool [k, width]; as an assignment, numba compiles its message about shapes for a second."""
+    """Copy bins, bool [k, width], into `into`.
+
+    For an assignment, numba would compile its message about shapes for a second.
+    """
     for slot in range(bins.shape[0]):
         for one in range(bins.shape[1]):
             into[slot, one] = bins[slot, one]
@@ -286,7 +294,10 @@ def _copy(bins, into):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _threshold(alive, left, last_code, n_values):  # type: ignore[no-untyped-def]
-    """The last code of the last bin of values that goes left; the numeric bins to its left all do."""
+    """Return the last code of the last alive bin of values on the left.
+
+    All values up to this code go left.
+    """
     last = 0
     for one in range(n_values):
         if alive[one] and left[one]:
@@ -295,7 +306,7 @@ def _threshold(alive, left, last_code, n_values):  # type: ignore[no-untyped-def
 
 
 def pad_histograms(released: IntVector, n_bins: IntArray, n_nodes: int, width: int) -> IntArray:
-    """Histograms with features of fewer bins filled up with zeros: int64 [B, n_nodes, k, width, n_statistics].
+    """Pad histograms with zeros to equal bins: int64 [B, n_nodes, k, width, n_statistics].
 
     Args:
         released: int64, as `NodeHistograms` orders it.
@@ -312,7 +323,7 @@ def pad_histograms(released: IntVector, n_bins: IntArray, n_nodes: int, width: i
 
 
 def best_cuts(growing: GrowingTrees, sums: IntArray, missing_left: Mask, rule: SplitRule) -> Splits:
-    """The best split of every node by its histograms; none where no split scores above 0.
+    """Return the best split of every node by its histograms; none where no split scores above 0.
 
     Args:
         sums: int64 [B, n_nodes, k, width, n_statistics], noisy; also [B, 1, ...], one histogram for all nodes.
@@ -324,7 +335,9 @@ def best_cuts(growing: GrowingTrees, sums: IntArray, missing_left: Mask, rule: S
 
 @numba.njit(cache=True, nogil=True)
 def _search_all_cuts(sums, alive, features, bins, missing_left, rule):  # type: ignore[no-untyped-def]
-    """See `best_cuts`: slot int64 [B, n_nodes], left bool [B, n_nodes, width], exists bool [B, n_nodes].
+    """Return the best split of every node; see `best_cuts`.
+
+    The result is slot int64 [B, n_nodes], left bool [B, n_nodes, width], exists bool [B, n_nodes].
 
     Args:
         sums: int64 [B, n_nodes or 1, k, width, n_statistics].
@@ -362,7 +375,9 @@ def _search_all_cuts(sums, alive, features, bins, missing_left, rule):  # type: 
 
 @numba.njit(cache=True, nogil=True)
 def _best_cut(sums, alive, missing, is_categorical, missing_left, rule, work, left):  # type: ignore[no-untyped-def]
-    """The best cut of one feature at one node: its score (-inf: none), and the bins that go left, in `left`.
+    """Write the left bins of one feature's best cut at one node to `left`, and return its score.
+
+    The score is -inf if there is no cut.
 
     Args:
         sums: int64 [width, n_statistics]; alive, left: bool [width].
@@ -399,7 +414,7 @@ def _best_cut(sums, alive, missing, is_categorical, missing_left, rule, work, le
 
 @numba.njit(cache=True, nogil=True)
 def _order_bins(sums, alive, missing, is_categorical, rule, order):  # type: ignore[no-untyped-def]
-    """Write the bins that a split of one feature can divide in their order; their number."""
+    """Write the bins that a split of one feature can divide to `order`, and return their number."""
     n_values = 0
     for one in range(len(alive)):
         if alive[one] and one != missing:
@@ -409,7 +424,7 @@ def _order_bins(sums, alive, missing, is_categorical, rule, order):  # type: ign
         keys = np.empty(n_values)
         for place in range(n_values):
             keys[place] = _ratio(sums[order[place]], rule)
-        # A sort that keeps the order of what is equal: no two machines may differ.
+        # A stable sort: no two machines may order equal keys differently.
         sorted_ = order[np.argsort(keys, kind="mergesort")]
         for place in range(n_values):
             order[place] = sorted_[place]
@@ -418,7 +433,7 @@ def _order_bins(sums, alive, missing, is_categorical, rule, order):  # type: ign
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _ratio(sums, rule):  # type: ignore[no-untyped-def]
-    """What categories are ordered by: the value that a leaf of each would have, up to a factor."""
+    """Return the sort key of a category: the value that its leaf would have, up to a factor."""
     scales, counts_classes, n_outputs, leaf_ridge, noise_ridge, _ = rule
     last = len(sums) - 1
     if counts_classes:
@@ -433,7 +448,7 @@ def _ratio(sums, rule):  # type: ignore[no-untyped-def]
 
 
 def sum_sides(growing: GrowingTrees, splits: Splits, sums: IntArray) -> tuple[IntArray, IntArray]:
-    """Sums of the two sides of every split, from histograms, and the number of bins that each adds up.
+    """Return the sums of both sides of every split, from histograms, and the number of bins in each.
 
     Args:
         growing: the trees before the splits.
@@ -453,7 +468,9 @@ def sum_sides(growing: GrowingTrees, splits: Splits, sums: IntArray) -> tuple[In
 
 
 def choose_drawn(growing: GrowingTrees, drawn: Mask, sums: IntArray, rule: SplitRule) -> tuple[Splits, IntArray]:
-    """Of the splits that were drawn, one per node and feature, the best of every node, and the sums of its sides.
+    """Choose the best drawn split of every node, and return it with the sums of its sides.
+
+    One split is drawn per node and feature.
 
     Args:
         drawn: bool [B, n_nodes, k, width], the bins that each goes left with; all where nothing can be divided.
@@ -472,7 +489,7 @@ def choose_drawn(growing: GrowingTrees, drawn: Mask, sums: IntArray, rule: Split
     slot = np.where(exists, slot, 0)
     left = np.take_along_axis(drawn, slot[:, :, None, None], axis=2)[:, :, 0] | ~exists[..., None]
     sides = np.take_along_axis(sums, slot[:, :, None, None, None], axis=2)[:, :, 0]
-    # What is not divided stays on the left, whatever the split would have been.
+    # A node without a split keeps its records on the left.
     undivided = np.stack([sides.sum(axis=2), np.zeros_like(sides[:, :, 0])], axis=2)
     sides = np.where(exists[..., None, None], sides, undivided)
     n_trees, n_nodes = slot.shape

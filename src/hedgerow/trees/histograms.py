@@ -46,16 +46,16 @@ from hedgerow.trees.plausibility import PartitionSums, Reals, ReleaseChecks, Sum
 IntArray = NDArray[np.int64]
 
 MAX_CELLS = 2**16
-"""Of all pairs together, so that 16 bits number them."""
+"""Most cells of all pairs together, so that 16 bits number them."""
 MAX_SUMS = 2**17
-"""Of all cells of a tree's nodes: a megabyte, which stays in the second-level cache."""
+"""Most sums of all cells of a tree's nodes: a megabyte, which stays in the second-level cache."""
 MAX_STATISTICS = 2**25
-"""Of all cells of all trees in all threads, two to a word: 128 MB, for a batch may be of thousands of trees."""
+"""Most statistics of all cells of all trees in all threads, two to a word: 128 MB for thousands of trees."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeHistograms(PartitionSums):
-    """Per tree, node, feature and bin, the sums of the loss's statistics, one level of splits after the other.
+    """Sums of the loss's statistics per tree, node, feature and bin, for one level of splits.
 
     The answer is [B][n_nodes][k][bins of the feature][n_statistics], flattened. In each tree a record adds its
     statistics to one bin of each of the k features, at the one node that it reaches.
@@ -78,7 +78,7 @@ class NodeHistograms(PartitionSums):
         return node_histograms(site.records, self, double_residuals(site.loss, self.doublings), site.n_threads, pairs)
 
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
-        """See `PartitionSums.totals`: over each tree and feature."""
+        """Return totals over each tree and feature, and the number of entries in each."""
         (n_trees, n_slots), n_nodes = self.features.shape, 2**self.trees.depth
         n_bins = self.n_bins[self.features]
         every = np.repeat(n_bins[:, None], n_nodes, axis=1).reshape(-1)
@@ -89,7 +89,7 @@ class NodeHistograms(PartitionSums):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitSums(PartitionSums):
-    """Per tree, node and feature, the sums of the loss's statistics on the two sides of one split that was drawn.
+    """Sums of the loss's statistics on both sides of one drawn split, per tree, node and feature.
 
     The answer is [B][n_nodes][k][left, right][n_statistics], flattened. In each tree a record adds its statistics to
     one side for each of the k features, at the one node that it reaches.
@@ -111,7 +111,7 @@ class SplitSums(PartitionSums):
         return _sums(site.records, self.update, self.trees, layout, site.loss, site.n_threads).reshape(-1)
 
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
-        """See `PartitionSums.totals`: over each tree and feature."""
+        """Return totals over each tree and feature, and the number of entries in each."""
         (n_trees, n_slots), n_nodes = self.features.shape, 2**self.trees.depth
         totals = entries.reshape(n_trees, n_nodes, n_slots, 2, -1).sum(axis=(1, 3))
         return totals.reshape(-1, entries.shape[1]), np.full(n_trees * n_slots, 2 * n_nodes)
@@ -119,7 +119,7 @@ class SplitSums(PartitionSums):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Histogram(Query):
-    """Per feature and bin, the sum of the Hessians: int64 [sum of the bins], features one after the other.
+    """Sums of the Hessians per feature and bin: int64 [sum of the bins], feature after feature.
 
     Attributes:
         features: indices of the features.
@@ -137,7 +137,10 @@ class Histogram(Query):
         return histogram(site.records, self, site.loss, site.n_threads)
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: Hessians or counts, and each feature's bins hold all records."""
+        """Yield why the release cannot be sums of Hessians or counts.
+
+        The bins of each feature hold all records, so the totals of features agree.
+        """
         sizes = np.array(self.n_bins)
         totals = np.add.reduceat(released, np.cumsum(sizes) - sizes)
         reach = facts.reach(int(sizes.max()), is_laplace=self.is_pure)
@@ -150,14 +153,16 @@ class Histogram(Query):
 
 
 class Layout(NamedTuple):
-    """Where each sum stands: an answer is [tree][node][feature][bin or side][statistic], flattened.
+    """The position of each sum in an answer.
+
+    An answer is [tree][node][feature][bin or side][statistic], flattened.
 
     Attributes:
         features: int64 [B, k].
-        offsets: int64 [B, k], of each feature among the entries of one node.
+        offsets: int64 [B, k], the first entry of each feature among those of one node.
         strides: int64 [B], entries of one node.
         bins: uint16 [n_features, n_codes].
-        goes_left: uint8 [B, n_nodes, k, n_bins]; of no trees for histograms.
+        goes_left: uint8 [B, n_nodes, k, n_bins]; [0, ...] for histograms.
         paired: cells that stand in for the bins of all trees; an empty array where there are no such cells.
     """
 
@@ -170,11 +175,11 @@ class Layout(NamedTuple):
 
 
 class PairedBins(NamedTuple):
-    """The cells of a site's records.
+    """The cells of a site's records, for pairs of features.
 
     Attributes:
-        n_bins: int64 [k], of the features in pairs; an odd last one is by itself.
-        n_cells: of all pairs.
+        n_bins: int64 [k], bins of the features in pairs; an odd last one is by itself.
+        n_cells: cells of all pairs.
         cells: uint16 [n, (k + 1) // 2], the cells of each record, numbered through all pairs.
     """
 
@@ -190,7 +195,7 @@ _NO_SPLITS = np.zeros((0, 1, 1, 1), dtype=np.uint8)
 def node_histograms(
     records: SiteRecords, query: NodeHistograms, loss: Loss, n_threads: int = 1, pairs: PairedBinsCache | None = None
 ) -> IntVector:
-    """Answer a `NodeHistograms` query, its update applied first: int64 [query.length].
+    """Apply the query's update to the scores, then return its histograms: int64 [query.length].
 
     Args:
         pairs: where the cells of pairs of features are kept from one query to the next; None to add up feature by
@@ -204,7 +209,7 @@ def node_histograms(
 
 
 def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_threads: int = 1) -> IntVector:
-    """Answer a `Histogram` query, its update applied first: int64 [query.length]."""
+    """Apply the query's update to the scores, then return its histogram: int64 [query.length]."""
     n_bins = np.array([query.n_bins], dtype=np.int64)
     n_codes = max(len(bins) for bins in query.bin_of_code)
     bins = np.zeros((len(records.codes), n_codes), dtype=np.uint16)
@@ -218,7 +223,10 @@ def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_threads: int
 def _sums(
     records: SiteRecords, update: FittedTrees | None, trees: TreeBatch, layout: Layout, loss: Loss, n_threads: int
 ) -> NDArray[np.int64]:
-    """Of the last level of trees, the update applied first: int64 [sum of n_nodes * strides, n_statistics]."""
+    """Apply the update to the scores, then sum over the last level of trees.
+
+    The result is int64 [sum of n_nodes * strides, n_statistics].
+    """
     if update is not None:
         apply_update(records, update, n_threads)
     level, how = trees.depth if trees.n_trees else 0, pack_loss(loss)
@@ -231,7 +239,10 @@ def _sums(
 
 @numba.njit(cache=True, nogil=True)
 def _sums_per_node(records, level, trees, layout, loss, first, last):  # type: ignore[no-untyped-def]
-    """The records from `first` to `last` (excluded) of a level: int64 [sum of n_nodes * strides, n_statistics]."""
+    """Sum over the records from `first` to `last` (excluded), for the nodes of a level.
+
+    The result is int64 [sum of n_nodes * strides, n_statistics].
+    """
     n_nodes, paired = 1 << level, layout.paired
     is_paired = len(paired.cells) > 0
     strides = np.full_like(layout.strides, paired.n_cells) if is_paired else layout.strides
@@ -267,7 +278,7 @@ def _sums_per_node(records, level, trees, layout, loss, first, last):  # type: i
 
 @numba.njit(cache=True, nogil=True)
 def _add_unpacked(words, pair, result):  # type: ignore[no-untyped-def]
-    """Add packed sums to both statistics of a pair: int64 [len(words), n_statistics]."""
+    """Add packed sums to both statistics of a pair in `result`: int64 [len(words), n_statistics]."""
     for entry in range(len(words)):
         one, two = unpack(words[entry])
         result[entry, 2 * pair] += one
@@ -277,7 +288,7 @@ def _add_unpacked(words, pair, result):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _find_places(codes, begin, end, tree, layout, leaves, places):  # type: ignore[no-untyped-def]
-    """Write where each record of a block adds to among the entries of its node: uint32 [BLOCK, k]."""
+    """Write the places that each record of a block adds to, within its node: uint32 [BLOCK, k]."""
     features, offsets, goes_left = layout.features, layout.offsets, layout.goes_left
     for slot in range(features.shape[1]):
         row, bin_of_code = codes[features[tree, slot], begin:end], layout.bins[features[tree, slot]]
@@ -293,9 +304,8 @@ def _find_places(codes, begin, end, tree, layout, leaves, places):  # type: igno
 @numba.njit(cache=True, nogil=True)
 def _add_words(words, leaves, places, stride, sums):  # type: ignore[no-untyped-def]
     """Add a block's packed words to sums, int64 [n_nodes * stride], at several places each."""
-    # Record by record, for an addition waits for the one before it when both go to one entry, as in the fullest bin of
-    # a skewed feature; those of different features never do. Places without a sign need no test for counting from the
-    # end.
+    # Record by record: two additions to one entry wait for each other, as in the fullest bin of a skewed feature, and
+    # those of different features never do. Unsigned places need no test for indices from the end.
     for i in range(len(places)):
         node = np.uint64(leaves[i]) * np.uint64(stride)
         word = words[i]
@@ -305,7 +315,7 @@ def _add_words(words, leaves, places, stride, sums):  # type: ignore[no-untyped-
 
 @numba.njit(cache=True, nogil=True)
 def _sum_bins(cells, paired):  # type: ignore[no-untyped-def]
-    """The bins of nodes, int64 [n * n_bins.sum()], from their cells, int64 [n * n_cells]."""
+    """Return the bins of nodes, int64 [n * n_bins.sum()], from their cells, int64 [n * n_cells]."""
     n_bins, at, out = paired.n_bins, 0, 0
     sums = np.zeros(len(cells) // paired.n_cells * n_bins.sum(), dtype=np.int64)
     n_paired = len(n_bins) - len(n_bins) % 2
@@ -330,19 +340,22 @@ def _sum_bins(cells, paired):  # type: ignore[no-untyped-def]
 
 
 class PairedBinsCache:
-    """The last cells that were found; to lose them costs time and changes nothing."""
+    """The last cells that were found; losing them costs time and changes nothing."""
 
     def __init__(self) -> None:
         self._made_of: tuple[CodeArray, IntArray, NDArray[np.uint16]] | None = None
         self._last = _UNPAIRED
 
     def pair_bins(self, codes: CodeArray, query: NodeHistograms, n_threads: int) -> PairedBins | None:
-        """The cells of these records for a query's histograms, or None where pairs of features do not pay."""
+        """Return the cells of these records for a query, or None where pairs do not pay.
+
+        The cells are kept for the next query.
+        """
         features = query.features[0]
         if not (query.features == features).all():
             return None
         n_bins = query.n_bins[features]
-        # Cells of all pairs; a feature by itself has one for each bin.
+        # The cells of all pairs; an unpaired feature has one cell for each bin.
         first, second = n_bins[::2], np.append(n_bins, 1)[1::2]
         n_cells = int((first * second[: len(first)]).sum())
         n_sums = n_cells << query.trees.depth
@@ -367,7 +380,7 @@ class PairedBinsCache:
 
 @numba.njit(cache=True, nogil=True)
 def _find_cells(codes, features, bin_of_code, n_bins, cells):  # type: ignore[no-untyped-def]
-    """Write each record's cell of every pair, `cells` of `PairedBins`."""
+    """Write each record's cell of every pair to `cells`, numbered as in `PairedBins`."""
     n_slots = len(features)
     for begin in range(0, codes.shape[1], BLOCK):
         end = min(begin + BLOCK, codes.shape[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's trees say about its features, of all records and of one, read off the model file alone.
+"""Importances, shape functions and contributions of features, from the model file alone.
 
 Everything here is post-processing of released numbers: leaf values and, where the model kept them, leaf weights (noisy
 sums of Hessians, or counts). It costs no privacy (Dwork and Roth, 2014, proposition 2.1), and it needs no gains, which
@@ -51,7 +51,7 @@ DENSITY_PASSES = 10
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What the trees on one feature alone add to the scores.
+    """The shape function of a feature: the sum of the trees on it alone.
 
     Attributes:
         borders: float32 [n_edges], the numbers between the cells; empty for a categorical feature.
@@ -68,17 +68,20 @@ class Shape:
     is_weighted: bool
 
     def centre_scores(self) -> NDArray[np.float64]:
-        """The scores less their mean over the records."""
+        """Return the scores less their mean over the records."""
         return self.scores - elementary.times(self.scores.T, self.density)
 
     def deviation(self) -> float:
-        """Standard deviation over the records; over several outputs, the root of their mean variance."""
+        """Return the standard deviation of the scores over the records.
+
+        Over several outputs, it is the root of their mean variance.
+        """
         return math.sqrt(elementary.mean(elementary.times(self.centre_scores().T ** 2, self.density)))
 
 
 @dataclass(frozen=True, eq=False)
 class Importances:
-    """How much each feature moves the scores, in units of the score.
+    """The importance of each feature: how far it moves the scores, in units of the score.
 
     Attributes:
         values: float64 [n_features], of its shape function and of the splits on it in trees of several features.
@@ -92,7 +95,7 @@ class Importances:
 
 
 def shape_function(ensemble: Ensemble, feature: int) -> Shape:
-    """What the trees that ask for `feature` alone add up to."""
+    """Return the shape function of a feature, the sum of the trees that ask for it alone."""
     grid = ensemble.grid.features[feature]
     scores = np.zeros((grid.n_codes, ensemble.n_outputs))
     mine = [tree for tree in range(ensemble.n_trees) if find_tree_features(ensemble, tree) == {feature}]
@@ -111,7 +114,7 @@ def shape_function(ensemble: Ensemble, feature: int) -> Shape:
 
 
 def find_importances(ensemble: Ensemble) -> Importances:
-    """The importances of all features; see the module's text for what they mean."""
+    """Return the importances of all features; see the module's text for their meaning."""
     n_features = ensemble.grid.n_features
     own = np.array([shape_function(ensemble, feature).deviation() for feature in range(n_features)])
     variances = np.zeros(n_features)
@@ -125,7 +128,10 @@ def find_importances(ensemble: Ensemble) -> Importances:
 
 
 def find_tree_features(ensemble: Ensemble, tree: int) -> set[int]:
-    """The features on which where a record ends in a tree can depend."""
+    """Return the features that decide where a record ends in a tree.
+
+    Nodes that send everything left do not count.
+    """
     if ensemble.fitted is None:
         raise ValueError("an ensemble without trees has no features of trees")
     batch = ensemble.fitted.trees
@@ -134,7 +140,7 @@ def find_tree_features(ensemble: Ensemble, tree: int) -> set[int]:
 
 
 def find_leaves(ensemble: Ensemble, tree: int) -> NDArray[np.int64]:
-    """For a tree on a single feature, the leaf of each code: int64 [n_codes of the grid]."""
+    """Return the leaf of each code in a tree on a single feature: int64 [n_codes of the grid]."""
     if ensemble.fitted is None:
         raise ValueError("an ensemble without trees has no leaves")
     batch = ensemble.fitted.trees
@@ -148,7 +154,7 @@ def find_leaves(ensemble: Ensemble, tree: int) -> NDArray[np.int64]:
 def _density(
     start: NDArray[np.float64], leaves: list[NDArray[np.int64]], weights: list[NDArray[np.int64]]
 ) -> NDArray[np.float64]:
-    """The distribution over cells that explains many coarse histograms with different cuts at once.
+    """Estimate the distribution over cells from many coarse histograms with different cuts.
 
     Every tree's leaves are one histogram. Each pass spreads each leaf's share over its cells in proportion to the
     density so far and takes the mean over the trees: expectation maximisation for a mixture of binned samples.
@@ -171,7 +177,10 @@ def _density(
 
 
 def _split_variances(root: Node, n_features: int) -> NDArray[np.float64]:
-    """Per feature, the variance between the children of its splits in one tree; they add up to the tree's variance."""
+    """Return the variance between the children of one tree's splits, per feature.
+
+    The variances add up to the tree's variance.
+    """
     credits = np.zeros(n_features)
 
     def mean_of(node: Node) -> float:
@@ -188,10 +197,10 @@ def _split_variances(root: Node, n_features: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """The scores of records, taken apart.
+    """The scores of records as sums of contributions of features.
 
     Attributes:
-        base: float64 [n_outputs], the score of a record of which nothing is known.
+        base: float64 [n_outputs], the score if no feature is known.
         values: float64 [n_outputs, n, n_features]; with the base they add up to the scores.
     """
 
@@ -215,7 +224,7 @@ class _Path:
 
 
 def contributions(ensemble: Ensemble, codes: CodeArray) -> Contributions:
-    """The contributions of all features to the scores of records.
+    """Return the contributions of all features to the scores of records.
 
     Args:
         codes: [n_features, n], grid codes.
@@ -225,7 +234,7 @@ def contributions(ensemble: Ensemble, codes: CodeArray) -> Contributions:
     # Features in rows here: each leaf adds to few of them, for all records.
     by_feature = np.zeros((ensemble.n_outputs, n_features, n))
     for output in range(ensemble.n_outputs):
-        # What trees on one feature say of its codes; added up, one look-up serves all of them.
+        # Trees on one feature are added up by code, so one look-up serves all of them.
         tables = {feature: np.zeros(grid.n_codes) for feature, grid in enumerate(ensemble.grid.features)}
         values = by_feature[output]
         for tree in range(ensemble.n_trees):
@@ -247,7 +256,7 @@ def contributions(ensemble: Ensemble, codes: CodeArray) -> Contributions:
 
 
 def _paths(ensemble: Ensemble, root: Node) -> Iterator[_Path]:
-    """The ways to all leaves of a tree; none leads to the leaf of a tree without splits but the empty one."""
+    """Yield the paths to all leaves of a tree; a tree without splits has one, the empty path."""
 
     def walk(node: Node, path: _Path) -> Iterator[_Path]:
         if isinstance(node, Leaf):
@@ -264,7 +273,7 @@ def _paths(ensemble: Ensemble, root: Node) -> Iterator[_Path]:
 
 
 def _goes_left(node: Split, grid: FeatureGrid) -> NDArray[np.bool_]:
-    """Which codes of the node's feature go left: bool [n_codes]."""
+    """Return which codes of the node's feature go left: bool [n_codes]."""
     goes = np.empty(grid.n_codes, dtype=np.bool_)
     if node.right_categories is None:
         # Code c stands for the values from edge c - 1 on.
@@ -278,7 +287,7 @@ def _goes_left(node: Split, grid: FeatureGrid) -> NDArray[np.bool_]:
 
 
 def _add_path(values: Floats, path: _Path, codes: CodeArray) -> None:
-    """Add what one leaf of a tree on several features makes of each record."""
+    """Add the contributions of one leaf of a tree on several features to `values`."""
     features = list(path.shares)
     pattern = np.zeros(codes.shape[1], dtype=np.int64)
     for place, feature in enumerate(features):
@@ -289,7 +298,7 @@ def _add_path(values: Floats, path: _Path, codes: CodeArray) -> None:
 
 
 def _shapley_values(shares: tuple[float, ...]) -> Floats:
-    """Shapley values of a product of m factors, for all patterns of known ones: float64 [m, 2**m].
+    """Return Shapley values of a product of m factors, by pattern of known ones: float64 [m, 2**m].
 
     Factor j is bit j of the pattern where j is known, and shares[j] where it is not. A feature's value is the mean,
     over all sizes of a set of others, of the mean over the sets of this size of what knowing it changes.
@@ -298,7 +307,7 @@ def _shapley_values(shares: tuple[float, ...]) -> Floats:
     bits = (np.arange(2**m) >> np.arange(m)[:, None] & 1).astype(np.float64)
     found = np.empty((m, 2**m))
     for factor in range(m):
-        # Of all products of the others with `size` of them known: their sum, by size.
+        # The sums, by size, of all products of the others with `size` of them known.
         sums = np.zeros((m, 2**m))
         sums[0] = 1.0
         for other in range(m):

@@ -49,13 +49,13 @@ BLOCK = 2048
 REPLICAS = 4
 """Copies of sums: consecutive records of one leaf, or of one bin, then do not wait for each other."""
 FEW_TO_SUM = 8192
-"""So many are summed by numpy, in a fraction of a millisecond a tree; to compile the kernel takes nine seconds."""
+"""Up to this many records numpy takes a fraction of a millisecond a tree; compiling the kernel takes nine seconds."""
 SPAN = 32 * BLOCK
 """Most records whose packed statistics are added up before they are unpacked; see `losses.kernels.unpack`."""
 
 
 class SiteRecords(NamedTuple):
-    """One site's rows as the kernels see them.
+    """The rows of one site as the kernels see them.
 
     Attributes:
         codes: uint8 or uint16 [n_features, n].
@@ -72,7 +72,7 @@ class SiteRecords(NamedTuple):
         return int(self.codes.shape[1])
 
     def only(self, chosen: NDArray[np.bool_]) -> SiteRecords:
-        """The records for which `chosen`, bool [n], holds."""
+        """Return the records for which `chosen`, bool [n], is true."""
         rows = np.flatnonzero(chosen)
         codes, scores = np.ascontiguousarray(self.codes[:, rows]), np.ascontiguousarray(self.scores[:, rows])
         return SiteRecords(codes, self.labels[rows], scores)
@@ -80,15 +80,15 @@ class SiteRecords(NamedTuple):
 
 @dataclass(eq=False)
 class ScoredSite:
-    """What a site answers queries from.
+    """A site's records with their scores, from which it answers queries.
 
     Attributes:
         plan: of the run.
         records: its rows, with their scores under the model so far.
         n_threads: threads to sum with.
-        new_edges: by feature, those of its cells where it was cut again; `records` have the codes of these.
-        kept: what kinds of queries keep here from one answer to the next, each under a name of its own; None for a
-            sample, which is there for one answer only.
+        new_edges: edges by feature, of those that were cut again; `records` have the codes of these edges.
+        kept: values that kinds of queries keep from one answer to the next, each under its own name; None for a
+            sample, which serves one answer only.
     """
 
     plan: Plan
@@ -99,24 +99,24 @@ class ScoredSite:
 
     @cached_property
     def grid(self) -> Grid:
-        """The one that the plan fixes."""
+        """The grid of the plan, before any feature was cut again."""
         return build_grid(self.plan)
 
     def take_in(self, update: FittedTrees | None) -> None:
-        """Add trees to the scores."""
+        """Add fitted trees to the scores, in place."""
         if update is not None:
             apply_update(self.records, update, self.n_threads)
 
 
 @dataclass(eq=False, kw_only=True)
 class TrainingSite(ScoredSite):
-    """A site in training.
+    """A site in training, with its losses and its sampler.
 
     Attributes:
         loss: whose statistics trees ask for.
         linear_loss: whose gradients linear models ask for.
-        draw: says which of so many records a sample has, each with a chance of threshold / SAMPLING_STEPS; its
-            arguments are the threshold, the number of records and the purpose.
+        draw: draws a sample: bool [n], each record with a chance of threshold / SAMPLING_STEPS; its arguments are
+            the threshold, the number of records and the purpose.
     """
 
     loss: Loss
@@ -124,20 +124,24 @@ class TrainingSite(ScoredSite):
     draw: Callable[[int, int, str], NDArray[np.bool_]]
 
     def draw_sample(self, threshold: int, query: Query) -> NDArray[np.bool_]:
-        """A sample for a query: bool [n]."""
+        """Draw a sample of the records for a query: bool [n]."""
         return self.draw(threshold, self.records.n_records, str(query.purpose))
 
     def only(self, chosen: NDArray[np.bool_]) -> TrainingSite:
-        """This site with the records for which `chosen`, bool [n], holds, for one query."""
+        """Return this site with the records for which `chosen`, bool [n], is true, for one query."""
         return replace(self, records=self.records.only(chosen), kept=None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordCounts(Query):
-    """How many records are of each kind, with 2**14 to a record: one record is in one entry."""
+    """Numbers of records of each kind, with 2**14 to a record; each record is in one entry."""
 
     def count(self, kinds: NDArray[np.integer[Any]]) -> IntVector:
-        """Of records with these kinds, integers [n]."""
+        """Return the counts of records by kind, with 2**14 to a record: int64 [length].
+
+        Args:
+            kinds: integers [n], the kind of each record.
+        """
         return np.bincount(kinds, minlength=self.length).astype(np.int64) * RECORD_NORM
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
@@ -148,11 +152,11 @@ class RecordCounts(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LeafSums(PartitionSums):
-    """Per tree and leaf, the sums of the loss's statistics: int64 [B, n_leaves, n_statistics], flattened.
+    """Sums of the loss's statistics per tree and leaf: int64 [B, n_leaves, n_statistics], flattened.
 
     Attributes:
         doublings: see `hedgerow.losses.tables.double_residuals`.
-        baseline: see `hedgerow.losses.survival.with_baseline`; empty but for times to an event.
+        baseline: see `hedgerow.losses.survival.with_baseline`; only times to an event have one.
     """
 
     doublings: int = 0
@@ -165,9 +169,12 @@ class LeafSums(PartitionSums):
         return leaf_sums(site.records, self, self.loss_of(site.loss), site.n_threads)
 
     def answer_each(self, site: TrainingSite, group: NDArray[np.intp]) -> IntVector:
-        """What each group of a site's rows adds up to, int64 [n_groups, length]; `group` [n] ascends from 0.
+        """Return the sums of each group of a site's rows: int64 [n_groups, length].
 
-        The update is in the scores already. Without a kernel, as all rows of a group are few.
+        The update has to be in the scores already. Works without a kernel, since the rows of a group are few.
+
+        Args:
+            group: [n], the group of each row, ascending from 0.
         """
         statistics = find_statistics(pack_loss(self.loss_of(site.loss)), site.records.labels, site.records.scores)
         n_groups, n_trees, n_leaves = int(group[-1]) + 1, self.trees.n_trees, self.trees.n_leaves
@@ -177,7 +184,7 @@ class LeafSums(PartitionSums):
         return sums.reshape(n_groups, -1)
 
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
-        """See `PartitionSums.totals`: over each tree."""
+        """Return totals over each tree, and the number of entries in each."""
         n_trees = self.trees.n_trees
         totals = entries.reshape(n_trees, -1, entries.shape[1]).sum(axis=1)
         return totals, np.full(n_trees, len(entries) // n_trees)
@@ -205,7 +212,9 @@ class PackedTrees(NamedTuple):
 
 @lru_cache(maxsize=2)
 def pack_trees(trees: TreeBatch) -> PackedTrees:
-    """The trees with their intervals and tables; kept for the next round, whose update is of this round's trees.
+    """Return the trees with their intervals and tables.
+
+    The results are kept for the next round, because its update is of this round's trees.
 
     A node that splits ordered codes sends right the codes after its threshold, up to the missing code or one short of
     it: one interval, so one comparison. Everything else is looked up in `goes_left`.
@@ -216,7 +225,7 @@ def pack_trees(trees: TreeBatch) -> PackedTrees:
 
 
 def make_empty_batch(n_codes: int) -> TreeBatch:
-    """A batch of no trees."""
+    """Return a batch of no trees."""
     return TreeBatch(
         feature=np.empty((0, 1), dtype=np.int32),
         goes_left=np.empty((0, 1, n_codes), dtype=np.uint8),
@@ -225,7 +234,7 @@ def make_empty_batch(n_codes: int) -> TreeBatch:
 
 
 def sum_in_threads(n_records: int, n_threads: int, sums_of: Callable[[int, int], IntVector]) -> IntVector:
-    """Sums over all records, divided among threads; they do not depend on how.
+    """Return sums over all records, divided among threads; they do not depend on the division.
 
     Args:
         sums_of: the sums over records first..last-1, by a kernel that releases the interpreter's lock.
@@ -234,7 +243,7 @@ def sum_in_threads(n_records: int, n_threads: int, sums_of: Callable[[int, int],
 
 
 def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_threads: int = 1) -> IntVector:
-    """Answer a `LeafSums` query: apply its update to the scores, then sum per leaf; int64 [query.length]."""
+    """Apply a `LeafSums` query's update to the scores, then return its sums: int64 [query.length]."""
     update = query.update
     if records.n_records <= FEW_TO_SUM:
         if update is not None:
@@ -265,7 +274,7 @@ def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) 
 
 
 def _sum_few(records: SiteRecords, trees: TreeBatch, loss: Loss) -> IntVector:
-    """The sums of `leaf_sums` without its kernel."""
+    """Return the sums of `leaf_sums` without its kernel."""
     statistics = find_statistics(pack_loss(loss), records.labels, records.scores)
     # As floats, sums of so few records are exact.
     sums = [
@@ -278,7 +287,7 @@ def _sum_few(records: SiteRecords, trees: TreeBatch, loss: Loss) -> IntVector:
 
 
 def _route_few(codes: CodeArray, trees: TreeBatch) -> Iterator[NDArray[np.integer[Any]]]:
-    """For each tree the leaf of each record: integers [n]."""
+    """Yield the leaf of each record, tree after tree: integers [n]."""
     shapes, record = find_shapes(trees), np.arange(codes.shape[1])
     for tree, single in enumerate(shapes.single.tolist()):
         if single >= 0:
@@ -298,7 +307,7 @@ _NO_LOSS = PackedLoss(0, *_NO_TABLES, 0, 0, 0, 0, 0, 1, _NONE)
 
 @numba.njit(cache=True, nogil=True)
 def _update_and_sum(records, old, old_values, new, loss, first, last):  # type: ignore[no-untyped-def]
-    """Add the old trees to the scores, then sum the statistics over the leaves of the new trees, in one pass.
+    """Add the old trees to the scores, then sum the statistics over the leaves of the new trees.
 
     Args:
         records: a `SiteRecords`.
@@ -346,7 +355,7 @@ def _update_and_sum(records, old, old_values, new, loss, first, last):  # type: 
 
 @numba.njit(cache=True, nogil=True)
 def _by_output(values):  # type: ignore[no-untyped-def]
-    """The values of trees, int32 [B, n_leaves, n_outputs], as [B, n_outputs, n_leaves].
+    """Return the values of trees, int32 [B, n_leaves, n_outputs], as [B, n_outputs, n_leaves].
 
     Not np.ascontiguousarray of a transpose: numba would compile its messages about shapes, 2.9 of a first run's 23.7 s.
     """
@@ -361,12 +370,12 @@ def _by_output(values):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _by_feature(single, n_features, is_worth_it):  # type: ignore[no-untyped-def]
-    """Trees of one feature by their feature: for each tree the number of its group, and for each group the feature.
+    """Return the group of each tree on one feature, by that feature, and the feature of each group.
 
     Args:
         single: int64 [n_trees], the feature, or -1 for a tree of several, which is in no group: -1.
-        n_features: of the records.
-        is_worth_it: otherwise no tree is in any.
+        n_features: features of the records.
+        is_worth_it: if False, no tree is in a group.
     """
     group, group_of_feature = np.full(len(single), -1), np.full(n_features, -1)
     features = np.zeros(len(single), dtype=np.int64)
@@ -384,7 +393,7 @@ def _by_feature(single, n_features, is_worth_it):  # type: ignore[no-untyped-def
 
 @numba.njit(cache=True, nogil=True)
 def _values_by_code(group, n_groups, leaf_of_code, values):  # type: ignore[no-untyped-def]
-    """What all trees of a feature together add to the score of a record: int32 [n_groups, n_outputs, n_codes]."""
+    """Return the sum of each feature's trees by code: int32 [n_groups, n_outputs, n_codes]."""
     by_code = np.zeros((n_groups, values.shape[2], leaf_of_code.shape[1]), dtype=np.int32)
     for tree in range(len(group)):
         if group[tree] >= 0:
@@ -413,7 +422,11 @@ def _sum_leaves(by_code, leaf_of_code, sums):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _update_block(codes, scores, begin, end, trees, values, groups, work):  # type: ignore[no-untyped-def]
-    """Add the values of trees to a block's scores; groups: of `_by_feature`, and their values by code."""
+    """Add the values of trees to a block's scores.
+
+    Args:
+        groups: the result of `_by_feature`, and the groups' values by code.
+    """
     group, features, by_code = groups
     for number in range(len(features)):
         _add_values(scores, begin, end, by_code[number], codes[features[number], begin:end])
@@ -425,7 +438,11 @@ def _update_block(codes, scores, begin, end, trees, values, groups, work):  # ty
 
 @numba.njit(cache=True, nogil=True)
 def _sum_over_block(codes, packed, begin, end, trees, groups, work, by_leaf):  # type: ignore[no-untyped-def]
-    """Add a block's packed statistics to sums over leaves, or to those by code; groups: with the sums by code."""
+    """Add a block's packed statistics to sums over leaves, or for groups of trees to sums by code.
+
+    Args:
+        groups: the result of `_by_feature`, and the groups' sums by code.
+    """
     group, features, by_code = groups
     for number in range(len(features)):
         _sum_block(packed, codes[features[number], begin:end], by_code[number])
@@ -437,7 +454,7 @@ def _sum_over_block(codes, packed, begin, end, trees, groups, work, by_leaf):  #
 
 @numba.njit(cache=True, nogil=True)
 def _select(codes, start, width, half, left, right, reached):  # type: ignore[no-untyped-def]
-    """reached = right + half where start <= code < start + width (modulo the code's type), else left."""
+    """Write right + half where start <= code < start + width (modulo the code's type), else left."""
     # Both sides are read, and one is masked: read by a branch, AVX2 took a record at a time, 1.2 ns for .4.
     for i in range(len(codes)):
         inside = np.uint8(codes.dtype.type(codes[i] - start) < width)
@@ -446,21 +463,27 @@ def _select(codes, start, width, half, left, right, reached):  # type: ignore[no
 
 @numba.njit(cache=True, nogil=True)
 def _split(codes, start, width, reached):  # type: ignore[no-untyped-def]
-    """reached = start <= code < start + width (modulo the code's type), where both children are leaves."""
+    """Write start <= code < start + width (modulo the code's type) to `reached`.
+
+    Both children are leaves.
+    """
     for i in range(len(codes)):
         reached[i] = codes.dtype.type(codes[i] - start) < width
 
 
 @numba.njit(cache=True, nogil=True)
 def _is_in(bits, code):  # type: ignore[no-untyped-def]
-    """1 for a code whose bit is set, and for one that has none."""
+    """Return 1 for a code with a set bit, and for a code beyond the bits; else 0."""
     last = np.uint64(SMALL_CODES - 1)
     return (bits >> (code & last)) & np.uint64(1) | np.uint64(code > last)
 
 
 @numba.njit(cache=True, nogil=True)
 def _select_set(codes, bits, half, left, right, reached):  # type: ignore[no-untyped-def]
-    """reached = right + half where the code is in a small set, else left: a fifth of the time of looking it up."""
+    """Write right + half where the code is in a small set, else left.
+
+    This takes a fifth of the time of a look-up.
+    """
     for i in range(len(codes)):
         inside = np.uint8(_is_in(bits, np.uint64(codes[i])))
         reached[i] = left[i] ^ (left[i] ^ np.uint8(right[i] + half)) & np.uint8(-inside)
@@ -468,14 +491,14 @@ def _select_set(codes, bits, half, left, right, reached):  # type: ignore[no-unt
 
 @numba.njit(cache=True, nogil=True)
 def _split_set(codes, bits, reached):  # type: ignore[no-untyped-def]
-    """reached = whether the code is in the set `bits`, where both children are leaves."""
+    """Write 1 where the code is in the set `bits`, else 0; both children are leaves."""
     for i in range(len(codes)):
         reached[i] = _is_in(bits, np.uint64(codes[i]))
 
 
 @numba.njit(cache=True, nogil=True)
 def route_block(codes, begin, end, trees, tree, work):  # type: ignore[no-untyped-def]
-    """Leaf of each record of a block in one of the trees, in work[0, :end - begin].
+    """Write the leaf of each record of a block in one of the trees to work[0, :end - begin].
 
     Args:
         codes: uint8 or uint16 [n_features, n].
@@ -527,7 +550,7 @@ def route_block(codes, begin, end, trees, tree, work):  # type: ignore[no-untype
 
 @numba.njit(cache=True, nogil=True)
 def _add_values(scores, begin, end, values, places):  # type: ignore[no-untyped-def]
-    """scores[k, begin:end] += values[k, place], a leaf or a code."""
+    """Add values[k, place] to scores[k, begin:end]; places are leaves or codes."""
     for output in range(scores.shape[0]):
         row, table = scores[output, begin:end], values[output]
         for i in range(len(row)):

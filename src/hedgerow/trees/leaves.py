@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From noisy leaf sums to leaf values: post-processing, so every choice here is free of privacy cost.
+"""Leaf values from noisy leaf sums: post-processing, so every choice here is free of privacy cost.
 
     newton, gradient   value = -learning_rate * clip(G / (H + ridge), leaf_clip)        CCS'22, equations 3 and 4;
                        0 where the noisy H is not positive: the leaf may well be empty  (the authors' code)
@@ -42,18 +42,18 @@ JAMES_STEIN_SHARE = 0.4
 """Share of the James-Stein correction that is applied to classes; all of it takes too much from trees with signal."""
 
 MEMORY = 0.95
-"""What a tree's sums count for the covariance of classes, for each tree that came after it."""
+"""The factor on the weight of a tree's sums in the covariance of classes, for each later tree."""
 OWN_MEMORY, LEAVES_OF_ALL = 0.7, 100.0
-"""What sums of trees on the same features do; and as how many leaves of theirs the covariance of all trees counts."""
+"""The same factor among trees on the same features; and the number of leaves that all trees' covariance counts as."""
 CLASSES_PER_TREE = 32
-"""Of more classes than these the filter is computed again every K // 32 + 1 trees, and is the same for all features."""
+"""With more classes the filter is computed again every K // 32 + 1 trees, and is the same for all features."""
 MAX_SWEEPS, SMALL = 30, 1e-9
-"""Rotations end when what is off the diagonal is so small beside what is on it; ten sweeps do."""
+"""Rotations end when the elements off the diagonal are this small beside the trace; ten sweeps suffice."""
 
 
 @dataclass(frozen=True)
 class LeafRule:
-    """How sums become values.
+    """The rule for turning noisy sums into leaf values.
 
     Attributes:
         weight_update: "newton", "gradient" or "averaging".
@@ -85,7 +85,7 @@ class LeafRule:
     subset_rate: float = 0.0
 
     def ridge(self, gradient_noise: float) -> float:
-        """lambda plus the noise-aware part, for gradient sums with noise of this standard deviation."""
+        """Return lambda plus the noise ridge, for gradient sums with noise of this standard deviation."""
         return self.leaf_ridge + self.noise_ridge * gradient_noise
 
 
@@ -97,7 +97,7 @@ class NoisyLeaves:
         gradients: float64 [B, n_leaves, n_outputs].
         hessians: float64 [B, n_leaves, n_outputs], negative noise cut off at zero.
         gradient_noise: standard deviation of the noise of one gradient sum, in real units.
-        hessian_noise: of one Hessian sum.
+        hessian_noise: standard deviation of the noise of one Hessian sum.
         integer_hessians: int64 [B, n_leaves], the Hessians added over the classes, in integer units as released.
     """
 
@@ -109,7 +109,12 @@ class NoisyLeaves:
 
 
 def read_sums(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int) -> NoisyLeaves:
-    """A release, int64 [n_trees * n_leaves * n_statistics] with noise `sigma` in integer units, in real units."""
+    """Convert a release to real units.
+
+    Args:
+        sums: int64 [n_trees * n_leaves * n_statistics].
+        sigma: standard deviation of its noise, in integer units.
+    """
     scales, n_gradients = loss.scales, max(1, loss.n_outputs)
     own = sums.reshape(n_trees, -1, loss.n_statistics)
     gradients = own[..., :n_gradients] / scales[:n_gradients]
@@ -123,7 +128,10 @@ def read_sums(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int) -
 def leaf_values(
     sums: NDArray[np.int64], sigma: float, loss: Loss, trees: TreeBatch, rule: LeafRule
 ) -> NDArray[np.int32]:
-    """Values of a batch's leaves: int32 [n_trees, n_leaves, n_outputs of the model], in units of 2**-16."""
+    """Return the leaf values of a batch, in units of 2**-16.
+
+    The result is int32 [n_trees, n_leaves, n_outputs of the model].
+    """
     n_trees = trees.n_trees
     if rule.weight_update == "averaging":
         return _to_units(_averages(sums, loss, n_trees) / rule.divisor)
@@ -137,13 +145,12 @@ def compute_values(
     mixing: NDArray[np.float64] | None = None,
     spread: ValueSpread | None = None,
 ) -> NDArray[np.int32]:
-    """`leaf_values` of sums that were read already; not for "averaging".
+    """Return `leaf_values` of sums that were read already; not for "averaging".
 
     Args:
-        mixing: float64 [B, n_outputs, n_outputs], what each tree's gradients are multiplied by when they are smoothed;
-            see `ClassCovariance`.
-        spread: what the releases so far have shown of values; learns from this one. None where the rule has no use
-            for it.
+        mixing: float64 [B, n_outputs, n_outputs], the matrix that each tree's gradients are multiplied by when they
+            are smoothed; see `ClassCovariance`.
+        spread: the spread of values in the releases so far; learns from this one. None if the rule does not use it.
     """
     if spread is None:
         return scale_ratios(_ratios_by_ridge(leaves, trees, rule, mixing), rule)
@@ -157,14 +164,14 @@ def compute_values(
 def _ratios_by_ridge(
     leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule, mixing: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """G / (H + ridge), smoothed where the rule says so: float64 [B, n_leaves, n_outputs].
+    """Return G / (H + ridge), smoothed where the rule says so: float64 [B, n_leaves, n_outputs].
 
     Args as of `compute_values`.
     """
     gradients, hessians, noise = leaves.gradients, leaves.hessians, leaves.gradient_noise
     ridge = rule.ridge(noise)
     if not rule.smooths:
-        # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
+        # A leaf whose Hessian is lost in the noise is probably nearly empty.
         ratios = np.divide(gradients, hessians + ridge, out=np.zeros_like(gradients), where=hessians + ridge > 0)
         return np.where(hessians > 0, ratios, 0)
     shapes = find_shapes(trees)
@@ -172,7 +179,7 @@ def _ratios_by_ridge(
     is_pooled, shares = shapes.is_ordered & is_smooth, np.where(is_smooth, rule.shrinkage, 0.0)
     how = (noise, ridge, shares, _AS_THEY_ARE if mixing is None else mixing)
     ratios = smooth_ratios(gradients, hessians, shapes.reachable, is_pooled, *how)
-    # As above: where a plan has no ridge of the noise, nothing else holds such a leaf back.
+    # As above: without a noise ridge in the plan, nothing else limits such a leaf.
     return np.asarray(ratios if rule.noise_ridge else np.where(hessians > 0, ratios, 0))
 
 
@@ -183,7 +190,7 @@ _AS_THEY_ARE = np.empty((0, 0, 0))
 def smooth_ratios(  # type: ignore[no-untyped-def]
     gradients, hessians, reachable, is_ordered, noise, ridge, shrinkage, mixing
 ):
-    """G / (H + ridge) of every leaf after pooling and shrinkage: float64 [B, n_leaves, n_outputs].
+    """Return G / (H + ridge) of leaves, pooled and shrunk: float64 [B, n_leaves, n_outputs].
 
     Args:
         gradients, hessians: float64 [B, n_leaves, n_outputs].
@@ -221,7 +228,10 @@ def smooth_ratios(  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _mix(gradients, mixing):  # type: ignore[no-untyped-def]
-    """Every leaf's gradients times its tree's matrix; a library's product may add up in another order elsewhere."""
+    """Return every leaf's gradients times its tree's matrix.
+
+    A library's product may add up in another order on another machine.
+    """
     mixed = np.zeros_like(gradients)
     n_trees, n_leaves, n_outputs = gradients.shape
     for tree in range(n_trees):
@@ -233,7 +243,7 @@ def _mix(gradients, mixing):  # type: ignore[no-untyped-def]
 
 
 class ClassCovariance:
-    """How the gradient sums of several classes go together, as all releases of a run so far have shown it.
+    """The covariance of classes' gradient sums, estimated from all releases of a run so far.
 
     Classes are alike in a few ways: what speaks for one manual trade speaks for others. The sums of a leaf are a vector
     of signal and of noise of known, equal variance in every direction. In a direction in which the sums vary by v, of
@@ -258,7 +268,7 @@ class ClassCovariance:
     def update_and_filter(
         self, leaves: NoisyLeaves, reachable: NDArray[np.bool_], subsets: Sequence[tuple[int, ...]]
     ) -> NDArray[np.float64]:
-        """Learn from a release, and return what its gradients are to be multiplied by: [B, n_classes, n_classes].
+        """Learn from a release, and return a matrix to multiply each tree's gradients by: [B, K, K].
 
         Args:
             leaves: the release; its noise differs from that of the releases before by rounding alone.
@@ -290,7 +300,7 @@ class ClassCovariance:
 
 @numba.njit(cache=True, nogil=True)
 def add_products(products, gradients, memory):  # type: ignore[no-untyped-def]
-    """products = memory * products + the sum over leaves of d d^T, d the gradients less their mean; in place.
+    """Decay products by memory and add d d^T of every leaf, in place; d: the gradients less their mean.
 
     Gradients of softmax sum to zero, so their mean is noise.
 
@@ -316,7 +326,7 @@ def add_products(products, gradients, memory):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def wiener_filter(covariance, noise_squared):  # type: ignore[no-untyped-def]
-    """U max(0, 1 - noise_squared / v) U^T for the covariance U diag(v) U^T: float64 [K, K].
+    """Return U max(0, 1 - noise_squared / v) U^T for the covariance U diag(v) U^T: float64 [K, K].
 
     Eigenvectors by cyclic Jacobi rotations (Golub and Van Loan, Matrix Computations, 8.5), which take nothing but
     elementary arithmetic in a fixed order.
@@ -365,7 +375,7 @@ def wiener_filter(covariance, noise_squared):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _middles(hessians, used, middle):  # type: ignore[no-untyped-def]
-    """The Hessian mass below each leaf's middle."""
+    """Write the Hessian mass below each leaf's middle to `middle`."""
     below = 0.0
     for i in range(len(used)):
         mass = 0.0
@@ -378,7 +388,7 @@ def _middles(hessians, used, middle):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _pool_leaf(gradients, hessians, used, middle, at, noise):  # type: ignore[no-untyped-def]
-    """One leaf's sums with its neighbours', the less the further away they are.
+    """Return one leaf's sums pooled with its neighbours', which count less with distance.
 
     The distance of two leaves is the Hessian mass between their middles, in standard deviations of the noise; the
     weight falls as 1 / (1 + t + t**2 / 2), which follows exp(-t) closely and needs no library's exponential.
@@ -394,7 +404,7 @@ def _pool_leaf(gradients, hessians, used, middle, at, noise):  # type: ignore[no
 
 @numba.njit(cache=True, nogil=True)
 def _shrinkage(gradients, used, noise, share):  # type: ignore[no-untyped-def]
-    """The factor in [0, 1] for one tree's values.
+    """Return the factor in [0, 1] for one tree's values.
 
     Source: James & Stein 1961, with the positive part of Baranchik 1964, for gradient sums of known noise.
     """
@@ -417,7 +427,7 @@ LEVEL_OF_CHAIN = 4.0
 
 
 class ValueSpread:
-    """How far the values of neighbouring leaves lie apart, as all releases of a run so far have shown it.
+    """The typical difference between values of neighbouring leaves, estimated from a run's releases.
 
     A leaf's sum is G = H v + noise, v the step that is due there. Before the release, v is a random walk: along the
     values of a numeric feature from leaf to leaf, or, in a tree on several features, down the tree from node to node.
@@ -438,15 +448,15 @@ class ValueSpread:
     def update_and_smooth(
         self, leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Learn from a release, and return what is expected of its trees.
+        """Learn from a release, and return the expected values of its trees.
 
         Args:
             leaves: the release, of one output.
             trees: the batch.
-            rule: says of which trees values are expected.
+            rule: its rates say which trees get expected values.
 
         Returns:
-            G / H as expected, float64 [B, n_leaves, 1], and the factor on it, float64 [B, 1, 1]: 0 for trees that
+            The expected G / H, float64 [B, n_leaves, 1], and the factor on it, float64 [B, 1, 1]: 0 for trees that
             follow the ridge.
         """
         shapes, n_trees = find_shapes(trees), trees.n_trees
@@ -466,7 +476,7 @@ class ValueSpread:
         return expected, rates
 
     def _best(self, feature: int, risks: NDArray[np.float64]) -> int:
-        """The number of the spread with the least risk, for a tree on one feature, or on several (-1)."""
+        """Add the risks of a tree on one feature, or several (-1), and return the least risky spread."""
         own = self._risks[feature] = RISK_MEMORY * self._risks.get(feature, np.zeros(len(SPREADS))) + risks
         if feature < 0:
             return int(own.argmin())
@@ -478,7 +488,9 @@ class ValueSpread:
 def compute_expected_values(  # type: ignore[no-untyped-def]
     gradients, hessians, reachable, is_chain, spreads, noise, hessian_noise
 ):
-    """What a tree's leaves are expected to be for each spread, float64 [n_spreads, n_leaves], and the risk of each.
+    """Return a tree's expected leaf values for each spread, and the risk of each spread.
+
+    They are float64 [n_spreads, n_leaves] and [n_spreads].
 
     See `ValueSpread`. Risks are in units of the variance of the noise.
 
@@ -509,7 +521,7 @@ def compute_expected_values(  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _along_chain(gradients, hessians, reachable, step, noise_squared, values, variances):  # type: ignore[no-untyped-def]
-    """Write each leaf's expected value and its variance, where the values walk from leaf to leaf.
+    """Write each leaf's expected value and its variance, for values that walk from leaf to leaf.
 
     A pass from the first leaf on knows of each value what its own sum and those before it say; one back adds what those
     after it say. What is known of a value is kept as its precision, and the precision times the value.
@@ -545,7 +557,9 @@ def _along_chain(gradients, hessians, reachable, step, noise_squared, values, va
 
 @numba.njit(cache=True, nogil=True)
 def _down_tree(gradients, hessians, reachable, step, noise_squared, values, variances):  # type: ignore[no-untyped-def]
-    """Update values and variances by a pass down a tree: a node's children stand at 2 i + 1 and 2 i + 2.
+    """Write each leaf's expected value and its variance, for values that walk down a tree.
+
+    A node's children stand at 2 i + 1 and 2 i + 2.
 
     A pass up knows of each node what the sums below it say; one down adds what all others say.
     """
@@ -575,7 +589,7 @@ def _down_tree(gradients, hessians, reachable, step, noise_squared, values, vari
             if steps[node] == 0:
                 mean[below], variance[below] = mean[node], variance[node]
                 continue
-            # What all but this side says of the node, a step further.
+            # The other sides' estimate of the node, a step further.
             passed = 1 / (1 + precision[below] * steps[node])
             others = 1 / variance[node] - precision[below] * passed
             before = 1 / (1 / others + steps[node])
@@ -589,7 +603,7 @@ def _down_tree(gradients, hessians, reachable, step, noise_squared, values, vari
 def scale_ratios(
     ratios: NDArray[np.float64], rule: LeafRule, rates: NDArray[np.float64] | None = None
 ) -> NDArray[np.int32]:
-    """-rate clip(ratio) / divisor in units of 2**-16, at most `rule.largest`: int32, of the same shape.
+    """Return -rate clip(ratio) / divisor as int32 in units of 2**-16, at most `rule.largest`.
 
     Args:
         rates: float64 [B, 1, 1]; by default the learning rate.
@@ -600,7 +614,7 @@ def scale_ratios(
 
 
 def leaf_weights(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.int64]:
-    """How much of the data lies in each leaf, as released: int64 [n_trees, n_leaves], >= 0, in integer units.
+    """Return the released weight of each leaf: int64 [n_trees, n_leaves], >= 0, in integer units.
 
     The noisy Hessians (counts, for "averaging"), added over the classes; negative noise is cut off at zero.
     """
@@ -629,5 +643,5 @@ def _to_units(values: NDArray[np.float64]) -> NDArray[np.int32]:
 
 
 def largest_sum(values: NDArray[np.int32]) -> int:
-    """The sum over trees of the largest magnitude of any of a tree's values, int32 [B, n_leaves, n_outputs]."""
+    """Return the sum over trees of each one's largest magnitude in int32 [B, n_leaves, n_outputs]."""
     return int(np.abs(values.astype(np.int64)).max(axis=(1, 2), initial=0).sum())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a release must look like if it is a sum over records, wherever they are: checks that cost no privacy.
+"""Checks that a release can be a sum over records; they cost no privacy.
 
 A sum under masks is garbage as soon as one site's vector is. What honest sites send is bounded by more than the size of
 its entries: each tree's leaves hold the same records, counts and Hessians are not negative, gradients are no larger
-than what their records allow. All of it is asked of the release, its noise included, and of nothing else, so it is
-post-processing; every party that holds the releases can ask the same. A failed check says that some site in the sum
+than what their records allow. The checks read the release, its noise included, and nothing else, so they are
+post-processing; every party that holds the releases can repeat them. A failed check says that some site in the sum
 lied, or has far more rows than declared. Which one cannot be known: the masks hide it.
 
 A lie within these limits passes. docs/poisoning.md says how much that is.
@@ -38,7 +38,7 @@ Reals = NDArray[np.float64]
 
 
 class Sigmas(Protocol):
-    """What of a release's noise is asked here: a `hedgerow.privacy.calibration.QueryNoise`."""
+    """The parts of a release's noise used here: those of `hedgerow.privacy.calibration.QueryNoise`."""
 
     @property
     def central_sigma(self) -> int: ...
@@ -55,14 +55,14 @@ class Sigmas(Protocol):
 
 @dataclass(frozen=True)
 class SumFacts:
-    """What is public about a sum.
+    """The public facts about a sum.
 
     Attributes:
         n_rows: the most rows that honest sites hold together: several times what the plan declares.
-        entry_bound: what honest nodes clip their own entries to, at the least; None where they do not.
-        noise: what the query asks for.
+        entry_bound: the least bound that honest nodes clip their own entries to; None if they do not clip.
+        noise: the noise that the query asks for.
         n_nodes: sites that may have added noise.
-        sites: whose vectors are in the sum; None where that is not known, and totals of rounds are not compared.
+        sites: the sites of the sum; None if they are not known, and then totals of rounds are not compared.
     """
 
     n_rows: int
@@ -72,7 +72,9 @@ class SumFacts:
     sites: tuple[str, ...] | None = None
 
     def bound_clipping(self, query: Query, largest: float = math.inf) -> int:
-        """The most that honest nodes' clipping takes from all entries of one tree together: 0 if there was none.
+        """Return the most that honest nodes' clipping takes from all entries of one tree together.
+
+        It is 0 if no node clipped.
 
         Args:
             largest: a bound on every node's own entries, from what is released.
@@ -82,7 +84,7 @@ class SumFacts:
         return max(0, query.bound * self.n_rows - self.entry_bound)
 
     def reach(self, n_entries: int, *, is_laplace: bool = False) -> float:
-        """What the noise in a sum of so many entries does not exceed, in integer units.
+        """Return a bound on the noise in a sum of n_entries entries, in integer units.
 
         Laplace noise L of scale b has E exp(x L) <= exp(2 (x b)**2) for x b <= 0.7, on the integers too; Chernoff's
         bound with the best such x gives the number here. Each entry may be rounded by one unit.
@@ -112,7 +114,9 @@ class ReleaseChecks:
         self._moved = 0
 
     def fault_in(self, query: Query, released: IntVector, facts: SumFacts) -> str:
-        """Why a release cannot be a sum over records, or "" when it can be; to be asked once for every release.
+        """Return why a release cannot be a sum over records, or "" if it can.
+
+        To be called once for every release: it remembers totals and movements of scores.
 
         Args:
             released: int64 [query.release_length], its noise included.
@@ -133,7 +137,10 @@ class ReleaseChecks:
         return self._loss
 
     def jumps(self, mean: Reals, room: float, allowed: Statistics, facts: SumFacts) -> Iterator[str]:
-        """Totals of two rounds over the same sites: the same records, whose scores have moved by a public bound.
+        """Yield a fault if totals over the same sites moved further than scores can have moved them.
+
+        Also remembers these totals for the next round. The records are the same, and their scores have moved by a
+        public bound.
 
         A count does not move at all. A Hessian or a gradient moves by at most (rows) (steps of score) (largest step of
         the loss's table). For losses without a table only the range is known: there this says no more than the range.
@@ -161,16 +168,16 @@ class PartitionSums(Query, ABC):
 
     @property
     def furthest_score(self) -> int:
-        """What no score is beyond, in units of 2**-16."""
+        """A bound on the magnitude of every score, in units of 2**-16."""
         return self.score_bound
 
     def loss_of(self, loss: Loss) -> Loss:
-        """The loss whose statistics are summed, of that of the run."""
+        """Return the loss of the summed statistics, from the loss of the run."""
         return loss
 
     @abstractmethod
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
-        """Totals over each tree (and feature), and how many entries each adds up.
+        """Return totals over each tree (and feature), and the number of entries in each.
 
         Args:
             entries: float64 [n, n_statistics], the release.
@@ -180,7 +187,7 @@ class PartitionSums(Query, ABC):
         """
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`.
+        """Yield why the release cannot be sums over the same records.
 
         All records of the sum are in each tree, and in each of its features: so all totals are those of one sum.
         """
@@ -191,7 +198,7 @@ class PartitionSums(Query, ABC):
         reach = np.array([facts.reach(int(count), is_laplace=is_laplace) for count in counts])[:, None]
         one = facts.reach(1, is_laplace=is_laplace)
         clipped = facts.bound_clipping(self, _largest_own(entries, allowed, one))
-        # Each leaf is a sum over records as well: of what is never negative, and of gradients within their ratio.
+        # Each leaf is a sum over records as well, so counts are not negative and gradients are within their ratio.
         if (entries[:, allowed.low >= 0] < -one).any():
             yield "a count or a Hessian is below zero"
         bounded = np.isfinite(allowed.ratio)
@@ -214,10 +221,11 @@ class PartitionSums(Query, ABC):
 
 
 def _largest_own(entries: Reals, allowed: Statistics, reach: float) -> float:
-    """A bound on the entries of every honest node's own sums, if it has clipped none: else it is beyond the clip.
+    """Return a bound on the entries of every honest node's own sums, if no node has clipped.
 
-    What is never negative is no larger at one node than in the sum (but for local noise: the node's own and the
-    others'). A gradient is at most its ratio times that.
+    If a node has clipped an entry, the bound is beyond the clip. An entry that is never negative is no larger at one
+    node than in the sum (except for local noise: the node's own and the others'). A gradient is at most its ratio times
+    that.
     """
     if (allowed.low >= 0).all():
         return float(entries.max()) + 2 * reach

@@ -3,7 +3,7 @@
 
 The randomness is a stream that anyone can expand again from the plan's seed, so a node can check that the coordinator
 did not pick the trees. It is SHAKE-256 of the seed and a label, read as 64-bit words: the same on every machine and in
-every release, which numpy's generators do not promise. It must never be used for noise, masks or subsampling.
+every version, which numpy's generators do not promise. It must never be used for noise, masks or subsampling.
 
 Source: Maddock et al., CCS'22, section 4.3.2 (totally random splits) and 5.1 (feature interactions). A split is drawn
 among the candidates that still divide the node's cells, so no leaf is empty by construction; a node that no candidate
@@ -47,7 +47,7 @@ places that begin alike stand together, and a few large leaves say what they hav
 
 
 class PublicRandom:
-    """A deterministic stream of integers.
+    """A deterministic public stream of integers.
 
     Args:
         seed: the plan's structure seed, a non-negative integer.
@@ -61,12 +61,12 @@ class PublicRandom:
         self._words: list[int] = []
 
     def _block(self, number: int, n_words: int) -> bytes:
-        """The first words of one block of the stream."""
+        """Return the first words of one block of the stream."""
         return hashlib.shake_256(self._key + b"|%d" % number).digest(8 * n_words)
 
     def _word(self) -> int:
         if not self._words:
-            # Most streams are left after a few words, so a block is read in two goes.
+            # Most streams are used for a few words only, so a block is read in two goes.
             number, start = divmod(self._end, WORDS_PER_REFILL)
             size = WORDS_PER_REFILL if start else _FIRST_WORDS
             self._words = list(struct.unpack(f"<{size - start}Q", self._block(number, size)[8 * start :]))[::-1]
@@ -74,21 +74,24 @@ class PublicRandom:
         return self._words.pop()
 
     def first_words(self, count: int) -> NDArray[np.uint64]:
-        """The first `count` words of the stream, whatever was taken of it: uint64 [count]."""
+        """Return the first `count` words of the stream: uint64 [count].
+
+        They are the same whatever was drawn before.
+        """
         sizes = [min(WORDS_PER_REFILL, count - start) for start in range(0, count, WORDS_PER_REFILL)]
         content = b"".join([self._block(number, size) for number, size in enumerate(sizes)])
         return np.frombuffer(content, dtype="<u8").astype(np.uint64)
 
     def below(self, limit: int) -> int:
-        """An integer in [0, limit), for 1 <= limit <= 2**32; its bias is below 2**-32."""
+        """Draw an integer in [0, limit), for 1 <= limit <= 2**32; its bias is below 2**-32."""
         return (self._word() * limit) >> 64
 
     def coin(self) -> bool:
-        """True or false, evenly."""
+        """Draw true or false, evenly."""
         return bool(self._word() & 1)
 
     def permutation(self, size: int) -> list[int]:
-        """0 .. size-1 in random order (Fisher and Yates)."""
+        """Draw a random order of 0 .. size-1 (Fisher and Yates)."""
         order = list(range(size))
         for last in range(size - 1, 0, -1):
             other = self.below(last + 1)
@@ -96,11 +99,11 @@ class PublicRandom:
         return order
 
     def sample(self, items: Sequence[Item], size: int) -> list[Item]:
-        """`size` distinct items, in random order."""
+        """Draw `size` distinct items, in random order."""
         return [items[index] for index in self.permutation(len(items))[:size]]
 
     def draw_weighted(self, weights: Sequence[int]) -> int:
-        """An index, drawn in proportion to non-negative integer weights, not all zero."""
+        """Draw an index in proportion to non-negative integer weights, not all zero."""
         target = self.below_big(sum(weights))
         for index, weight in enumerate(weights):
             target -= weight
@@ -109,12 +112,16 @@ class PublicRandom:
         raise ValueError("weights must not all be zero")
 
     def below_big(self, limit: int) -> int:
-        """An integer in [0, limit) for limits up to 2**96; its bias is below 2**-32."""
+        """Draw an integer in [0, limit) for limits up to 2**96; its bias is below 2**-32."""
         return (((self._word() << 64) | self._word()) * limit) >> 128
 
 
 def scale_words(words: NDArray[np.uint64], limit: int | NDArray[np.int64]) -> NDArray[np.int64]:
-    """What `PublicRandom.below` makes of each of the stream's words, for limits up to 2**32: int64 below them."""
+    """Return the integers that `PublicRandom.below` makes of the stream's words: int64.
+
+    Args:
+        limit: up to 2**32.
+    """
     # The product has 96 bits, so it is made of two halves.
     bound, half = np.asarray(limit, dtype=np.uint64), np.uint64(32)
     low = (words & np.uint64(0xFFFFFFFF)) * bound >> half
@@ -122,7 +129,7 @@ def scale_words(words: NDArray[np.uint64], limit: int | NDArray[np.int64]) -> ND
 
 
 class CutTable:
-    """The candidates of all features, as the kernel takes them; rows are replaced one by one.
+    """A table of the candidate cuts of all features; rows are replaced one by one.
 
     Attributes:
         cuts: int64 [n_features, most cuts], ascending; each row counts up to its number of cuts.
@@ -138,7 +145,7 @@ class CutTable:
 
     @classmethod
     def from_cuts(cls, cuts: Cuts, grid: Grid) -> CutTable:
-        """The table of some features' candidates; the others have none."""
+        """Return the table of some features' candidates; the others have none."""
         table = cls(grid)
         for feature, row in cuts.items():
             table.put(feature, row)
@@ -156,7 +163,7 @@ class CutTable:
         self.below[feature, 1 : len(cuts) + 1] = np.cumsum(own)
 
     def of_feature(self, feature: int) -> list[int]:
-        """The candidates of one feature."""
+        """Return the candidates of one feature."""
         cuts: list[int] = self.cuts[feature, : self.n_cuts[feature]].tolist()
         return cuts
 
@@ -164,7 +171,7 @@ class CutTable:
 def random_tree(
     randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int, groups: Groups | None = None
 ) -> TreeBatch:
-    """One totally random tree, see `random_trees`; a batch of one."""
+    """Draw one totally random tree, see `random_trees`; return a batch of one."""
     return random_trees([randomness], [features], CutTable.from_cuts(cuts, grid), grid, depth, groups)
 
 
@@ -177,7 +184,7 @@ def random_trees(
     groups: Groups | None = None,
     is_central: bool = False,
 ) -> TreeBatch:
-    """Totally random trees, one for each subset of features.
+    """Draw totally random trees, one for each subset of features.
 
     Args:
         randomness: the public stream of each tree, from the plan's seed and the tree's number.
@@ -209,14 +216,19 @@ def random_trees(
 
 
 def _order_codes(randomness: PublicRandom, n_codes: int) -> NDArray[np.int64]:
-    """The codes of a categorical feature in random order, or, of very many, by a coin in that of the list."""
+    """Return a random order of a categorical feature's codes.
+
+    If it has very many, a coin decides between that and the order of its list.
+    """
     if n_codes > MANY_CODES and randomness.coin():
         return np.arange(n_codes)
     return np.array(randomness.permutation(n_codes), dtype=np.int64)
 
 
 def _draw_by_category(randomness: PublicRandom, n_codes: int, goes_left: NDArray[np.uint8]) -> None:
-    """Every category a leaf of its own when there are enough; else neighbours in an order of them share one.
+    """Write a tree with a leaf for every category, if there are enough leaves.
+
+    Otherwise neighbours in an order of the categories share a leaf.
 
     Args:
         n_codes: codes of the feature.
@@ -256,9 +268,10 @@ class _Drawer:
         self._orders = [_order_codes(randomness, part.n_codes) if part.is_categorical else None for part in grids]
 
     def draw(self, feature: NDArray[np.int32], goes_left: NDArray[np.uint8], threshold: NDArray[np.int32]) -> None:
-        """Split node after node, from the root: a feature uniformly, and a candidate of those that divide the node.
+        """Draw and write the splits of one tree, node after node, from the root.
 
-        The arrays are those of a `TreeBatch` for one tree; written where a node is divided.
+        At each node the feature is drawn uniformly, then a candidate among those that divide the node. The arrays are
+        those of a `TreeBatch` for one tree; written where a node is divided.
         """
         # What is still open of each feature's cuts at a node: a stretch of them, as its first and its end. And the
         # groups that hold all features above the node.
@@ -297,7 +310,7 @@ class _Drawer:
                 pending += [(2 * node + 2, right, groups), (2 * node + 1, left, groups)]
 
     def _choose_cut(self, feature: int, first: int, end: int, *, is_ordered: bool) -> int:
-        """One of a feature's cuts first..end-1, or of their middle half, uniformly."""
+        """Draw one of a feature's cuts first..end-1, or of their middle half."""
         if not (self._is_central and is_ordered):
             left_out = (end - first) // 4 if self._is_central else 0
             return first + left_out + self._randomness.below(end - first - 2 * left_out)
@@ -309,7 +322,11 @@ class _Drawer:
 
 
 def deepen(fitted: FittedTrees, depth: int) -> FittedTrees:
-    """Trees with further levels, which send everything left; `depth` is at least theirs."""
+    """Return the trees with added levels that send everything left.
+
+    Args:
+        depth: levels of the result, at least those of the trees.
+    """
     trees, extra = fitted.trees, depth - fitted.trees.depth
     if extra == 0:
         return fitted
@@ -326,13 +343,13 @@ def deepen(fitted: FittedTrees, depth: int) -> FittedTrees:
 
 
 def find_cuts(trees: TreeBatch, feature: int) -> set[int]:
-    """The cells after which any node of the trees cuts a numeric feature."""
+    """Return the cells after which any node of the trees cuts a numeric feature."""
     found = set(trees.threshold[trees.feature == feature].tolist())
     return {cut for cut in found if cut < trees.goes_left.shape[2] - 1}
 
 
 def with_edges(fitted: FittedTrees, grid: Grid, edges: Mapping[int, NDArray[np.float32]]) -> FittedTrees:
-    """Trees that ask what they asked, over a grid of which some features were cut again.
+    """Return the same trees over a grid with new edges of some features.
 
     Args:
         edges: new ones by feature, as many as before; every cut of the trees is among them.
@@ -356,7 +373,9 @@ def with_edges(fitted: FittedTrees, grid: Grid, edges: Mapping[int, NDArray[np.f
 
 
 def make_trees(grid: Grid, feature: NDArray[np.integer[Any]], cut: NDArray[np.integer[Any]]) -> TreeBatch:
-    """Complete trees whose nodes send the codes of a feature up to a cut to the left; of categories they are a set.
+    """Return complete trees from the feature and the cut of each node.
+
+    A node sends the codes of its feature up to the cut to the left; those of a categorical feature are a set.
 
     Args:
         feature, cut: int [B, 2**depth - 1], of each node, numbered as in a heap.
@@ -367,7 +386,7 @@ def make_trees(grid: Grid, feature: NDArray[np.integer[Any]], cut: NDArray[np.in
 
 
 def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
-    """Batches of equal depth as one."""
+    """Join batches of equal depth into one."""
     return TreeBatch(
         feature=np.concatenate([batch.feature for batch in batches]),
         goes_left=np.concatenate([batch.goes_left for batch in batches]),
@@ -378,7 +397,9 @@ def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
 def intervals(
     goes_left: NDArray[np.uint8], threshold: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Per node the first code that goes right and the length of that one stretch: two of int64 [B, n_nodes].
+    """Return the first code that goes right and the length of its stretch, for each node.
+
+    Both are int64 [B, n_nodes].
 
     Where the codes that go right are not one stretch that begins after the threshold, the length is SMALL_SET, and the
     first number has a bit for each of 64 codes, set for those that go right as all later codes do; or it is ANY_SET.
@@ -401,7 +422,7 @@ def intervals(
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """What the public structure of a batch says about its leaves.
+    """Facts about a batch's leaves that follow from its public structure.
 
     Attributes:
         single: int64 [B], the feature of a tree that asks for one only, -1 for others.
@@ -418,10 +439,13 @@ class Shapes:
 
 @lru_cache(maxsize=2)
 def find_shapes(trees: TreeBatch) -> Shapes:
-    """The shapes of a batch; kept, since its sums, its values and its update all ask for them."""
+    """Return the shapes of a batch.
+
+    They are kept, since its sums, its values and its update all ask for them.
+    """
     n_trees, n_nodes, n_codes = trees.goes_left.shape
     is_single = (trees.feature == trees.feature[:, :1]).all(axis=1)
-    # Codes of trees on one feature are followed; of others all that is known is which sides any code takes.
+    # Follow the codes of trees on one feature; of other trees only the sides that any code takes are known.
     node = np.zeros((n_trees, n_codes), dtype=np.int64)
     is_alive = np.ones((n_trees, 1), dtype=np.bool_)
     has_right: NDArray[np.bool_] = (trees.goes_left == 0).any(axis=2)
