@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures of predictions of when something happens, for records of which some were followed for a while only.
+"""Measures of predicted times to an event, where some records were followed for a while only.
 
 A record has a time, and whether the event happened then or the record was last seen then (it is censored). Events of
 a time come before losses at that time.
@@ -17,7 +17,7 @@ from hedgerow.losses.kinds import Floats
 
 
 def read_times(codes: NDArray[Any], ends: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-    """Times and events of records that are known by their interval only.
+    """Return times and events of records that are known by their interval only.
 
     An event counts at the end of its interval; who was lost in an interval was not seen at its end, and counts in its
     middle; who was followed through all of them counts beyond the last end.
@@ -35,8 +35,10 @@ def read_times(codes: NDArray[Any], ends: Floats) -> tuple[Floats, NDArray[np.bo
 
 
 def concordance(times: NDArray[Any], events: NDArray[Any], risks: NDArray[Any]) -> float:
-    """Harrell's concordance: of two records, of which one is known to have had its event first, the share of pairs in
-    which that one has the larger risk; equal risks count half.
+    """Return Harrell's concordance of risks with times.
+
+    It is the share of comparable pairs in which the record that is known to have had its event first has the larger
+    risk; equal risks count half.
 
     Args:
         times: float [n].
@@ -65,9 +67,10 @@ def concordance(times: NDArray[Any], events: NDArray[Any], risks: NDArray[Any]) 
 
 
 def _count_below(values: NDArray[Any], begins: NDArray[Any], ends: NDArray[Any], limits: NDArray[Any]) -> NDArray[Any]:
-    """How many of values[begin:end] are below a limit, for many of each: int64 [m], in O((n + m) log n).
+    """Count the values of each range values[begin:end] that are below its limit: int64 [m].
 
     The values are sorted bit by bit, the highest first, and stably, so that every range stays one (a wavelet matrix).
+    In O((n + m) log n).
 
     Args:
         values: int64 [n], from 0 to n - 1.
@@ -87,10 +90,10 @@ def _count_below(values: NDArray[Any], begins: NDArray[Any], ends: NDArray[Any],
 
 
 def brier_scores(times: NDArray[Any], events: NDArray[Any], survival: Floats, at: Floats) -> Floats:
-    """The mean squared difference of the predicted chance to be without the event at a time, and of what was.
+    """Return the mean squared error of the predicted chance to be without the event, at each time.
 
-    Records that were lost before stand nowhere; those that were not are weighted by the inverse of the chance not to
-    have been lost, by the Kaplan-Meier estimate of these same records.
+    A record that was lost before a time does not count at it. The others are weighted by the inverse of the chance not
+    to have been lost, by the Kaplan-Meier estimate of these same records.
 
     Args:
         times: float [n].
@@ -119,11 +122,18 @@ def brier_scores(times: NDArray[Any], events: NDArray[Any], survival: Floats, at
 
 
 def integrated_brier_score(times: NDArray[Any], events: NDArray[Any], survival: Floats, ends: Floats) -> float:
-    """The mean of `brier_scores` over the time from 0, where it is 0, to the last end; straight lines between ends."""
+    """Return the mean of `brier_scores` over the time from 0 to the last end.
+
+    The score is 0 at time 0, and lines between the ends are straight.
+    """
     return mean_over_time(brier_scores(times, events, survival, ends), ends)
 
 
 def mean_over_time(values: Floats, ends: Floats) -> float:
-    """The mean over time of what is 0 at 0 and has these values at the ends, on straight lines: float64 [K] each."""
+    """Return the mean over time of straight lines from 0 at time 0 through `values` at `ends`.
+
+    Args:
+        values, ends: float64 [K].
+    """
     widths = np.diff(ends, prepend=0.0)
     return elementary.dot(widths, values + np.concatenate([[0.0], values[:-1]])) / (2 * float(ends[-1]))

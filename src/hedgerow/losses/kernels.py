@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every record of a block contributes under a loss: kernels that read the same integers as `Loss`.
+"""Kernels for the statistics of blocks of records; they read the same integers as `Loss`.
 
 Statistics are packed two to a 64-bit word while they are summed, see `unpack`. They are computed twice: with kernels,
 and for few records without one (`find_statistics`), so that these need no compiling. `tests/trees/test_kernels.py`
@@ -55,7 +55,10 @@ class PackedLoss(NamedTuple):
 
 @lru_cache(maxsize=64)
 def pack_loss(loss: Loss) -> PackedLoss:
-    """Made once for a loss, since every query asks for it; each site has its own."""
+    """Return a loss as the kernels take it.
+
+    The result is kept, since every query asks for it; each site has a loss of its own.
+    """
     n_classes, n_steps, n_statistics = loss.table.shape
     even = np.zeros((n_classes, n_steps, n_statistics + n_statistics % 2), dtype=np.int64)
     even[:, :, :n_statistics] = loss.table
@@ -80,7 +83,7 @@ def pack_loss(loss: Loss) -> PackedLoss:
 
 
 def find_statistics(loss: PackedLoss, labels: NDArray[np.int32], scores: NDArray[np.int32]) -> NDArray[np.int64]:
-    """What few records contribute, without a kernel: the integers of `write_block_statistics`, [n_statistics, n]."""
+    """Return the integers of `write_block_statistics` for few records, without a kernel: [S, n]."""
     own = scores.astype(np.int64)
     if loss.kind == TABLE:
         n_steps = loss.table.shape[2]
@@ -126,7 +129,7 @@ def find_statistics(loss: PackedLoss, labels: NDArray[np.int32], scores: NDArray
 def _clip_residual(
     residual: NDArray[np.int64], unit: NDArray[np.int64] | int, largest: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Residuals in units of a gradient, rounded towards zero and clipped."""
+    """Return residuals in units of a gradient, rounded towards zero and clipped."""
     scaled: NDArray[np.int64] = np.abs(residual) * np.asarray(unit)
     magnitude = np.minimum(scaled >> 16, largest)
     return np.asarray(np.where(residual >= 0, magnitude, -magnitude))
@@ -134,14 +137,17 @@ def _clip_residual(
 
 @numba.njit(cache=True, nogil=True)
 def words_for_block(loss, block):  # type: ignore[no-untyped-def]
-    """Space for the packed statistics of a block, and for those of one record: int64 [n_pairs, block] and [S + 1]."""
+    """Return space for a block's packed statistics, int64 [n_pairs, block], and one record's, [S + 1]."""
     n_pairs = (loss.n_statistics + 1) // 2
     return np.zeros((n_pairs, block), dtype=np.int64), np.zeros(loss.n_statistics + 1, dtype=np.int64)
 
 
 @numba.njit(cache=True, nogil=True)
 def write_block_statistics(loss, labels, scores, begin, end, packed, own):  # type: ignore[no-untyped-def]
-    """Write the statistics of records begin..end-1 to packed[:, : end - begin]; `own` is work space of one record."""
+    """Write the statistics of records begin..end-1 to packed[:, : end - begin].
+
+    `own` is work space for one record.
+    """
     if loss.kind == TABLE:
         _table_statistics(labels, scores, begin, end, loss.table, packed)
     elif loss.kind == SQUARED:
@@ -154,10 +160,10 @@ def write_block_statistics(loss, labels, scores, begin, end, packed, own):  # ty
 
 @numba.njit(cache=True, nogil=True)
 def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignore[no-untyped-def]
-    """Statistics that depend on the class and one score: one read of the packed table per pair and record.
+    """Write statistics of a table by class and one score, with one read per pair and record.
 
-    Of an odd number of steps the nearest to the score, and of two the further one from 0: the mirror image of a score
-    has the mirror image of its step.
+    Of an odd number of steps the nearest to the score is read, and of two the further one from 0: the mirror image of a
+    score has the mirror image of its step.
     """
     n_steps = table.shape[2]
     half = np.int32(n_steps // 2)
@@ -182,7 +188,7 @@ def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignor
 
 @numba.njit(cache=True, nogil=True)
 def _write_squared_statistics(labels, scores, begin, end, loss, packed):  # type: ignore[no-untyped-def]
-    """(clipped residual, constant); the product of a residual and its unit is rounded towards zero."""
+    """Write (clipped residual, constant); a residual in units is rounded towards zero."""
     unit, clip, unit_below, clip_below = loss.unit, loss.clip, loss.unit_below, loss.clip_below
     for i in range(end - begin):
         residual = -np.int64(labels[begin + i])
@@ -195,7 +201,7 @@ def _write_squared_statistics(labels, scores, begin, end, loss, packed):  # type
 
 @numba.njit(cache=True, nogil=True)
 def _curve_statistics(labels, scores, begin, end, curve, unit, packed):  # type: ignore[no-untyped-def]
-    """(clipped difference of the prediction and the label, what the curve says); rounded towards zero."""
+    """Write (clipped residual, last statistic of the curve); a residual is rounded towards zero."""
     predictions, last, largest = curve[0], curve[1], curve[2]
     half = np.int64(len(predictions) // 2)
     for i in range(end - begin):
@@ -207,7 +213,7 @@ def _curve_statistics(labels, scores, begin, end, curve, unit, packed):  # type:
 
 @numba.njit(cache=True, nogil=True)
 def _softmax_statistics(labels, scores, begin, end, loss, statistics, packed):  # type: ignore[no-untyped-def]
-    """Softmax gradients and diagonal Hessians in integers, each record shrunk to the norm that was promised."""
+    """Write softmax gradients and diagonal Hessians in integers, each record shrunk to its norm."""
     n_classes = scores.shape[0]
     exp_table, unit, hessian_unit = loss.exp_table, np.int64(loss.unit), np.int64(loss.hessian_unit)
     n_statistics = 2 * n_classes if hessian_unit > 0 else n_classes + 1
@@ -232,7 +238,7 @@ def _softmax_statistics(labels, scores, begin, end, loss, statistics, packed):  
             statistics[n_classes] = loss.constant
         _shrink(statistics, n_statistics, np.int64(loss.norm))
         if len(loss.class_weights) > 0:
-            # After the shrinking, so that a record of a class has its part of what one of the heaviest may add.
+            # Weigh after the shrinking, so that a record has its class's share of the heaviest class's norm.
             weight = loss.class_weights[labels[begin + i]]
             for k in range(n_statistics):
                 size = (abs(statistics[k]) * weight) >> CLASS_WEIGHT_BITS
@@ -244,7 +250,10 @@ def _softmax_statistics(labels, scores, begin, end, loss, statistics, packed):  
 
 @numba.njit(cache=True, nogil=True)
 def _shrink(statistics, count, norm):  # type: ignore[no-untyped-def]
-    """Scale one record's statistics towards zero until their norm is at most `norm`; the check is in integers."""
+    """Scale one record's statistics towards zero until their norm is at most `norm`.
+
+    The check is in integers.
+    """
     squared = np.int64(0)
     for k in range(count):
         squared += statistics[k] * statistics[k]
@@ -260,12 +269,15 @@ def _shrink(statistics, count, norm):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _pack(first, second):  # type: ignore[no-untyped-def]
-    """Two statistics in one word."""
+    """Return two statistics in one word."""
     return (np.int64(first) << np.int64(32)) + np.int64(second)
 
 
 @numba.njit(cache=True, nogil=True)
 def unpack(word):  # type: ignore[no-untyped-def]
-    """The two sums of a packed word: a statistic is below 2**15 and a span has 2**16 records, so both fit 31 bits."""
+    """Return the two sums of a packed word.
+
+    A statistic is below 2**15 and a span has 2**16 records, so both fit 31 bits.
+    """
     second = np.int64(np.int32(word & np.int64(0xFFFFFFFF)))
     return (word - second) >> np.int64(32), second

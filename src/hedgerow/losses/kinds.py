@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kind of loss is made of: each has a file of its own, and a line in `hedgerow.losses.registry`.
+"""The parts of a kind of loss; each kind has a file and a line in `hedgerow.losses.registry`.
 
-What several of them share stands here as well: the links of plain numbers and shares, averaging, and the few measures
-of how well predictions fit labels.
+Parts that several kinds share stand here as well: the links of plain numbers and shares, averaging, and the measures of
+how well predictions fit labels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIN_SHARE = 1e-12
 
 @dataclass(frozen=True)
 class Objective:
-    """What XGBoost takes a model's sums for.
+    """The objective of XGBoost for a model's sums.
 
     Attributes:
         name, parameters: the objective and its own part of XGBoost's JSON; no name where none predicts the same.
@@ -51,7 +51,10 @@ class Objective:
 
 
 class Link(ABC):
-    """What a sum of a model's values, a score, means: that of classes is a `ClassLink`, of numbers a `NumberLink`."""
+    """The meaning of a score, the sum of a model's values.
+
+    A link of classes is a `ClassLink`, one of numbers a `NumberLink`.
+    """
 
     name: ClassVar[str]
     is_relative: ClassVar[bool] = False
@@ -60,11 +63,15 @@ class Link(ABC):
     # Of classes
 
     def probabilities(self, scores: Floats) -> Floats:
-        """Class probabilities, float64 [n, n_classes], of scores [n_outputs, n]."""
+        """Return class probabilities, float64 [n, n_classes], of scores [n_outputs, n].
+
+        Raises:
+            ValueError: the scores are of a number.
+        """
         raise ValueError("a number has no class probabilities")
 
     def decision(self, scores: Floats) -> Floats:
-        """Log-odds of the last of two classes, float64 [n]; of several their log-probabilities or -weights [n, K]."""
+        """Return log-odds of the last of two classes, float64 [n], or log-weights of several [n, K]."""
         logs = elementary.log(np.clip(self.probabilities(scores), _MIN_SHARE, 1))
         return np.asarray(logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs)
 
@@ -72,50 +79,53 @@ class Link(ABC):
     """Of two classes, the largest score for which the first is predicted, in units of 2**-16."""
 
     def chance(self, places: Floats) -> Floats:
-        """The probability of the last of two classes, for scores in units of 2**-16."""
+        """Return the probability of the last of two classes, for scores in units of 2**-16."""
         raise ValueError("these are no scores of two classes")
 
     def weights(self, scores: Ints) -> Ints:
-        """Whole numbers in proportion to the probabilities of several classes: int64 [n_classes, n]."""
+        """Return whole numbers in proportion to several classes' probabilities: int64 [n_classes, n]."""
         raise ValueError("these are no scores of several classes")
 
     def choose(self, scores: Ints) -> Ints:
-        """Which of several classes is predicted."""
+        """Return the index of the predicted class, of several classes: int64 [n]."""
         return np.asarray(self.weights(scores).argmax(axis=0))
 
     # Of numbers
 
     def values(self, scores: Floats, label: Label) -> Floats:
-        """Predictions within the label's bounds: float64 [n], of scores [n]."""
+        """Return predictions within the label's bounds: float64 [n], of scores [n]."""
         raise ValueError("classes have no value")
 
     def units(self, scores: Ints, label: Label) -> Ints:
-        """Predictions, scaled to [-1, 1] as labels are kept, in integer units of 2**-16, from scores in such units."""
+        """Return predictions scaled to [-1, 1] as integers in units of 2**-16, from scores in such units.
+
+        Labels are kept in the same scale.
+        """
         raise ValueError("classes have no value")
 
     # Of both
 
     @abstractmethod
     def predict(self, scores: Floats, label: Label) -> NDArray[Any]:
-        """What is predicted, [n], of scores [n_outputs, n]: classes by name, or values."""
+        """Return predicted classes by name, or values: [n], of scores [n_outputs, n]."""
 
     def compare(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats] | None:
-        """Predictions and what they should be, float64 [n, m] each, of scores [n_outputs, n] and labels as kept.
+        """Return predictions and their targets, or None where squared errors mean nothing.
 
-        None where squares of their difference mean nothing.
+        Both are float64 [n, m], of scores [n_outputs, n] and labels as kept.
         """
         return None
 
     @abstractmethod
     def objective(self, label: Label) -> Objective:
-        """What XGBoost is to take the scores for, and how a margin follows from them."""
+        """Return the XGBoost objective for the scores, with the rule from a score to a margin."""
 
     @abstractmethod
     def axis(self, label: Label) -> str:
-        """What scores are, for the axis of a picture."""
+        """Return the words for scores at the axis of a plot."""
 
     def axis_scale(self, label: Label) -> float:
-        """Units of `axis` for a score of 1."""
+        """Return the units of `axis` for a score of 1."""
         return 1.0
 
 
@@ -145,7 +155,7 @@ _SQUARED_ERROR = {"reg_loss_param": SQUARES}
 
 
 class IdentityLink(NumberLink):
-    """The score is a number, scaled from its bounds to [-1, 1]."""
+    """A link of numbers: the score is the number, scaled from its bounds to [-1, 1]."""
 
     name = "identity"
 
@@ -170,7 +180,7 @@ class IdentityLink(NumberLink):
 
 
 class Share(ClassLink):
-    """The score is an averaged share: of the last of two classes, or of each of several."""
+    """A link of averaged shares: of the last of two classes, or of each of several."""
 
     name = "probability"
     threshold = SCORE_UNIT // 2
@@ -189,7 +199,7 @@ class Share(ClassLink):
         return np.clip(scores, 0, SCORE_UNIT)
 
     def objective(self, label: Label) -> Objective:
-        """See `Link.objective`: none divides the shares of several classes by their sum."""
+        """Return a squared error for two classes; no objective divides shares of several by their sum."""
         if label.n_outputs > 1:
             return Objective()
         return Objective("reg:squarederror", _SQUARED_ERROR, base_is_margin=True, clip=(0.0, 1.0))
@@ -200,12 +210,12 @@ class Share(ClassLink):
 
 @dataclass(frozen=True)
 class Deviance:
-    """How far a prediction is from a label, for a loss whose residuals' squares say too little.
+    """A distance of predictions from labels, for a loss other than squares of residuals.
 
     Attributes:
-        name: of its mean, among the scores of an evaluation.
+        name: the name of its mean among the scores of an evaluation.
         of: the deviance of labels and predictions within their bounds, float64 [n] each, at least 0.
-        per_error: where noise is added, a record counts with at most so much for 1.0 of the largest error that counts.
+        per_error: the most that a record counts, per 1.0 of the largest error that counts, where noise is added.
     """
 
     name: str
@@ -272,17 +282,17 @@ def _means(_: Plan, _joint_clip: float | None, _hessian_scale: float | None) -> 
     units = np.floor(scales).astype(int)
     empty = np.empty((0, STEPS, 2), dtype=np.int16)
     norm_squared = int(units[0] ** 2 + units[1] ** 2)
-    # One score, which stays 0 until all trees are there.
+    # The one score stays 0 until all trees are there.
     return Loss("squared", 1, 2, units.astype(float), empty, norm_squared, int(units[0]), int(units[1]))
 
 
 def shares(label: LabelKind) -> LossKind:
-    """Shares of classes."""
+    """Return the kind of loss that averages shares of classes."""
     return LossKind(label, Share(), _shares, classification_scores)
 
 
 def means(label: LabelKind, scores: Callable[[Any, Floats, Label], dict[str, float]]) -> LossKind:
-    """Means of numbers; `scores` as in `LossKind`."""
+    """Return the kind of loss that averages numbers; `scores` as in `LossKind`."""
     return LossKind(label, IdentityLink(), _means, scores, noise_ridge=12.0)
 
 
@@ -292,7 +302,9 @@ _MIN_PROBABILITY = 1e-15
 
 
 def roc_auc(is_positive: NDArray[Any], scores: NDArray[Any]) -> float:
-    """The area under the ROC curve: the chance that a positive record scores above a negative one, ties half.
+    """Return the area under the ROC curve.
+
+    It is the chance that a positive record scores above a negative one; ties count half.
 
     Args:
         is_positive: bool [n].
@@ -316,14 +328,19 @@ def roc_auc(is_positive: NDArray[Any], scores: NDArray[Any]) -> float:
 
 
 def mean_auc(labels: NDArray[Any], probabilities: Floats) -> float:
-    """The mean over the classes that occur of the AUC of each against all others; float64 [n, n_classes]."""
+    """Return the mean AUC of each class against all others, over the classes that occur.
+
+    Args:
+        labels: int [n], class indices.
+        probabilities: float64 [n, n_classes].
+    """
     areas = [roc_auc(labels == index, probabilities[:, index]) for index in range(probabilities.shape[1])]
     known = [area for area in areas if not np.isnan(area)]
     return elementary.mean(known) if known else float("nan")
 
 
 def log_loss(labels: NDArray[Any], probabilities: Floats) -> float:
-    """The mean negative log-probability of the true class, in nats.
+    """Return the mean negative log-probability of the true class, in nats.
 
     Args:
         labels: int [n], class indices.
@@ -334,12 +351,15 @@ def log_loss(labels: NDArray[Any], probabilities: Floats) -> float:
 
 
 def accuracy(labels: NDArray[Any], predicted: NDArray[Any]) -> float:
-    """The share of records whose class is predicted."""
+    """Return the share of records whose class is predicted."""
     return elementary.mean(np.asarray(labels) == np.asarray(predicted))
 
 
 def classification_scores(labels: NDArray[Any], probabilities: Floats, _: object = None) -> dict[str, float]:
-    """AUC (the mean of one against the rest for three classes or more), log-loss and accuracy."""
+    """Return AUC, log-loss and accuracy.
+
+    For three classes or more the AUC is the mean of one against the rest.
+    """
     if probabilities.shape[1] == 2:
         area = roc_auc(labels == 1, probabilities[:, 1])
     else:
@@ -352,7 +372,10 @@ def classification_scores(labels: NDArray[Any], probabilities: Floats, _: object
 
 
 def regression_scores(labels: Floats, predicted: Floats, _: object = None) -> dict[str, float]:
-    """Root mean squared error, and R²: the share of the labels' variance that is explained (NaN without variance)."""
+    """Return the root mean squared error and R².
+
+    R² is the share of the labels' variance that is explained, NaN without variance.
+    """
     residuals = labels - predicted
     variance = elementary.mean((labels - elementary.mean(labels)) ** 2)
     mean_square = elementary.mean(residuals**2)

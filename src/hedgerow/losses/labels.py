@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What types of labels with classes, and those that are numbers, have in common; a type overrides what is its own.
+"""Common parts of label types with classes and of numbers; each type overrides its own parts.
 
 Times to an event stand alone, in `hedgerow.losses.survival`.
 """
@@ -21,19 +21,19 @@ from hedgerow.plan.plan import Label
 from hedgerow.plan.registry import LabelColumn, LabelKind
 
 EFFECT = 2.0
-"""Standard deviation of what moves made-up labels: of log-odds; of a number's mean in deviations of what is left."""
+"""Standard deviation of effects on made-up labels: of log-odds; of a number's mean in deviations of the rest."""
 
 
 def no_probabilities(label: str) -> ModelError:
-    """The refusal of class probabilities for such a label."""
+    """Return the refusal of class probabilities for such a label."""
     return ModelError("no-probabilities", label=label)
 
 
 class Classes(LabelKind):
-    """One of several words. A node keeps its place among them.
+    """A type of labels with classes, one of several words; nodes keep the word's index.
 
     Attributes:
-        n_classes: the fewest and the most, and what is said of that.
+        n_classes: the fewest, the most, and the words for both in an error.
     """
 
     n_classes: ClassVar[tuple[int, int, str]]
@@ -73,12 +73,12 @@ class Classes(LabelKind):
 
 
 def negative(place: str, value: str) -> DataError:
-    """The error for a number that begins at 0, see `LabelColumn.outside`."""
+    """Return the error for a negative number in a column from 0 on, see `LabelColumn.outside`."""
     return DataError("data-label-outside", place=place, value=value)
 
 
 class Numbers(LabelKind):
-    """A number within public bounds; what lies beyond counts as the bound."""
+    """A type of labels of numbers within public bounds; values beyond count as the bound."""
 
     is_number = True
     predicts = "values"
@@ -99,7 +99,10 @@ class Numbers(LabelKind):
         return np.asarray(cells[0], dtype=np.float64)
 
     def encode(self, values: NDArray[Any], label: Label) -> NDArray[np.int32]:
-        """See `LabelKind.encode`: scaled, in units of 2**-16, rounded; values beyond the bounds are clamped."""
+        """Scale values from the label's bounds to [-1, 1], in units of 2**-16, rounded: int32 [n].
+
+        Values beyond the bounds are clamped.
+        """
         low, high = label.bounds
         middle, half = (high + low) / 2, (high - low) / 2
         clamped = np.clip(np.asarray(values, dtype=np.float64), low, high)

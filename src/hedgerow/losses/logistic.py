@@ -48,7 +48,7 @@ def _loss(newton: bool, joint_clip: float | None, c: float, class_weights: tuple
 
 
 class LogOdds(ClassLink):
-    """The score is the log-odds of the last class."""
+    """A link of two classes: the score is the log-odds of the last class."""
 
     name = "logistic"
 
@@ -70,7 +70,7 @@ class LogOdds(ClassLink):
 
 
 class Binary(Classes):
-    """Two classes."""
+    """The type of labels with two classes."""
 
     type = "binary"
     hint = '"binary" with two classes'
@@ -79,7 +79,7 @@ class Binary(Classes):
     position = "score"
 
     def centre(self, kept: NDArray[np.int32]) -> Ints:
-        """See `LabelKind.centre`: -1/2 and 1/2."""
+        """Return labels as -1/2 and 1/2, in units of 2**-16: int64 [n]."""
         return (2 * kept.astype(np.int64) - 1) * (tables.SCORE_UNIT // 2)
 
     def simulate(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:

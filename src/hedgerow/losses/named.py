@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of a number that a plan names in [loss], with their parameters: Huber's, quantiles, expectiles.
+"""Losses of a number by name in a plan's [loss], with parameters: Huber's, quantiles, expectiles.
 
 A prediction f of a label y, both scaled from the label's range to [-1, 1], has the residual r = f - y. The gradient has
 two sides, each with a slope and a clip of its own, and the Hessian is 1 for every record:
@@ -12,8 +12,8 @@ In integers it is (g, c), rounded towards zero, with the larger side's clip for 
 sqrt(max(clip)**2 + c**2), whatever the label and the score are. So the sensitivity does not depend on the rows, and of
 one side it is an upper bound.
 
-Boosted trees double residuals where labels fill little of their range, but for Huber's, whose delta is the plan's; and
-a last release finds the shift by which scores fit best (`hedgerow.methods.residuals`): exactly by the loss,
+Boosted trees double residuals where labels fill little of their range, except with Huber's loss, whose delta is the
+plan's. A last release finds the shift by which scores fit best (`hedgerow.methods.residuals`): exactly by the loss,
 neither smoothed nor clipped.
 
 Sources: Huber, Ann. Math. Statist. 35 (1964); Koenker and Bassett, Econometrica 46 (1978); Newey and Powell,
@@ -41,16 +41,18 @@ from hedgerow.plan.registry import NamedLoss
 Side = tuple[float, float]
 """A gradient's slope on one side of the label, and its largest magnitude there."""
 QUANTILE_CLIP = 0.1
-"""Of doubled residuals: the pinball loss is smoothed within so much of the label's spread."""
+"""The clip of doubled residuals: the pinball loss is smoothed within this part of the label's spread."""
 _TAU = number(0.001, 0.999)
 
 
 @lru_cache(maxsize=8)
 def build_two_sided_loss(above: Side, below: Side, c: float) -> Loss:
-    """A loss of residuals with a slope and a clip for predictions above the label, and others below it.
+    """Build a loss of residuals with a slope and a clip on each side of the label.
 
     Args:
-        c: the Hessian's weight beside it.
+        above: slope and clip for predictions above the label.
+        below: slope and clip for predictions below it.
+        c: the Hessian's weight beside the gradient.
 
     Raises:
         PlanError: when they leave a statistic no integers, or more than the kernels hold.
@@ -79,33 +81,33 @@ class ResidualLoss(NamedLoss):
 
     @abstractmethod
     def gradient(self, residuals: Floats) -> Floats:
-        """The derivative of the loss, not descending: float64 [n], of residuals [n]."""
+        """Return the derivative of the loss, not descending: float64 [n], of residuals [n]."""
 
     @abstractmethod
     def sides(self, clip: float) -> tuple[Side, Side]:
-        """The gradient's slope and its largest magnitude for predictions above the label, and for those below it."""
+        """Return the gradient's slope and largest magnitude above the label, and those below it."""
 
     def largest_residual(self, joint_clip: float | None) -> float:
-        """The clip of `sides`, by the plan's joint clip; None for none."""
+        """Return the clip of `sides` for the plan's joint clip, or for None."""
         return RESIDUAL_LIMIT if joint_clip is None else joint_clip
 
     @property
     def usual_clip(self) -> float:
-        """The joint clip where the plan leaves it open."""
+        """The joint clip if the plan leaves it open."""
         return DEFAULT_CLIP
 
     @property
     def pace(self) -> float:
-        """What the usual learning rate is multiplied by."""
+        """The factor on the usual learning rate."""
         return 1.0
 
     @property
     def deviance(self) -> Deviance | None:
-        """What an evaluation with noise asks besides squares."""
+        """The deviance that an evaluation with noise asks besides squares; None for no such deviance."""
         return None
 
     def scores(self, labels: Floats, predicted: Floats, label: Label) -> dict[str, float]:
-        """How well predictions fit labels, in the label's units: by the name of each measure."""
+        """Return measures of how well predictions fit labels, by name, in the label's units."""
         return regression_scores(labels, predicted)
 
     def kind(self, label: Label) -> LossKind:
@@ -122,7 +124,7 @@ class ResidualLoss(NamedLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class Huber(ResidualLoss):
-    """Squares up to a bound and magnitudes beyond it, so that a few labels that are far off count little.
+    """Huber's loss: squares up to a bound and magnitudes beyond, so that labels far off count little.
 
     Attributes:
         delta: the bound, in parts of half the label's range.
@@ -148,7 +150,7 @@ class Huber(ResidualLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantile(ResidualLoss):
-    """The value that a share of labels is at or below.
+    """The quantile loss, for the value that a share of labels is at or below.
 
     Attributes:
         tau: that share.
@@ -172,7 +174,7 @@ class Quantile(ResidualLoss):
 
     @property
     def pace(self) -> float:
-        """See `ResidualLoss.pace`: a clipped gradient is a short step."""
+        """The factor on the usual learning rate, above 1 because a clipped gradient is a short step."""
         return 1.5
 
     @property
@@ -180,19 +182,19 @@ class Quantile(ResidualLoss):
         return Deviance("pinball_loss", self.pinball, per_error=max(self.tau, 1 - self.tau))
 
     def pinball(self, labels: Floats, predicted: Floats, _: object = None) -> Floats:
-        """max(tau (y - f), (1 - tau) (f - y)), in units of the label: float64 [n]."""
+        """Return max(tau (y - f), (1 - tau) (f - y)), in units of the label: float64 [n]."""
         beyond = labels - predicted
         return np.asarray(np.maximum(self.tau * beyond, (self.tau - 1) * beyond))
 
     def scores(self, labels: Floats, predicted: Floats, label: Label) -> dict[str, float]:
-        """See `ResidualLoss.scores`: coverage is the share of labels that is at or below predictions."""
+        """Return the pinball loss and the coverage, the share of labels at or below predictions."""
         pinball = elementary.mean(self.pinball(labels, predicted))
         return {"pinball_loss": pinball, "coverage": elementary.mean(labels <= predicted)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expectile(ResidualLoss):
-    """The mean where labels above it count otherwise than those below it; with 0.5 the mean.
+    """The expectile loss, for a mean with other weights of labels above it than below; 0.5 is the mean.
 
     Attributes:
         tau: the weight of labels above, and 1 - tau of those below.
@@ -210,7 +212,7 @@ class Expectile(ResidualLoss):
 
     @property
     def pace(self) -> float:
-        """See `ResidualLoss.pace`: the steeper side is not stepped over."""
+        """The factor on the usual learning rate, at most 1 so that the steeper side is not stepped over."""
         return 0.5 / max(self.tau, 1 - self.tau)
 
 

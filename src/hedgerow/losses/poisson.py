@@ -60,32 +60,38 @@ from hedgerow.plan.registry import LabelColumn
 
 MAX_COUNT = 10_000
 MAX_RESIDUAL = 2.0
-"""In units of M / 2 counts."""
+"""The largest residual, in units of M / 2 counts."""
 MAX_OF_HESSIAN = math.sqrt(0.5)
-"""Of a record's norm, c h at most: the gradient has as much room beside it."""
+"""The largest share of c h in a record's norm: the gradient has as much room beside it."""
 _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
 _COARSE_BITS, _FINE_BITS = 24, 20
-"""Of the two factors of an exponential in `LogMean.units`."""
+"""Bits of the two factors of an exponential in `LogMean.units`."""
 
 
 def _exp(units: int) -> float:
-    """exp of so many units of score, >= 0: the same double on every machine, from two tabulated factors."""
+    """Return exp(units of score), for units >= 0, from two tabulated factors.
+
+    The double is the same on every machine.
+    """
     coarse = exponentials((units >> STEP_BITS) + 1, _STEPS_PER_UNIT)[-1]
     return 1 / float(coarse * exponentials(1 << STEP_BITS, SCORE_UNIT)[units & ((1 << STEP_BITS) - 1)])
 
 
 def _middle(label: Label) -> int:
-    """log B, in units of score."""
+    """Return log B, in units of score."""
     return round(float(elementary.log(label.bounds[1])) / 2 * SCORE_UNIT)
 
 
 def compute_score(mean: float, label: Label) -> int:
-    """The score of a mean count > 0, in units of 2**-16 and within +-8: the same on every machine."""
+    """Return the score of a mean count > 0, in units of 2**-16, within +-8, alike on every machine."""
     return logarithm(mean, _middle(label))
 
 
 def logarithm(value: float, less: int = 0) -> int:
-    """The logarithm of a number > 0, less `less`, both in units of 2**-16, within +-8: the same on every machine."""
+    """Return the logarithm of a number > 0, less `less`, in units of 2**-16, within +-8.
+
+    The result is the same on every machine.
+    """
     low, high = -SCORE_LIMIT, SCORE_LIMIT
     while low < high:
         middle = (low + high) // 2
@@ -126,7 +132,7 @@ def _loss(newton: bool, label: Label, joint_clip: float | None, hessian_scale: f
 
 
 class LogMean(NumberLink):
-    """The score is the logarithm of the mean, less that of B."""
+    """A link of counts: the score is the logarithm of the mean, less that of B."""
 
     name = "log"
 
@@ -136,7 +142,10 @@ class LogMean(NumberLink):
         return np.asarray(np.minimum(means, label.bounds[1]))
 
     def units(self, scores: Ints, label: Label) -> Ints:
-        """See `Link.units`: exp(s) from two tables, since what it rounds to is part of an evaluation's sums."""
+        """Return predictions as integers in units of 2**-16, with exp(s) from two tables.
+
+        The rounding is part of an evaluation's sums, so it has to be alike on every machine.
+        """
         largest = 2 * _exp(_middle(label)) * _exp(SCORE_LIMIT) / label.bounds[1]
         below = SCORE_LIMIT - np.clip(scores, -SCORE_LIMIT, SCORE_LIMIT)
         coarse = np.minimum(largest * exponentials(STEPS + 1, _STEPS_PER_UNIT), 2 * MAX_RESIDUAL)
@@ -157,7 +166,10 @@ class LogMean(NumberLink):
 
 
 def _deviance(labels: Floats, predicted: Floats, label: Label) -> Floats:
-    """2 (y log(y / mean) - y + mean), at least 0; the least mean that a score can stand for is the least here."""
+    """Return 2 (y log(y / mean) - y + mean), at least 0: float64 [n].
+
+    Means are raised to the least one that a score can stand for.
+    """
     least = LogMean().values(np.array([-math.inf]), label)[0]
     mean = np.maximum(predicted, least)
     logs = elementary.log(np.where(labels > 0, labels, 1.0) / mean)
@@ -165,7 +177,7 @@ def _deviance(labels: Floats, predicted: Floats, label: Label) -> Floats:
 
 
 def count_scores(labels: Floats, predicted: Floats, label: Label) -> dict[str, float]:
-    """The mean Poisson deviance, and the mean absolute error."""
+    """Return the mean Poisson deviance and the mean absolute error."""
     return {
         "poisson_deviance": elementary.mean(_deviance(labels, predicted, label)),
         "mae": elementary.mean(np.abs(labels - predicted)),
@@ -173,7 +185,7 @@ def count_scores(labels: Floats, predicted: Floats, label: Label) -> dict[str, f
 
 
 class Count(Numbers):
-    """How often something happened: a whole number up to the plan's largest."""
+    """The type of labels of counts: a whole number from 0 to the plan's largest."""
 
     type = "count"
     hint = '"count" with max, for how often something happened, in place of classes'

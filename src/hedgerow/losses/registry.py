@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The losses: one line here makes a loss, and the type of label that it is for, exist."""
+"""The table of losses; a line here adds a loss with its type of label."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ LOSSES: Registry[LossKind] = Registry("loss", LABEL_ADDERS)
 
 
 def add_loss(kind: LossKind) -> None:
-    """Let plans have labels of its type; UsageError for a type that is taken."""
+    """Add a kind of loss, and let plans have labels of its type.
+
+    Raises:
+        UsageError: the type is taken.
+    """
     LOSSES[kind.label.type] = kind
     add_label(kind.label)
 
@@ -33,7 +37,7 @@ for loss in named.NAMED:
 
 
 def loss_kind(plan: Plan) -> LossKind:
-    """The kind of loss that a plan asks for: by its [loss], or by its label and weight update."""
+    """Return the kind of loss of a plan, by its [loss], or by its label and weight update."""
     if isinstance(plan.loss, AbsentLoss):
         return _kind_by_link(plan.loss, plan.label)
     if plan.loss is not None:
@@ -44,7 +48,7 @@ def loss_kind(plan: Plan) -> LossKind:
 
 
 def _kind_by_link(loss: AbsentLoss, label: Label) -> LossKind:
-    """What can be said of a model whose loss is not installed: what its scores mean, and the label's usual measures.
+    """Return the kind for a model with an absent loss: the link by name, and the label's measures.
 
     Raises:
         ModelError: code "method-absent"; no loss for such labels has a link of that name.
@@ -65,7 +69,7 @@ def _kind_by_link(loss: AbsentLoss, label: Label) -> LossKind:
 
 
 def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float | None = None) -> Loss:
-    """The loss of a plan.
+    """Build the loss of a plan.
 
     Args:
         plan: a plan; its [loss], or its label and weight update, decide.

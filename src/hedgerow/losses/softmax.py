@@ -59,7 +59,7 @@ _EXP_STEPS = 22 << (16 - _EXP_STEP_BITS)
 
 
 class LogWeights(ClassLink):
-    """Each class's score is the logarithm of its weight."""
+    """A link of several classes: each score is the logarithm of its class's weight."""
 
     name = "softmax"
     is_relative = True
@@ -72,7 +72,7 @@ class LogWeights(ClassLink):
         return np.asarray(scores.T)
 
     def weights(self, scores: Ints) -> Ints:
-        """See `Link.weights`: exp of the scores less the largest of each record, in steps of 2**-10 of the score."""
+        """Return exp of scores less each record's largest, in steps of 2**-10: int64 [n_classes, n]."""
         below = (scores.max(axis=0) - scores) >> _EXP_STEP_BITS
         table = np.rint(WEIGHT_UNIT * exponentials(_EXP_STEPS, 2**10)).astype(np.int64)
         return np.asarray(table[np.minimum(below, _EXP_STEPS - 1)], dtype=np.int64)
@@ -88,7 +88,7 @@ class LogWeights(ClassLink):
 
 
 class Multiclass(Classes):
-    """Three classes or more, each with a score of its own."""
+    """The type of labels with three classes or more, each with a score of its own."""
 
     type = "multiclass"
     hint = '"multiclass" with three classes or more'

@@ -29,7 +29,7 @@ def _build(_: Plan, joint_clip: float | None, hessian_scale: float | None) -> Lo
 
 
 class Regression(Numbers):
-    """A number within the plan's bounds."""
+    """The type of labels of numbers within the plan's bounds."""
 
     type = "regression"
     hint = '"regression" with min and max in place of classes'

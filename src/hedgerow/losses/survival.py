@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of a time to an event, in discrete time: chances of the event in each of K public intervals.
+"""The loss of a time to an event, in discrete time: the event's chance in each of K intervals.
 
 A plan says `label.type = "survival"`, `label.event` and the ends of the intervals, t_1 < ... < t_K; the first begins at
 0. The chance h_j that a record which has come to interval j has the event in it, its hazard, is
@@ -56,14 +56,13 @@ from hedgerow.plan.registry import LabelColumn, LabelKind
 
 MAX_INTERVALS = 64
 EVENT_CODES = ("0", "1", "no", "yes", "No", "Yes")
-"""What the column of an event may say, besides false and true, where a plan does not say it; by turns, it was not seen,
-or it was."""
+"""Words of an event's column besides false and true, where a plan lists none: by turns, it was not seen, or it was."""
 SHARE_ON_ONE_SIDE, MIN_TIMES = 0.8, 20
-"""Of so many records or more, a larger share outside all intervals but one looks like another unit of time."""
+"""With at least this many records, a larger share beyond the last interval or in the first looks like another unit."""
 LATEST = 3e38
 """No follow-up ends later."""
 _LOST = 0.25
-"""Of made-up records, those that are lost before the end of the follow-up, if they have not had the event by then."""
+"""The share of made-up records that are lost before the end of the follow-up, unless they have the event earlier."""
 HESSIAN_SCALE = 1.0
 LINEAR_CLIP = 0.8
 """Largest gradient of a record in a linear model: of 0.4 to 1 the best on 24 clinical sets."""
@@ -75,9 +74,10 @@ Baseline = tuple[int, ...]
 
 
 def survival_codes(time: ArrayLike, event: ArrayLike, intervals: ArrayLike) -> NDArray[np.int32]:
-    """What nodes keep of times and events: int32 [n], 2m for censored records and 2j - 1 for an event in interval j.
+    """Return the codes of times and events: int32 [n], 2m if censored, 2j - 1 for an event.
 
-    So a record was at risk in the first (code + 1) // 2 intervals, and code % 2 says whether the event was seen.
+    A censored record was at risk in m intervals, and an event is in interval j, from 1. So a record was at risk in the
+    first (code + 1) // 2 intervals, and code % 2 says whether the event was seen.
 
     Args:
         time: float [n], from 0 on; infinity is beyond the last interval.
@@ -98,7 +98,7 @@ def survival_codes(time: ArrayLike, event: ArrayLike, intervals: ArrayLike) -> N
 
 
 def doubt_times(counts: ArrayLike, intervals: ArrayLike, name: str) -> str:
-    """Where nearly all times lie beyond the last interval or within the first, what to look at; else "".
+    """Return a hint if nearly all times are beyond the last interval or within the first; else "".
 
     Args:
         counts: float [2K + 1], records by their code, exact or noisy; below `MIN_TIMES` together they say nothing.
@@ -119,26 +119,27 @@ def doubt_times(counts: ArrayLike, intervals: ArrayLike, name: str) -> str:
 
 
 def hazards(scores: Floats, baseline: Baseline) -> Floats:
-    """The chance of the event in each interval for those who have come to it: float64 [n, K], of scores [n]."""
+    """Return the chance of the event in each interval for those at risk: float64 [n, K], of scores [n]."""
     places = scores[:, None] + np.array(baseline, dtype=np.float64) / (SCORE_UNIT >> STEP_BITS)
     return np.asarray(1 / (1 + elementary.exp(-places)))
 
 
 def survival_curves(scores: Floats, baseline: Baseline) -> Floats:
-    """The chance to be without the event at the end of each interval: float64 [n, K], not ascending, of scores [n]."""
+    """Return chances to be without the event at each interval's end: float64 [n, K], not ascending."""
     return np.asarray(np.cumprod(1 - hazards(scores, baseline), axis=1))
 
 
 def with_baseline(loss: Loss, baseline: Baseline) -> Loss:
-    """A loss of times under another baseline: what a record has at most stays what it was."""
+    """Return a loss of times under another baseline, with the same largest norm."""
     return _hazard_loss(float(loss.scales[0]), float(loss.scales[1]), baseline)
 
 
 @lru_cache(maxsize=8)
 def _hazard_loss(unit: float, hessian_unit: float, baseline: Baseline) -> Loss:
-    """The loss whose statistics have so many integer units to 1.0; all sites of one process share it.
+    """Build the loss of times with these integer units per 1.0 of its statistics.
 
-    It has one norm for all baselines, so that what a run will release is known before the first of its releases.
+    All sites of one process share it. It has one norm for all baselines, so that what a run will release is known
+    before the first of its releases.
     """
     # Both scores and baselines move by whole steps, so hazards are places of one table.
     every = logistic(2 * STEPS, SCORE_UNIT >> STEP_BITS)
@@ -158,9 +159,9 @@ def _hazard_loss(unit: float, hessian_unit: float, baseline: Baseline) -> Loss:
 
 @lru_cache(maxsize=8)
 def linear_hazard_loss(baseline: Baseline) -> Loss:
-    """What a linear model asks for: the negative gradient, cut off at +-`LINEAR_CLIP`; `RECORD_NORM` units to 1.0.
+    """Return the loss of a linear model: the negative gradient, cut off at +-`LINEAR_CLIP`.
 
-    No gradient is shortened by how far the others of a record go, so the largest is the same under all baselines.
+    It has `RECORD_NORM` units to 1.0. A gradient is cut off by itself, so the largest is the same under all baselines.
     """
     every = logistic(2 * STEPS, SCORE_UNIT >> STEP_BITS)
     first = STEPS // 2
@@ -184,12 +185,15 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
 
 
 class LogHazard(NumberLink):
-    """The score is what a record adds to the log-odds of the event in every interval."""
+    """A link of times to an event: the score adds to the log-odds of the event in every interval."""
 
     name = "hazard"
 
     def values(self, scores: Floats, label: Label) -> Floats:
-        """Risks: the scores themselves; what they mean for survival takes the baseline, see `Ensemble.survival`."""
+        """Return risks, which are the scores themselves.
+
+        Survival follows from them with the baseline, see `Ensemble.survival`.
+        """
         return scores
 
     def compare(self, scores: Ints, kept: Ints, label: Label) -> None:
@@ -203,7 +207,7 @@ class LogHazard(NumberLink):
 
 
 def survival_scores(codes: NDArray[Any], survival: Floats, label: Label) -> dict[str, float]:
-    """Harrell's concordance in the plan's intervals, and the integrated Brier score.
+    """Return Harrell's concordance in the plan's intervals, and the integrated Brier score.
 
     Args:
         codes: int [n], see `survival_codes`.
@@ -218,7 +222,7 @@ def survival_scores(codes: NDArray[Any], survival: Floats, label: Label) -> dict
 
 
 class Survival(LabelKind):
-    """A time to an event."""
+    """The type of labels of times to an event."""
 
     type = "survival"
     hint = '"survival" with event and intervals, for a time to an event'
@@ -265,7 +269,10 @@ class Survival(LabelKind):
         return times, LabelColumn(str(label.event), words, outside=outside)
 
     def values(self, cells: Sequence[NDArray[Any]], label: Label) -> NDArray[np.int32]:
-        """See `survival_codes`; rows without a time from 0 on are left out after this."""
+        """Return the codes of times and events, see `survival_codes`.
+
+        Rows without a time from 0 on are left out after this.
+        """
         times, events = cells
         return survival_codes(np.where(times >= 0, times, 0.0), events % 2 == 1, label.intervals)
 
@@ -276,9 +283,9 @@ class Survival(LabelKind):
         return doubt_times(counts, label.intervals, label.name)
 
     def simulate(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
-        """See `LabelKind.simulate`.
+        """Return made-up codes: int32 [n].
 
-        An event is as likely in one interval as in another, and a quarter is lost before.
+        An event is as likely in one interval as in another, and a quarter of the records is lost before.
         """
         n_intervals, n = len(label.intervals), effects.shape[1]
         hazard = 1 / (1 + elementary.exp(-(effects[0] - elementary.log(2 * n_intervals - 1))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses as integer arithmetic: what one record contributes, exactly, and how large it can be.
+"""Losses as integer arithmetic: the exact contribution of a record, and its largest norm.
 
 Scores are integers in units of 2**-16, so sums over trees are exact and their order does not matter. A record's
 statistics are integers too, rounded towards zero; one unit of L2 sensitivity is `RECORD_NORM` = 2**14 of them. For
@@ -36,14 +36,14 @@ STEP_BITS = 8
 STEPS = 4096
 """Entries per class: scores from -8 to 8; beyond them the derivative of the logistic loss is constant to 0.0004.
 
-Tables of two classes have one more, so that one is at score 0: they say of a score and a class what they say of the
-negative score and the other class, but for the sign of the gradient. Only then does a model not depend on which of its
+Tables of two classes have one more, so that one is at score 0: they give a score and a class the statistics of the
+negative score and the other class, except for the gradient's sign. Only then is a model the same whichever of its
 classes comes first."""
 SCORE_LIMIT = STEPS // 2 << STEP_BITS
 RECORD_NORM = 2**14
 CLASS_WEIGHT_BITS = 16
 CLASS_WEIGHT_UNIT = 2**CLASS_WEIGHT_BITS
-"""Of the largest class weight."""
+"""The unit of class weights, that of the heaviest class."""
 MAX_UNIT = 2**28
 """Integer units per 1.0 of a statistic: beyond this, products and squares in the kernels would leave 64 bits."""
 _CONTEXT = Context(prec=50)
@@ -51,7 +51,7 @@ _CONTEXT = Context(prec=50)
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """How a record's label and scores become its integer statistics.
+    """The rule from a record's label and scores to its integer statistics.
 
     Attributes:
         kind: "table" (statistics depend on the class and at most one score), "hazard" (the same, but of codes of times
@@ -90,16 +90,16 @@ class Loss:
 
     @property
     def counts_classes(self) -> bool:
-        """Whether the statistics are counts of classes, rather than the two parts of a leaf's value."""
+        """True if statistics are counts of classes, rather than the two parts of a leaf's value."""
         return self.n_outputs == 0 and not self.is_share
 
     @property
     def is_quadratic(self) -> bool:
-        """Whether the Hessian is the gradient's derivative, and the same for all records."""
+        """True if the Hessian is the gradient's derivative, and the same for all records."""
         return self.kind == "squared"
 
     def sensitivity_squared(self, score_bound: int) -> int:
-        """Largest squared norm of a record whose score is known to lie within +-`score_bound` (units of 2**-16)."""
+        """Return a record's largest squared norm for scores within +-`score_bound` units of 2**-16."""
         if self.kind not in ("table", "curve"):
             return self.norm_squared
         within = self.steps_within(score_bound)
@@ -108,7 +108,7 @@ class Loss:
         return int(self._norms_within[within.stop - 1 - STEPS // 2])
 
     def steps_within(self, score_bound: int) -> slice:
-        """The entries of the table, or of the curve, that scores within +-`score_bound` (units of 2**-16) have."""
+        """Return the entries of the table or curve for scores within +-`score_bound` units of 2**-16."""
         half, is_centred = STEPS // 2, self.table.shape[1] % 2
         reach = (score_bound + (1 << STEP_BITS >> 1) >> STEP_BITS) if is_centred else (score_bound >> STEP_BITS) + 1
         reach = min(half, reach)
@@ -116,13 +116,16 @@ class Loss:
 
     @cached_property
     def _norms_within(self) -> NDArray[np.int64]:
-        """Largest squared norm up to each entry from the middle on, on either side: a run asks before every tree."""
+        """Largest squared norms up to each entry from the middle on, on either side.
+
+        Kept, because a run asks before every tree.
+        """
         norms = (self.table.astype(np.int64) ** 2).sum(axis=-1).max(axis=0)
         either_side = np.maximum(norms[::-1][STEPS // 2 :], norms[STEPS // 2 :])
         return np.asarray(np.maximum.accumulate(either_side))
 
     def largest_statistic(self, index: int) -> int:
-        """Largest magnitude of one of a record's statistics, in integer units."""
+        """Return the largest magnitude of one of a record's statistics, in integer units."""
         if self.kind == "table":
             return int(np.abs(self.table[:, :, index].astype(np.int64)).max())
         if self.kind == "curve":
@@ -135,13 +138,13 @@ class Loss:
         return self.bound()
 
     def bound(self) -> int:
-        """Largest magnitude of one statistic of one record, in integer units."""
+        """Return the largest magnitude of any statistic of a record, in integer units."""
         return math.isqrt(self.norm_squared)
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What one record may add, per statistic of a loss, in integer units.
+    """The range of a record's statistics, per statistic of a loss, in integer units.
 
     Attributes:
         low, high: int64 [S], its range.
@@ -157,13 +160,13 @@ class Statistics:
     step: NDArray[np.int64]
 
     def moves(self, moved: int) -> NDArray[np.int64]:
-        """The furthest each moves for scores that move by at most `moved`, in units of 2**-16."""
+        """Return the furthest each statistic moves for scores that move by `moved` units of 2**-16."""
         return np.asarray(np.minimum(self.high - self.low, self.step * ((moved >> STEP_BITS) + 1)))
 
 
 @lru_cache(maxsize=8)
 def bound_statistics(loss: Loss, score_bound: int) -> Statistics:
-    """What one record may add whose scores are within +-`score_bound` (units of 2**-16).
+    """Return the range of a record's statistics for scores within +-`score_bound` units of 2**-16.
 
     A table is read off, so its numbers are exact. For the squared loss they are the clip and the constant; for softmax
     the bounds of `Loss.largest_statistic`, and no ratio: each record's statistics are shrunk and rounded one by one.
@@ -192,7 +195,7 @@ def bound_statistics(loss: Loss, score_bound: int) -> Statistics:
 
 @lru_cache(maxsize=8)
 def double_residuals(loss: Loss, doublings: int) -> Loss:
-    """The loss of residuals that are multiplied by 2**doublings before they are clipped: the same largest norm.
+    """Return the loss of residuals multiplied by 2**doublings before the clip, with the same norm.
 
     Of a curve, the last statistic is what the prediction is: it is multiplied as well, and cut off at its largest.
     """
@@ -217,7 +220,7 @@ def double_residuals(loss: Loss, doublings: int) -> Loss:
 def joint_curve(
     prediction: NDArray[np.int64], last: NDArray[np.int64], clip: int, norm_squared: int
 ) -> NDArray[np.int64]:
-    """The curve of these two, with the largest gradient beside each last statistic: int64 [3, STEPS].
+    """Return the curve of these two with the largest gradient beside each: int64 [3, STEPS].
 
     It is at most the whole root of what the last statistic leaves of the squared norm: no record has a longer vector.
 
@@ -233,7 +236,10 @@ def joint_curve(
 def loss_from_table(
     values: NDArray[np.float64], scale: float, weights: NDArray[np.float64], n_outputs: int = 0
 ) -> Loss:
-    """Round towards zero, so that no entry's norm grows; the norm is then read off the integers."""
+    """Build a loss from a table of real statistics, float64 [n_classes, steps, n_statistics].
+
+    Entries are rounded towards zero, so that no entry's norm grows; the norm is then read off the integers.
+    """
     table = np.trunc(values * scale * (1 - 1e-12)).astype(np.int16)
     if n_outputs == 0 and scale == RECORD_NORM:
         table = np.rint(values * scale).astype(np.int16)
@@ -242,12 +248,15 @@ def loss_from_table(
 
 
 def read_class_weights(weights: Sequence[float]) -> NDArray[np.int64]:
-    """Class weights as parts of `CLASS_WEIGHT_UNIT`, rounded down: no record counts more than the heaviest's."""
+    """Return class weights as parts of `CLASS_WEIGHT_UNIT`, rounded down: int64 [n_classes].
+
+    So no record counts more than one of the heaviest class.
+    """
     return np.array([int(weight / max(weights) * CLASS_WEIGHT_UNIT) for weight in weights], dtype=np.int64)
 
 
 def check_units(*units: float) -> None:
-    """Raise PlanError unless units of 1.0 of a gradient, of a Hessian, and of what else must have one are possible."""
+    """Raise PlanError unless the integer units per 1.0 of all statistics are from 1 to `MAX_UNIT`."""
     if min(units) >= 1 and max(units) <= MAX_UNIT:
         return
     found = f"with model.hessian_scale, {min(units):.3g} to {max(units):.3g} integer units for 1.0 of a statistic"
@@ -257,13 +266,15 @@ def check_units(*units: float) -> None:
 
 @lru_cache(maxsize=8)
 def exponentials(count: int, steps_per_unit: int) -> NDArray[np.float64]:
-    """exp(-k / steps_per_unit) for k = 0 .. count - 1: float64 [count], read-only."""
+    """Return exp(-k / steps_per_unit) for k = 0 .. count - 1: float64 [count], read-only."""
     return _freeze(_decimals(count, steps_per_unit, 0))
 
 
 @lru_cache(maxsize=8)
 def logistic(count: int, steps_per_unit: int) -> NDArray[np.float64]:
-    """1 / (1 + exp(-x)) at x = (k - (count - 1) / 2) / steps_per_unit for k = 0 .. count - 1, read-only.
+    """Return the logistic function at count even places about 0, read-only: float64 [count].
+
+    That is 1 / (1 + exp(-x)) at x = (k - (count - 1) / 2) / steps_per_unit for k = 0 .. count - 1.
 
     So an odd count has 0 among its places, and an even one has it between two of them.
     """
@@ -276,7 +287,7 @@ def logistic(count: int, steps_per_unit: int) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=8)
 def _decimals(count: int, steps_per_unit: int, twice_offset: int) -> tuple[Decimal, ...]:
-    """exp(-(k + twice_offset / 2) / steps_per_unit) for k < count, to nearly 50 digits.
+    """Return exp(-(k + twice_offset / 2) / steps_per_unit) for k < count, to nearly 50 digits.
 
     Libraries' exponentials may differ in the last bit between processors, and a table that differs by one integer
     between two nodes would break the promise that a model does not depend on who holds which row. These are powers of
@@ -292,7 +303,7 @@ def _decimals(count: int, steps_per_unit: int, twice_offset: int) -> tuple[Decim
 
 
 def _freeze(values: Iterable[Decimal]) -> NDArray[np.float64]:
-    """The doubles next to the values, read-only."""
+    """Return the doubles next to the values, read-only."""
     table = np.array([float(value) for value in values])
     table.flags.writeable = False
     return table

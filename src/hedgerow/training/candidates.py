@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Split candidates: which cells of the public grid a tree may cut between, and how releases change them.
+"""Split candidates: the cells of the public grid that trees may cut between, and their refinement.
 
 A candidate is a cell number c of a feature: cells up to c go left. ``uniform`` and ``log`` fix them in the plan.
 ``iterative_hessian`` (Maddock et al., CCS'22, Algorithm 2) refines them by Hessian histograms that it pays for.
@@ -31,11 +31,11 @@ FLOOR_SHARE = 50
 MAX_REFINEMENTS = 6
 """Later releases would move the candidates by noise more than by knowledge."""
 PARTS_OF_SHARE = 3
-"""A cell is heavy that holds more than a third of a candidate's share. The limit is so low that the first release shows
+"""A cell with more than a third of a candidate's share is heavy. The limit is so low that the first release shows
 a feature whose rows all lie in one wide leaf, over whose cells its density is spread evenly."""
 CROWDED = 20
-"""A feature is crowded when its heavy cells hold all but one part in so many of it, which is 95 %. With 32 candidates
-these are at most 96 of its 253 cells."""
+"""A feature is crowded when its heavy cells hold all of it except one part in this many: 95 %. With 32 candidates these
+are at most 96 of its 253 cells."""
 MIN_FREE = 2
 """A feature is cut again while trees use so few of its edges that this many times the candidates are free."""
 
@@ -74,7 +74,7 @@ class CandidateSource:
         return list(range(feature.n_cells - 1))
 
     def cuts(self, features: Sequence[int]) -> dict[int, list[int]]:
-        """The candidates of some features: cell numbers after which a split may be made."""
+        """Return the candidates of some features: cell numbers after which a split may be made."""
         return {feature: self._table.of_feature(feature) for feature in features}
 
     @property
@@ -83,11 +83,17 @@ class CandidateSource:
         return self._table
 
     def count_paid_rounds(self, tree: int, batch_size: int) -> int:
-        """Histograms to ask for before the batch that starts with `tree`: one per tree of it, while any are left."""
+        """Return the number of histograms to ask for before the batch that starts with `tree`.
+
+        There is one per tree of the batch, while any are left.
+        """
         return min(self._rounds_left, batch_size)
 
     def bin_of_code(self, feature: int) -> NDArray[np.uint16]:
-        """The histogram bin of each code of a feature: the bins between candidates, then one for missing values."""
+        """Return the histogram bin of each code of a feature: uint16 [n_codes].
+
+        The bins of a number lie between candidates, then comes one for missing values.
+        """
         grid = self._grid.features[feature]
         if grid.is_categorical:
             return np.arange(grid.n_codes, dtype=np.uint16)
@@ -97,18 +103,21 @@ class CandidateSource:
         return bins
 
     def bin_tables(self) -> dict[str, Any]:
-        """The bins of all features at this moment, as a `Histogram` names them."""
+        """Return the bins of all features at this moment, as a `Histogram` names them."""
         tables = tuple(self.bin_of_code(feature) for feature in range(self._grid.n_features))
         n_bins = tuple(int(table.max()) + 1 for table in tables)
         return {"features": tuple(range(len(tables))), "bin_of_code": tables, "n_bins": n_bins}
 
     @property
     def reads_splits(self) -> bool:
-        """Whether histograms that were released for splits change any candidates (`take_bins`)."""
+        """True if histograms that were released for splits change any candidates (`take_bins`)."""
         return self._method in ("iterative_hessian", "adaptive")
 
     def bins(self) -> Bins:
-        """The bins of all features at this moment: the same object as long as no candidate has moved."""
+        """Return the bins of all features at this moment.
+
+        It is the same object as long as no candidate has moved.
+        """
         cuts = self.cuts(range(self._grid.n_features))
         if self._bins is None or self._bins[0] != cuts:
             self._bins = cuts, self._build_bins(cuts)
@@ -127,7 +136,7 @@ class CandidateSource:
         return Bins(of_code, n_bins, last_code, np.array([grid.is_categorical for grid in grids]))
 
     def take_bins(self, feature: int, hessians: IntVector, sigma: float) -> None:
-        """Refine one feature by a histogram that was released for splits anyway (CCS'22, section 4.5.2: no cost).
+        """Refine one feature by a histogram that was released for splits (CCS'22, section 4.5.2: no cost).
 
         Iterative Hessian splitting takes `candidate_rounds` of them for each feature; adaptive candidates take theirs.
 
@@ -145,7 +154,10 @@ class CandidateSource:
             self._refine_density(feature, self.bin_of_code(feature), hessians, sigma)
 
     def take_histogram(self, sums: IntVector) -> None:
-        """Refine by one noisy Hessian histogram (CCS'22, Algorithm 2), or cut at the quantiles of an exact one."""
+        """Refine all features by a noisy Hessian histogram, or cut at the quantiles of exact counts.
+
+        The former is Algorithm 2 of CCS'22. Either counts as one of the rounds.
+        """
         self._rounds_left -= 1
         # Every feature's bins hold all records, so the mean of their totals is the best guess at it.
         total = float(sums.sum()) / self._grid.n_features
@@ -154,14 +166,17 @@ class CandidateSource:
             n_bins = grid.n_codes if grid.is_categorical else len(self._table.of_feature(index)) + 2
             if self._method == "quantile" and not grid.is_categorical:
                 counts = sums[position : position + n_bins - 1].copy()
-                # One cut more than the quantiles between as many bins: Q candidates, as other methods have.
+                # Q + 1 bins have Q quantiles between them: as many candidates as other methods have.
                 self._table.put(index, quantile_cuts(counts, self._n_candidates + 1))
             elif not grid.is_categorical:
                 self._refine(index, sums[position : position + n_bins - 1], total)
             position += n_bins
 
     def _refine(self, index: int, hessians: IntVector, total: float) -> None:
-        """One round of iterative Hessian splitting; candidates are moved to the nearest edge of the grid."""
+        """Run one round of iterative Hessian splitting for one feature.
+
+        Candidates are moved to the nearest edge of the grid.
+        """
         edges = self._grid.features[index].edges.astype(np.float64)
         candidates = [float(edges[cut]) for cut in self._table.of_feature(index)]
         if not candidates:
@@ -192,7 +207,10 @@ class CandidateSource:
         return self._grid
 
     def find_crowded(self) -> list[int]:
-        """Features that the latest releases found in a few cells, and whose values have places within these."""
+        """Return divisible features that the latest releases found in a few cells.
+
+        Only features refined since the last call are looked at.
+        """
         latest, self._adaptive.latest = self._adaptive.latest, set()
         divisible = [feature for feature in sorted(latest) if self._first.features[feature].within is not None]
         densities = {feature: self._adaptive.density[feature] for feature in divisible}
@@ -204,7 +222,7 @@ class CandidateSource:
         ]
 
     def cut_again(self, used: Mapping[int, set[int]]) -> dict[int, FloatArray]:
-        """Give new edges to crowded features: float32 by feature, for those whose cells can be divided.
+        """Give new edges to crowded features with divisible cells, and return them: float32 by feature.
 
         Args:
             used: of each of them, the cuts of all trees so far, which stay edges.
@@ -229,7 +247,7 @@ class CandidateSource:
 
 
 class AdaptiveCandidates:
-    """What the releases so far say about where the records lie, for every numeric feature.
+    """The distribution of records over the cells of every numeric feature, by the releases so far.
 
     Densities are integers, so that every party that recomputes them gets the same candidates.
 
@@ -240,22 +258,22 @@ class AdaptiveCandidates:
     """
 
     def __init__(self, grids: Sequence[FeatureGrid]) -> None:
-        """Every cell is equally likely: the grid itself is already denser where values usually are."""
+        """Begin with equally likely cells: the grid itself is already denser where values usually are."""
         sizes = [0 if grid.is_categorical else grid.n_cells for grid in grids]
         self.density = [np.full(size, DENSITY_TOTAL // max(1, size), dtype=np.int64) for size in sizes]
         self.refinements = [0] * len(sizes)
         self.latest: set[int] = set()
 
     def cuts(self, feature: int, n_candidates: int) -> list[int]:
-        """At most `n_candidates - 1` ascending cuts of a feature, at the quantiles of its density."""
+        """Return at most `n_candidates - 1` ascending cuts of a feature, at the quantiles of its density."""
         return quantile_cuts(self.density[feature], n_candidates)
 
     def quantiles(self, feature: int, n_candidates: int) -> tuple[list[int], list[int]]:
-        """The cuts of a feature at the quantiles of its density, and how many of the quantiles fall on each."""
+        """Return the cuts at the quantiles of a feature's density, and the number of quantiles on each."""
         return count_quantiles(self.density[feature], n_candidates)
 
     def refine(self, feature: int, leaf_of_cell: NDArray[np.integer], hessians: NDArray[np.int64], noise: int) -> bool:
-        """Take in a release of one tree on a single feature; whether it counted.
+        """Learn from a release of one tree on a single feature, and return whether it counted.
 
         Args:
             leaf_of_cell: integers [at least the feature's cells], the leaf of each cell.
@@ -275,7 +293,9 @@ class AdaptiveCandidates:
     def cut_again(
         self, feature: int, grid: FeatureGrid, inner: FloatArray, used: set[int], n_candidates: int
     ) -> FloatArray | None:
-        """As many edges as before, at quantiles of the density where heavy cells are divided; None without one.
+        """Return as many new edges, with heavy cells divided, or None where nothing can be divided.
+
+        The edges are at quantiles of the density, which then refers to the new cells.
 
         Args:
             grid: of the feature, as it is now.
@@ -295,25 +315,28 @@ class AdaptiveCandidates:
         shares = density[cell] // np.bincount(cell, minlength=len(density))[cell]
         kept = np.isin(union, edges[sorted(used)])
         kept[quantile_cuts(shares, n_free + 1)] = True
-        # Where quantiles fall together, the edges from before are there again, from all of its range.
+        # Where quantiles fall together, fill up with edges from before, spread over the whole range.
         left = np.flatnonzero(~kept & np.isin(union, edges))
         n_left = len(edges) - int(kept.sum())
         kept[left[np.arange(n_left) * len(left) // max(1, n_left)]] = True
         new = union[kept]
         place = np.searchsorted(new, np.append(np.float32(-np.inf), union), side="right")
         self.density[feature] = np.bincount(place, weights=shares, minlength=len(density)).astype(np.int64)
-        # What was refined so far was where the rows are, and not yet how they lie there.
+        # Refine again: releases so far told which cells hold the rows, but not their places within these.
         self.refinements[feature] = 0
         return new
 
 
 def _is_heavy(density: NDArray[np.int64], n_candidates: int) -> NDArray[np.bool_]:
-    """Which cells hold more than a part of a candidate's share: bool [n_cells]."""
+    """Return which cells hold more than a part of a candidate's share: bool [n_cells]."""
     return np.asarray(density * (n_candidates * PARTS_OF_SHARE) > int(density.sum()))
 
 
 def _share_mass(density: NDArray[np.int64], leaf_of_cell: NDArray[np.integer], mass: list[int]) -> NDArray[np.int64]:
-    """The mass of each leaf shared out among its cells: within a leaf the old density keeps its shape."""
+    """Return the density with each leaf's mass shared out among its cells.
+
+    Within a leaf the old density keeps its shape.
+    """
     # Sums below 2**53, so floats hold them exactly.
     inside = np.bincount(leaf_of_cell, weights=density, minlength=len(mass)).tolist()
     # Python's integers: the products are beyond 64 bits, and other rounding would draw other trees.
@@ -325,7 +348,9 @@ def _share_mass(density: NDArray[np.int64], leaf_of_cell: NDArray[np.integer], m
 
 
 def quantile_cuts(density: NDArray[np.int64], n_bins: int) -> list[int]:
-    """The cuts nearest to the quantiles 1/n_bins, 2/n_bins, ... of a density over cells; distinct and ascending.
+    """Return the cuts nearest to the quantiles 1/n_bins, 2/n_bins, ... of a density over cells.
+
+    They are distinct and ascending.
 
     Args:
         density: int64 [n_cells], at least 0; n_bins times their sum fits 64 bits.
@@ -335,7 +360,10 @@ def quantile_cuts(density: NDArray[np.int64], n_bins: int) -> list[int]:
 
 
 def count_quantiles(density: NDArray[np.int64], n_bins: int) -> tuple[list[int], list[int]]:
-    """`quantile_cuts`, and how many of the quantiles are nearest to each: more than one where a cell holds much."""
+    """Return `quantile_cuts`, and the number of quantiles nearest to each cut.
+
+    It is more than one where a cell holds much.
+    """
     below = np.cumsum(density)
     n_cuts = len(below) - 1
     if n_cuts < 1 or below[-1] <= 0:
@@ -349,7 +377,7 @@ def count_quantiles(density: NDArray[np.int64], n_bins: int) -> tuple[list[int],
 
 
 def iterative_hessian(candidates: list[float], hessians: IntVector, total: float, n_candidates: int) -> list[float]:
-    """One round of Algorithm 2 of CCS'22: merge light bins, halve heavy ones, fill up by dividing evenly.
+    """Run a round of Algorithm 2 of CCS'22: merge light bins, halve heavy ones, divide evenly to fill up.
 
     A bin is heavy when it holds, with the light ones that were merged into it, more than its share. Both its ends stay,
     and the last candidate always. Its midpoint joins where there is room, as in the published code: else noise could

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which features each tree may ask for.
+"""The features that each tree may ask for.
 
     cyclical   tree t takes the next k features of a public random order (CCS'22, section 5.1; k = 1 gives an EBM)
     random     tree t takes k features at random
@@ -75,11 +75,11 @@ class FeatureOrder:
         self._due: list[int] = []
 
     def features_of(self, tree: int) -> Subset:
-        """The features of tree number `tree`; call once per tree, in order."""
+        """Return the features of tree number `tree`; call once per tree, in order."""
         return self.features_of_batch(tree, 1)[0]
 
     def features_of_batch(self, first: int, n_trees: int) -> list[Subset]:
-        """The features of trees `first` to `first` + `n_trees` - 1; call once per tree, in order."""
+        """Return the features of `n_trees` trees from `first` on; call once per tree, in order."""
         if self._kind == "adaptive":
             return self._adaptive.of_batch(first, [self._given(tree) for tree in range(first, first + n_trees)])
         return [self._fixed_subset(tree) for tree in range(first, first + n_trees)]
@@ -94,7 +94,10 @@ class FeatureOrder:
         return tuple([self._order[(start + i) % n_features] for i in range(self._size)])
 
     def _given(self, tree: int) -> Subset | None:
-        """The subset that an adaptive order gives to a tree; None for the most overdue."""
+        """Return the subset that an adaptive order gives to a tree; None for the most overdue.
+
+        A due feature is taken off the list.
+        """
         if tree < len(self._order):
             return (self._order[tree],)
         if tree in self._explored:
@@ -102,7 +105,7 @@ class FeatureOrder:
         return (self._due.pop(0),) if self._due else None
 
     def _choose_least_tried(self, draws: Sequence[Subset]) -> Subset:
-        """The subset whose pairs of features have been together least often so far."""
+        """Return the draw whose pairs were together least often, and count its pairs."""
         # A subset may be smaller than others only where a group is.
         pairs = [list(combinations(draw, 2)) for draw in draws]
         means = [sum([self._tried[pair] for pair in chosen]) / len(chosen) for chosen in pairs]
@@ -111,7 +114,7 @@ class FeatureOrder:
         return subset
 
     def _draw_subsets(self, trees: Sequence[int]) -> Iterator[list[Subset]]:
-        """Yield for each tree some random subsets of all features: the first ones of `PublicRandom.permutation`."""
+        """Yield random subsets of all features for each tree: the first ones of a public permutation."""
         n_features = len(self._order)
         n_words, n_at_once = DRAWS_FOR_COVERAGE * (n_features - 1), 1 + _MAX_WORDS // (DRAWS_FOR_COVERAGE * n_features)
         for first in range(0, len(trees), n_at_once):
@@ -134,7 +137,7 @@ class FeatureOrder:
                 yield [tuple(draw) for draw in of_tree]
 
     def _draw_in_groups(self, tree: int) -> list[Subset]:
-        """Draws for a tree of features of one group only, two at least."""
+        """Draw subsets for a tree, each of features of one group only, two at least."""
         randomness = PublicRandom(self._seed, f"features of tree {tree}")
         draws = []
         for _ in range(DRAWS_FOR_COVERAGE):
@@ -150,7 +153,10 @@ class FeatureOrder:
         return draws
 
     def ask_again(self, features: Iterable[int]) -> None:
-        """Give the next trees to these features: what their last ones gained says nothing of their new cells."""
+        """Give the next trees to these features.
+
+        The gains of their last trees do not count for their new cells.
+        """
         self._due += [feature for feature in features if feature not in self._due]
 
     def take_leaves(self, leaves: NoisyLeaves, ridge: float) -> None:
@@ -184,7 +190,10 @@ class _AdaptiveOrder:
         self._latest: list[int] = []
 
     def of_batch(self, first: int, given: Sequence[Subset | None]) -> list[Subset]:
-        """The subsets of the trees from tree `first` on: those given, and the most overdue where none is."""
+        """Return the subsets of the trees from tree `first` on.
+
+        Where none is given, it is the most overdue one.
+        """
         # Each subset's share of the trees, by the root of its gain; None while nothing has been gained.
         total = self._total / _WHOLE
         earned, self._latest = self._roots / total if total > 0 else None, []
@@ -199,14 +208,17 @@ class _AdaptiveOrder:
         return [self._subsets[number] for number in self._latest]
 
     def _most_overdue(self, tree: int, earned: NDArray[np.float64] | None) -> int:
-        """The subset whose share of the trees times the trees since its last one is largest; the first of several."""
+        """Return the number of the most overdue subset.
+
+        Its share of the trees times the trees since its last one is the largest; of several it is the first.
+        """
         n_known = len(self._subsets)
         share = 1 / n_known if earned is None else earned[:n_known]
         waited = tree - self._last_tree[:n_known]
         return int((((1 - EVEN_SHARE) * share + EVEN_SHARE * self._even[:n_known]) * waited).argmax())
 
     def learn(self, leaves: NoisyLeaves, ridge: float) -> None:
-        """Note what the latest tree of each subset gained; older trees say what is already in the model."""
+        """Note the gains of the latest trees; older trees say what is already in the model."""
         worth, below = leaves.gradients**2 - elementary.square(leaves.gradient_noise), leaves.hessians + ridge
         # Without a ridge an empty leaf says nothing.
         parts = np.divide(worth, below, out=np.zeros_like(worth), where=below > 0)
@@ -225,6 +237,6 @@ _WHOLE = 2**1074
 
 
 def _count_units(value: float) -> int:
-    """How many units of 2**-1074 a float is."""
+    """Return the number of units of 2**-1074 in a float."""
     numerator, denominator = value.as_integer_ratio()
     return numerator * (_WHOLE // denominator)

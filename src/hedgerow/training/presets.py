@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named methods as settings of a plan: the methods of Maddock et al., CCS'22, of four further papers, and our default.
+"""Named methods as settings of a plan: those of Maddock et al., of four other papers, and our default.
 
 Pure data. A preset is the [model] section of a plan, that of its algorithm, and the accountant, with its source;
 `apply_preset` writes it over a plan's own, and keeps nothing of the plan's [model] but its structure seed and which
@@ -47,14 +47,14 @@ class Preset:
     """A named method.
 
     Attributes:
-        name: as `find_preset` has it.
-        title: as the papers have it.
+        name: the name for `find_preset`.
+        title: the papers' name.
         source: where it is described.
         model: the plan's [model]; what is left out keeps the plan format's default.
         accountant: of the plan's [privacy]; in place of "gdp" the plan names what its method counts more closely by.
         privacy: further fields of the plan's [privacy].
         section: the section of the algorithm that `model` names, when it is not boosting.
-        trees_per_feature: instead of `n_trees`: so many for each feature of the plan; 0 if it does not depend on it.
+        trees_per_feature: trees for each feature of the plan, instead of `n_trees`; 0 if they do not depend on it.
         private: False for a reference without privacy, which sets epsilon to infinity.
     """
 
@@ -242,7 +242,7 @@ PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _LIST}
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of that name.
+    """Return the preset of that name.
 
     Raises:
         UsageError: there is none.
@@ -253,13 +253,15 @@ def find_preset(name: str) -> Preset:
 
 
 def build_model_section(preset: Preset, n_features: int) -> dict[str, Any]:
-    """The [model] section of a preset for a plan of so many features."""
+    """Return the [model] section of a preset for a plan of `n_features` features."""
     own = {"n_trees": preset.trees_per_feature * n_features} if preset.trees_per_feature else {}
     return {**preset.model, **own}
 
 
 def apply_preset(preset: Preset, plan: Plan) -> Plan:
-    """A plan with a preset's [model] and accountant; epsilon becomes infinite for a reference without privacy.
+    """Return a plan with a preset's [model] and accountant.
+
+    Epsilon becomes infinite for a reference without privacy.
 
     Raises:
         PlanError: when they do not fit the plan.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a run: a plan whose every "auto" has been decided, and what follows from them for a run's releases.
+"""The settings of a run: every "auto" of its plan decided, and what follows for its releases.
 
 Each method has its own rule, on public quantities only; that of boosted trees is in `hedgerow.methods.boosting`.
 """
@@ -28,10 +28,10 @@ CALIBRATION_MARGIN = 1e-7
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(ABC):
-    """Numbers in place of every "auto": what all methods have; each has a subclass with what is its own.
+    """Numbers in place of every "auto" of a plan; each method adds its own in a subclass.
 
     Attributes:
-        n_trees: of the model, but for `n_other_trees`.
+        n_trees: trees of the model, without `n_other_trees`.
         max_depth: levels of splits, at most.
         noise_multiplier: of each `step`; 0 when epsilon is infinite.
     """
@@ -41,56 +41,59 @@ class Settings(ABC):
     noise_multiplier: float = 0.0
 
     shown: ClassVar[tuple[str, ...]] = ("n_trees", "max_depth")
-    """What a person is shown of them, in this order."""
+    """The settings that a person is shown, in this order."""
     step: ClassVar[str] = "tree"
-    """What the noise multiplier is for one of."""
+    """The unit that the noise multiplier is for."""
 
     @abstractmethod
     def schedule(self, plan: Plan) -> Schedule:
-        """What a run asks for, at most, and what that costs with this noise."""
+        """Return the most that a run asks for, and what that costs with this noise."""
 
     def loss(self, plan: Plan) -> Loss:
-        """The loss with these settings: where a method has none of its own, the plan's."""
+        """Return the loss with these settings: the plan's, unless the method has its own."""
         return build_loss(plan)
 
     def linear_loss(self, plan: Plan) -> Loss:
-        """The loss whose gradients `CrossProducts` asks for, of one statistic; a program that never asks has none."""
+        """Return the loss of one statistic for `CrossProducts`; programs that never ask need none."""
         return self.loss(plan)
 
     def n_other_trees(self, plan: Plan) -> int:
-        """Trees of the model besides `n_trees`: of a start, and of a last release."""
+        """Return the number of trees besides `n_trees`: of a start, and of a last release."""
         return 0
 
     @property
     def leaves_of_tree(self) -> int:
-        """Into how many parts of a tree a release divides the records, at most: of several releases, the first."""
+        """The most parts that a release divides records into for a tree; of several releases, the first."""
         n_leaves: int = 2**self.max_depth
         return n_leaves
 
     @property
     def bounded_by(self) -> str:
-        """What bounds all releases together, for a person, where that is not mu of Gaussian differential privacy."""
+        """Words for the bound on all releases together; empty for mu of Gaussian differential privacy."""
         return ""
 
     def show(self, name: str) -> object:
-        """One of these for a person: its value, or a text where that says more."""
+        """Return a setting for a person: its value, or a text where that says more."""
         return getattr(self, name)
 
 
 def pays_for_candidates(plan: Plan) -> bool:
-    """Whether a run asks for histograms of Hessians only to find candidates; trees by histograms have them anyway."""
+    """Return whether a run asks for histograms of Hessians only to find candidates.
+
+    Trees by histograms have them anyway.
+    """
     model = plan.model
     asks = model.split_candidates == "iterative_hessian" and model.weight_update != "averaging"
     return asks and model.split_method != "hist"
 
 
 def value_or(value: Number | str, default: Number) -> Number:
-    """What a plan says, or the default for its "auto"."""
+    """Return a plan's value, or the default for "auto"."""
     return default if isinstance(value, str) else value
 
 
 def calibrate_noise(plan: Plan, settings: Settings, weight: float) -> float:
-    """Noise per unit of sensitivity of one tree, such that all releases of the run together keep the promise.
+    """Return the noise per unit of sensitivity of one tree that keeps the promise for all releases.
 
     Args:
         weight: the squared sensitivities of all releases together, where one tree's noise multiplier is 1 for each.
@@ -119,7 +122,7 @@ def calibrate_noise(plan: Plan, settings: Settings, weight: float) -> float:
 
 
 def bound_bins(plan: Plan) -> list[int]:
-    """How many bins a histogram of each feature has at most, the fewest first."""
+    """Return the most bins that each feature's histogram has, the fewest first."""
     # A round of halving leaves at most two bins for each one that is wanted.
     wanted = plan.model.n_candidates * (2 if plan.model.split_candidates == "iterative_hessian" else 1)
     features = build_grid(plan).features

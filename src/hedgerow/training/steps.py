@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every program is made of: its fixed parts, what it has so far, and the rule for leaves."""
+"""The parts of every program: what is fixed, what it has so far, and the rule for leaves."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Where `EndedEarly` is thrown into it in place of a release, it returns the model
 
 
 class EndedEarly(Exception):
-    """No further release will come."""
+    """Thrown into a program when no further release will come."""
 
 
 Result = TypeVar("Result")
 
 
 def play(program: Generator[Query, IntVector, Result], answer: Callable[[Query], IntVector]) -> Result:
-    """Carry a program out: give it the answer to each of its queries, and return what it found."""
+    """Run a program: give it the answer to each of its queries, and return its result."""
     released: Any = None
     while True:
         try:
@@ -55,7 +55,7 @@ def play(program: Generator[Query, IntVector, Result], answer: Callable[[Query],
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What stays fixed while a program runs."""
+    """The fixed parts of a run while its program runs."""
 
     plan: Plan
     settings: Settings
@@ -72,22 +72,23 @@ class Run:
 
     @cached_property
     def directions(self) -> Directions | None:
-        """How scores go with each feature; None where the plan says nothing."""
+        """The direction of scores with each feature; None if the plan gives no direction."""
         return Directions.from_plan(self.plan, self.grid)
 
     def make_ordered_sum(self) -> OrderedSum:
-        """A sum of trees that keeps these directions, without a tree yet."""
+        """Return a sum of trees that keeps these directions, without a tree yet."""
         return OrderedSum(self.directions, self.grid.n_codes)
 
     @cached_property
     def groups(self) -> NDArray[np.bool_]:
-        """Which features may meet on a path: bool [n_groups, n_features]."""
+        """The groups of features that may meet on a path: bool [n_groups, n_features]."""
         return build_groups(self.plan)
 
     def sigma(self, query: Query) -> float:
-        """Noise of a release in integer units; 0 without privacy.
+        """Return the standard deviation of a release's noise in integer units; 0 without privacy.
 
-        In the local model every record adds as much: what is known of their number is what the plan declares.
+        In the local model every record adds as much noise, and the plan's declared number stands for that of the
+        records.
         """
         if query.noise_multiplier == 0:
             return 0.0
@@ -97,13 +98,13 @@ class Run:
 
     @classmethod
     def from_plan(cls, plan: Plan, settings: Settings) -> Run:
-        """The run of a plan with its settings."""
+        """Return the run of a plan with its settings."""
         return cls(plan, settings, build_grid(plan), settings.loss(plan))
 
 
 @dataclass(eq=False)
 class Carried:
-    """What nodes know of a run's trees, and what its next query brings them.
+    """The nodes' knowledge of a run's trees, and the update that the next query brings them.
 
     Attributes:
         n_known: trees that the nodes' scores hold, or will with `update`.
@@ -117,34 +118,34 @@ class Carried:
 
     @property
     def n_held(self) -> int:
-        """Trees that the nodes' scores hold before the next query."""
+        """The number of trees in the nodes' scores before the next query."""
         return self.n_known - (0 if self.update is None else self.update.trees.n_trees)
 
     def take(self, fitted: FittedTrees) -> None:
-        """The next query brings these trees."""
+        """Let the next query bring these trees, and grow the score bound by them."""
         self.update, self.n_known = fitted, self.n_known + fitted.trees.n_trees
         self.score_bound = grow_score_bound(self.score_bound, fitted)
 
     def send(self) -> dict[str, Any]:
-        """What the next query says of the trees; the one after it brings nothing that this one does."""
+        """Return the next query's fields about the trees, and clear the update."""
         fields = {"update": self.update, "ensemble_size": self.n_held}
         self.update = None
         return fields
 
 
 def empty_ensemble(run: Run) -> Ensemble:
-    """The model before its first tree."""
+    """Return the model before its first tree."""
     return make_empty_ensemble(run.plan, run.grid)
 
 
 @dataclass(eq=False)
 class Grown:
-    """What a program has of its model so far: a batch is added when all releases that it needs are there.
+    """A program's model so far; a batch is added when all releases that it needs are there.
 
     Attributes:
         run: what stays fixed.
         batches, weights: trees with their values, and their leaf weights.
-        asking: by feature, the numbers of the batches that may ask it.
+        asking: by feature, the numbers of the batches that may ask for it.
         stretch, baseline: see `Ensemble`.
     """
 
@@ -156,16 +157,16 @@ class Grown:
     baseline: Baseline = ()
 
     def add(self, fitted: FittedTrees, weights: NDArray[np.int64] | None) -> None:
-        """Add a batch that is complete, and its leaf weights."""
+        """Add a complete batch and its leaf weights."""
         for feature in set(fitted.trees.feature.ravel().tolist()):
             self.asking[feature].append(len(self.batches))
         self.batches.append(fitted)
         self.weights.append(weights)
 
     def replace_values(self, values: Sequence[NDArray[np.floating[Any]]]) -> OrderedSum:
-        """Give every batch other values, in units of 2**-16; the sum of all trees then.
+        """Replace the values of every batch, in units of 2**-16, and return the sum of all trees.
 
-        What is rounded once more may be out of order by a unit: `OrderedSum` corrects that.
+        Rounding may put values out of order by a unit: `OrderedSum` corrects that.
         """
         largest, ordered = largest_value(self.run), self.run.make_ordered_sum()
         for number, (batch, given) in enumerate(zip(self.batches, values, strict=True)):
@@ -174,7 +175,7 @@ class Grown:
         return ordered
 
     def ensemble(self) -> Ensemble:
-        """The model of the batches so far, all as deep as the deepest; without a tree where there is none.
+        """Return the model of the batches so far, all as deep as the deepest.
 
         Values need no change where batches are missing: trees that are averaged over all of them are one batch.
         """
@@ -185,7 +186,7 @@ class Grown:
 
 
 def _spread(weights: NDArray[np.int64] | None, depth: int) -> NDArray[np.int64] | None:
-    """The leaf weights of trees that `deepen` made."""
+    """Return the leaf weights of trees that `deepen` made."""
     if weights is None:
         return None
     wide = np.zeros((len(weights), 2**depth), dtype=np.int64)
@@ -194,7 +195,7 @@ def _spread(weights: NDArray[np.int64] | None, depth: int) -> NDArray[np.int64] 
 
 
 def grow_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None]]) -> Program:
-    """The program that adds batches by `boost`, until it has all or ends early."""
+    """Run a program that adds batches by `boost` until it has all or ends early; return the model."""
     grown = Grown(run)
     with suppress(EndedEarly):
         yield from boost(grown)
@@ -202,7 +203,7 @@ def grow_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None]
 
 
 def make_leaf_rule(run: Run, learning_rate: float, noise_ridge: float, n_trees: int = 1) -> LeafRule:
-    """How the sums of a batch of `n_trees` become values, as the plan says and without more: see `LeafRule`."""
+    """Return the plan's rule for leaf values of batches of `n_trees`, without more: see `LeafRule`."""
     model = run.plan.model
     return LeafRule(
         weight_update=model.weight_update,
@@ -217,10 +218,13 @@ def make_leaf_rule(run: Run, learning_rate: float, noise_ridge: float, n_trees: 
 
 
 def largest_value(run: Run) -> int:
-    """Largest magnitude of a leaf's value, in units of 2**-16: with all trees at it, scores fit 32 bits."""
+    """Return the largest magnitude of a leaf's value, in units of 2**-16.
+
+    With all trees at it, scores fit 32 bits.
+    """
     return (2**31 - 1) // (run.settings.n_trees + run.settings.n_other_trees(run.plan))
 
 
 def grow_score_bound(score_bound: int, fitted: FittedTrees) -> int:
-    """The public bound on every score after a batch, in units of 2**-16."""
+    """Return the public bound on every score after a batch, in units of 2**-16."""
     return min(SCORE_LIMIT, score_bound + largest_sum(fitted.values))

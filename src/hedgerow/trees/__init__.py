@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees over public grids: binning, candidates, random structures, losses, kernels, leaf updates, the ensemble."""
+"""Trees over public grids: binning, structures, sums, leaf values and the ensemble."""

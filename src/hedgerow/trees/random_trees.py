@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Totally random trees: structures drawn from public randomness and public candidates, before any record is asked.
+"""Totally random trees: structures from public randomness and candidates, drawn before any query.
 
 The randomness is a stream that anyone can expand again from the plan's seed, so a node can check that the coordinator
 did not pick the trees. It is SHAKE-256 of the seed and a label, read as 64-bit words: the same on every machine and in
