@@ -113,6 +113,7 @@ KEYS = {
     "seed-share": "a slot channel; no salt; sender, holder, slot (u32 each)",
     "pair": "X25519 of two slot keys; the epoch; the epoch, slot (u32), and both sides as for `channel`",
     "self-mask": "a node's seed; the epoch; RoundContext; node (u32)",
+    "account": "what the signing key's holder derives from it; the epoch; folded name of the data set; the epoch",
     "vector": "a pair's or a self-mask's secret; none (HKDF-Expand alone); RoundContext; vector's name; width (u32)",
     "state-next": "the key of a stored state, for the next; no salt; no parts",
     "state-at-rest": "the key of a stored state; no salt; no parts",

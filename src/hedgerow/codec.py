@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAGIC = b"HRW"
-VERSION = 5
+VERSION = 6
 """Of the wire and of stored states alike. A peer, journal or state of another version is refused by name."""
 HEAD_BYTES = 5
 HASH_BYTES = 32

@@ -288,6 +288,10 @@ class Identity:
         """The 64-byte signature over (domain, body); `domain` names the kind of message."""
         return self._key.sign(_to_sign(domain, body))
 
+    def derive(self, purpose: bytes) -> bytes:
+        """A 32-byte secret that only the holder of this key can make, and always the same for one purpose."""
+        return hkdf(self._key.private_bytes_raw(), b"", b"hedgerow/identity/" + purpose)
+
 
 def require_public(public: bytes) -> None:
     """Raise PrimitiveFault unless `public` has 32 bytes and is not the encoding of a point of small order."""

@@ -165,11 +165,11 @@ def _write_node(folder: Path, plan: Plan, model: str) -> dict[str, Any]:
         book.note_invitation(("training", plan.digest, plan.name, 2.0), "accepted")
         book.note_draw(plan.digest, runs[0], 1)
         book.require_group("data wards", bytes(32))
-        headers = {bytes(32): bytes(235)}
-        book.peers.keep(b"", headers)
+        headers = {bytes(32): bytes(range(256)) + bytes(11)}
+        book.peers.keep(b"", runs[0], headers)
         cost = (2.0, 1e-5, "wards", 2.0, 3.0, 1e-6, "distributed")
         store.desk.ask(Question(runs[1].hex(), "training", "test", plan.digest, plan.digest, *cost))
-        peers = {key.hex(): header.hex() for key, header in headers.items()}
+        peers = {key.hex(): [header.hex()] for key, header in headers.items()}
         return {"book": book_facts(book, plan), "store": store_facts(store), "peers": peers}
 
 

@@ -13,14 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
-from hedgerow.client.budget import CLOSED, LEFT, BudgetBook, PeerBook
+from hedgerow.client.budget import CLOSED, LEFT, BudgetBook, PeerBook, fold_name
 from hedgerow.client.joining import leave
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
+from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError, PolicyRefusal
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.messages import MessageKind, Payload, decode, encode
-from hedgerow.secagg.messages import SIGNED_HEADER_BYTES, Header, RoundContext, UnmaskRequest
+from hedgerow.secagg.keys import name_account
+from hedgerow.secagg.messages import (
+    MAX_HANDED_BACK,
+    NO_ACCOUNT,
+    SIGNED_HEADER_BYTES,
+    Header,
+    RoundContext,
+    UnmaskRequest,
+)
 from tests.builders import make_plan
 
 if TYPE_CHECKING:
@@ -191,7 +200,8 @@ def test_a_peer_can_neither_make_up_a_header_nor_learn_from_one(federate: Builde
     liar = federation.parties["site-1"]
     own = liar.setup.identity.public
     kept = liar.book.peers.headers(own)
-    liar.book.peers.keep(own, {key: bytes(8) + header[8:] for key, header in kept.items()})
+    run_id = federation.session.run.run_id
+    liar.book.peers.keep(own, run_id, {key: bytes(8) + header[8:] for key, (header,) in kept.items()})
     federation.received.clear()
     assert next_run(federation) == []
     assert {len(message) for _, message in federation.received if message[4] == 22} == sizes
@@ -207,7 +217,9 @@ def test_a_whole_header_of_an_epoch_that_its_victim_never_saw_locks_nobody(feder
     liar, victim = federation.parties["site-1"], federation.parties["site-0"]
     own, name = liar.setup.identity.public, victim.setup.identity.public
     made_up = replace(
-        Header.from_signed(liar.book.peers.headers(own)[name]), context=RoundContext(b"r" * 32, b"e" * 32, 7)
+        Header.from_signed(liar.book.peers.headers(own)[name][-1]),
+        context=RoundContext(b"r" * 32, b"e" * 32, 7),
+        account=NO_ACCOUNT,
     )
     if signer == "the liar":
         signed = made_up.to_signed(liar.setup.identity)
@@ -219,13 +231,14 @@ def test_a_whole_header_of_an_epoch_that_its_victim_never_saw_locks_nobody(feder
     assert len(signed) == SIGNED_HEADER_BYTES and Header.from_signed(signed) == made_up
     for party in federation.parties.values():
         if party is not victim:
-            party.book.peers.keep(party.setup.identity.public, {name: signed})
+            party.book.peers.keep(party.setup.identity.public, b"another run", {name: signed})
     assert next_run(federation) == [] and victim.failures == []
     assert any("site-0" in survivors for survivors in federation.session.run.survivors)
     # By the victim's own hand the same words stop it: they were read, and the signature alone was missing.
     for party in federation.parties.values():
         if party is not victim:
-            party.book.peers.keep(party.setup.identity.public, {name: made_up.to_signed(victim.setup.identity)})
+            signed = made_up.to_signed(victim.setup.identity)
+            party.book.peers.keep(party.setup.identity.public, b"another run", {name: signed})
     assert next_run(federation) == ["budget-rolled-back"]
 
 
@@ -283,11 +296,107 @@ def test_nodes_with_one_file_hand_back_only_what_they_saw_themselves(tmp_path: P
     """Or a peer of two studies would learn from one which node of the other has the same owner."""
     peers = PeerBook(tmp_path / "peers.db")
     north, west, signer = b"n" * 32, b"w" * 32, b"s" * 32
-    peers.keep(north, {signer: b"first"})
+    peers.keep(north, b"run", {signer: b"first"})
     assert peers.headers(west) == {}
-    peers.keep(west, {signer: b"second"})
-    assert (peers.headers(north), peers.headers(west)) == ({signer: b"first"}, {signer: b"second"})
+    peers.keep(west, b"run", {signer: b"second"})
+    assert (peers.headers(north), peers.headers(west)) == ({signer: [b"first"]}, {signer: [b"second"]})
     peers.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seen=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 6)), max_size=20))
+def test_peers_keep_the_last_header_of_each_of_the_last_runs(tmp_path: Path, seen: list[tuple[str, int]]) -> None:
+    """A site that has been in another run since, with other rows, is still shown what it signed in the one before."""
+    path = Path(tmp_path, "peers.db")
+    path.unlink(missing_ok=True)
+    peers, expected = PeerBook(path), dict[bytes, dict[int, bytes]]()
+    for number, (name, run) in enumerate(seen):
+        signer, header = name.encode() * 32, b"%d" % number
+        peers.keep(b"n" * 32, bytes([run]), {signer: header})
+        expected.setdefault(signer, {}).pop(run, None)
+        expected[signer][run] = header
+    found = peers.headers(b"n" * 32)
+    peers.close()
+    assert found == {signer: list(kept.values())[-MAX_HANDED_BACK:] for signer, kept in expected.items()}
+
+
+# Whose account ------------------------------------------------------------------------------------------------------
+
+
+def serve_data_set(federation: Federation, name: str, folder: str) -> list[str]:
+    """One more run, for which the first site gives another data set, with a state and a book of its own."""
+    victim = federation.parties["site-0"]
+    victim.kill()
+    victim.failures.clear()
+    victim.folder = federation.folder / folder
+    victim.setup = replace(victim.setup, policy=replace(victim.setup.policy, data_set=name))
+    victim.start()
+    return next_run(federation)
+
+
+def took_part(federation: Federation) -> bool:
+    """Whether the first site is in a sum of the last run."""
+    return any("site-0" in survivors for survivors in federation.session.run.survivors)
+
+
+def test_another_data_set_of_one_identity_is_not_accused(federate: Builder) -> None:
+    """Two data sets, each with a book and a state of its own: neither book is asked about what the other counts."""
+    federation = federate(4)
+    for name, folder in [("wards", "a"), ("clinics", "b"), ("clinics", "b"), ("wards", "a"), ("clinics", "b")]:
+        assert serve_data_set(federation, name, folder) == []
+        assert took_part(federation)
+    for folder, n_runs in (("a", 2), ("b", 3)):
+        book = BudgetBook(federation.folder / folder / "budget.db")
+        assert len(book.lines()) == n_runs
+        book.require_runs([])
+        book.close()
+
+
+@pytest.mark.parametrize("name", ["wards", "  WARDS "])
+@pytest.mark.parametrize("between", [0, 3])
+def test_a_new_book_of_the_same_data_set_is_noticed(federate: Builder, name: str, between: int) -> None:
+    """Deleted or begun anew, under the same name or one that looks alike, and though the same node has been in runs
+    over another data set since: what peers hand back of its own account stands.
+    """
+    federation = federate(4)
+    assert serve_data_set(federation, "wards", "a") == []
+    for _ in range(between):
+        assert serve_data_set(federation, "clinics", "b") == []
+    assert serve_data_set(federation, name, "anew") == ["budget-rolled-back"]
+    assert not took_part(federation)
+
+
+def test_headers_without_a_name_count_as_they_did(federate: Builder) -> None:
+    """Those of the wire before say of no data set: a book that lacks their epochs is behind, whichever it is."""
+    federation = federate(4)
+    assert serve_data_set(federation, "wards", "a") == []
+    victim = federation.parties["site-0"]
+    identity = victim.setup.identity
+    for party in federation.parties.values():
+        kept = party.book.peers.headers(party.setup.identity.public).get(identity.public)
+        if kept is None:
+            continue
+        body = Header.from_signed(kept[-1]).to_bytes()
+        body = body[:3] + b"\5" + body[4:-32]
+        signed = body + identity.sign(b"HEADER", body)
+        assert len(signed) == 235
+        party.book.peers.keep(party.setup.identity.public, federation.session.run.run_id, {identity.public: signed})
+    assert serve_data_set(federation, "wards", "a") == []
+    assert serve_data_set(federation, "wards", "anew") == ["budget-rolled-back"]
+
+
+_NAMES = st.text(min_size=1, max_size=6).map(fold_name).filter(bool)
+
+
+@settings(max_examples=60, deadline=None)
+@given(names=st.tuples(_NAMES, _NAMES), epochs=st.tuples(*[st.binary(min_size=32, max_size=32)] * 2))
+def test_only_the_signer_can_tell_an_account(names: tuple[str, str], epochs: tuple[bytes, bytes]) -> None:
+    """Equal name and epoch, equal mark; any other name, epoch or identity has another, so that marks link nothing."""
+    own, other = Identity(b"a" * 32), Identity(b"b" * 32)
+    marks = {(name, epoch): name_account(own, name, epoch) for name in names for epoch in epochs}
+    assert len(set(marks.values())) == len(marks)
+    assert marks == {key: name_account(Identity(b"a" * 32), *key) for key in marks}
+    assert not {name_account(other, *key) for key in marks} & set(marks.values())
 
 
 _SLOTS = st.dictionaries(st.integers(0, 3).map(lambda number: bytes([number])), st.integers(0, 5), max_size=4)

@@ -35,7 +35,7 @@ def setup_sizes(n_sites: int, n_slots: int = 0) -> dict[str, int]:
     nonce_list = build_signed_list(Kind.NONCE_LIST, some, [nonce] * n_sites)
     acknowledged = messages.Acknowledgement(some, 0, near).to_signed(signer)
     ready_list = messages.ReadyList(some, (acknowledged,) * n_sites).to_bytes()
-    sealed = (bytes(SHARE_BYTES * n_slots + messages.SIGNED_HEADER_BYTES + OVERHEAD_BYTES),) * degree
+    sealed = (bytes(SHARE_BYTES * n_slots + messages.HANDED_BACK_BYTES + OVERHEAD_BYTES),) * degree
     sent = {
         "key bundles": key_list,
         "nonces, slot keys": messages.NonceDelivery(nonce_list, (bytes(KEY_BYTES * n_slots),) * degree).to_bytes(),

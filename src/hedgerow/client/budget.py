@@ -32,6 +32,7 @@ from hedgerow.privacy.cost import for_rows
 from hedgerow.privacy.events import Event, GaussianEvent, PureEvent, UnnoisedEvent, event_from_dict, scope_events
 from hedgerow.privacy.rounding import format_up
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS
+from hedgerow.secagg.messages import MAX_HANDED_BACK
 from hedgerow.storage import Database, Statement
 
 _SCHEMA = """
@@ -193,6 +194,12 @@ class BudgetBook:
         """The status of this node's line for a run; None for a run that does not stand in the book."""
         rows = self._database.rows("select status from runs where run_id = ? and site = ?", (run_id.hex(), self._site))
         return rows[0][0] if rows else None
+
+    def find_data_set(self, run_id: bytes) -> str:
+        """The data set that this node's line of a run is charged to; empty for a run that is not in the book."""
+        where = (run_id.hex(), self._site)
+        rows = self._database.rows("select data_set from runs where run_id = ? and site = ?", where)
+        return rows[0][0] if rows else ""
 
     def list_charged(self) -> set[bytes]:
         """The runs that are settled for this node, and have cost something."""
@@ -428,8 +435,9 @@ class BudgetBook:
 
     # What peers remember ----------------------------------------------------------------------------------------------
     # A book and a state that are restored together agree with each other, and have forgotten the same runs. So every
-    # node keeps the last header that each of its neighbours has signed (`PeerBook`), and hands it back when the next
-    # epoch is set up, sealed for its signer. That node then looks its own signature up here, before it masks anything.
+    # node keeps the last headers that each of its neighbours has signed (`PeerBook`), and hands them back when the next
+    # epoch is set up, sealed for their signer. That node then looks its own signatures up here, before it masks
+    # anything. A header names the data set to its signer alone, so that a book is asked about its own.
 
     def note_epoch(self, run_id: bytes, epoch: bytes) -> None:
         """Write down that this node can mask vectors in an epoch of a run; on the disk when this returns."""
@@ -497,8 +505,18 @@ class BudgetBook:
         self.peers.close()
 
 
+_PEERS = "create table if not exists headers (own blob, signer blob, run_id blob, header blob not null)"
+_LAST_OF_ALL = f"""{_PEERS};
+insert into headers select substr(key, 1, length(key) - 32), substr(key, length(key) - 31), x'', header from peers;
+drop table peers"""
+"""A file of the version before had one header of each neighbour, and did not say of which run."""
+
+
 class PeerBook:
-    """The last header that each neighbour of this site's nodes has signed, by its identity key.
+    """The last header that each neighbour of this site's nodes has signed in each of its last runs with them.
+
+    Runs, because a site may have several data sets under one identity, and only it can tell their headers apart: the
+    last one of all would hide what another data set has spent.
 
     It is a file beside the budget book and apart from it: it shall not be lost or restored with a node's state, nor
     with the book. It holds nothing that the node did not see in a run of both, and only its signer reads it again.
@@ -511,20 +529,32 @@ class PeerBook:
 
     def _open(self) -> Database:
         if self._database is None:
-            schema = "create table if not exists peers (key blob primary key, header blob not null)"
-            self._database = Database(self._path, schema, 1, is_exclusive=False)
+            self._database = Database(self._path, _PEERS, 2, is_exclusive=False, upgrades={1: _LAST_OF_ALL})
         return self._database
 
-    def keep(self, own: bytes, headers: Mapping[bytes, bytes]) -> None:
-        """Replace what the node of the identity key `own` has kept of these sites; on the disk when this returns."""
-        sql = "insert or replace into peers values (?, ?)"
-        if headers:
-            self._open().write(*((sql, (own + key, header)) for key, header in headers.items()))
+    def keep(self, own: bytes, run_id: bytes, headers: Mapping[bytes, bytes]) -> None:
+        """Replace what the node of the identity key `own` has kept of these sites in a run, and forget their oldest
+        runs; on the disk when this returns.
+        """
+        if not headers:
+            return
+        with self._open().transaction() as execute:
+            for signer, header in headers.items():
+                execute("delete from headers where own = ? and signer = ? and run_id = ?", (own, signer, run_id))
+                execute("insert into headers values (?, ?, ?, ?)", (own, signer, run_id, header))
+                newest = "select rowid from headers where own = ? and signer = ? order by rowid desc limit ?"
+                execute(
+                    f"delete from headers where own = ? and signer = ? and rowid not in ({newest})",
+                    (own, signer, own, signer, MAX_HANDED_BACK),
+                )
 
-    def headers(self, own: bytes) -> dict[bytes, bytes]:
-        """The signed headers that the node of this identity key has kept, by their signers' keys."""
-        rows = self._open().rows("select key, header from peers")
-        return {key[len(own) :]: header for key, header in rows if key.startswith(own)}
+    def headers(self, own: bytes) -> dict[bytes, list[bytes]]:
+        """The signed headers that the node of this identity key has kept, by their signers' keys, oldest first."""
+        kept = dict[bytes, list[bytes]]()
+        rows = self._open().rows("select signer, header from headers where own = ? order by rowid", (own,))
+        for signer, header in rows:
+            kept.setdefault(signer, []).append(header)
+        return kept
 
     def close(self) -> None:
         """Close the file."""

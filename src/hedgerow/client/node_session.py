@@ -14,7 +14,7 @@ from math import isqrt
 
 import numpy as np
 
-from hedgerow.client.budget import ACCEPTED, FINISHED, LEFT, STOPPED, BudgetBook
+from hedgerow.client.budget import ACCEPTED, FINISHED, LEFT, STOPPED, BudgetBook, fold_name
 from hedgerow.client.joining import NodeFiles, close_reserved, join, resume
 from hedgerow.client.node import ArrivalsOfRun, Node
 from hedgerow.client.setup import Answers, NodeSetup
@@ -59,11 +59,20 @@ from hedgerow.protocol.messages import (
 from hedgerow.protocol.queries import IntVector, Query, SiteQuery
 from hedgerow.protocol.stream import Salvage, WireRefusal, read_code
 from hedgerow.rounds import VECTOR_ID, bound_entry, clip, least_entry_bound, most_rows, noise_mode, round_in
-from hedgerow.secagg.enrolment import Enrolment, read_context
+from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS, origin_members
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.masks import MIN_COLLUDERS, draw_shares
-from hedgerow.secagg.messages import EpochParameters, Header, Kind, NoiseMode, Roster, RoundSpec, UnmaskRequest
+from hedgerow.secagg.messages import (
+    EpochParameters,
+    Header,
+    Kind,
+    NoiseMode,
+    Roster,
+    RoundSpec,
+    UnmaskRequest,
+    read_kept_header,
+)
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
 from hedgerow.secagg.view import Cohort, EpochView, most_beside, split_members
@@ -456,7 +465,8 @@ class NodeRun:
     def __init__(self, setup: NodeSetup, files: NodeFiles, stored: StoredRun, node: Answers, replica: Replica) -> None:
         self._setup, self._files, self.node = setup, files, node
         self._store, self._book = files.store, files.book
-        self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
+        charged_to = fold_name(self._book.find_data_set(stored.run_id))
+        self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums, charged_to)
         self.run_id, self.task = stored.run_id, stored.task
         self.replica, self._checks = replica, dict[int, ReleaseChecks]()
         self.participant = stored.participant
@@ -753,8 +763,8 @@ class NodeRun:
 
     def _keep_headers(self) -> None:
         # A sum may be opened over headers with broken signatures; such a one must not replace a good one.
-        signed = {key: header for key, header in self._headers.items() if read_context(header, key)}
-        self._book.peers.keep(self._setup.identity.public, signed)
+        signed = {key: header for key, header in self._headers.items() if read_kept_header(header, key)}
+        self._book.peers.keep(self._setup.identity.public, self.run_id, signed)
         self._headers = {}
 
     def _record_step(self, step: Step[Participant], beside: NodeStep = _NOTHING) -> bytes:

@@ -76,7 +76,7 @@ create table if not exists sites (name text primary key)
     )
 )
 _VERSION = 9
-_UPGRADES = {804: "alter table masked add column slot integer"}
+_UPGRADES = {804: "alter table masked add column slot integer", 905: ""}
 """By the whole version, the codec's in it. The steps of a run that goes on are that codec's: it is not carried over."""
 _GOES_ON = "select 1 from run where status in ('open', 'joining')"
 OPEN, JOINING = "open", "joining"

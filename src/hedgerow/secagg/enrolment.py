@@ -11,7 +11,7 @@ what to send.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -40,11 +40,13 @@ from hedgerow.secagg.keys import (
     slot_channel,
 )
 from hedgerow.secagg.messages import (
+    HANDED_BACK_BYTES,
+    MAX_HANDED_BACK,
+    NO_ACCOUNT,
     SIGNED_HEADER_BYTES,
     Acknowledgement,
     Advertisement,
     EpochParameters,
-    Header,
     KeyBundle,
     Kind,
     NonceDelivery,
@@ -57,6 +59,7 @@ from hedgerow.secagg.messages import (
     build_signed_list,
     check_signature,
     hash_slot_keys,
+    read_kept_header,
     read_state,
 )
 from hedgerow.secagg.participant import NodeContext, Participant
@@ -174,13 +177,17 @@ class Enrolment(StoredState):
         return self._step(state, reveal.to_signed(context.identity), "nonce-revealed", key_list=key_list)
 
     def share(
-        self, context: NodeContext, delivery: bytes, entropy: Entropy, kept: Mapping[bytes, bytes] | None = None
+        self,
+        context: NodeContext,
+        delivery: bytes,
+        entropy: Entropy,
+        kept: Mapping[bytes, Sequence[bytes]] | None = None,
     ) -> Step[Enrolment]:
         """The step that sends every holder its sealed shares of all slot keys; raises Refusal.
 
         Args:
             delivery: the list of nonces, and the neighbours' slot keys.
-            kept: by identity key, the last signed header of a site that this node has kept, to be handed back.
+            kept: by identity key, the signed headers of a site that this node has kept, to be handed back.
         """
         state = advance(Party.NODE, self.state, Event.NONCE_LIST)
         delivered = NonceDelivery.from_bytes(delivery)
@@ -189,11 +196,11 @@ class Enrolment(StoredState):
         slot_keys = self._read_slot_keys(holders, bundles, delivered.slot_keys)
         runs = self._split_slot_keys((*holders, self.node), agreed.by_node[self.node].threshold, entropy)
         channels = self._channels_to(holders, bundles)
-        headers = {holder: (kept or {}).get(site_key(context.roster, holder), b"") for holder in holders}
+        headers = {holder: (kept or {}).get(site_key(context.roster, holder), ()) for holder in holders}
         sealed = tuple(
             seal(
                 setup_share_key(channels[holder], self.node, holder),
-                runs[holder] + headers[holder].ljust(SIGNED_HEADER_BYTES, b"\0"), view, entropy,
+                runs[holder] + _pad_headers(headers[holder]), view, entropy,
             )
             for holder in holders
         )  # fmt: skip
@@ -207,7 +214,8 @@ class Enrolment(StoredState):
     def acknowledge(self, context: NodeContext, delivery: bytes) -> Step[Enrolment]:
         """The step that acknowledges the shares that opened; the others are complaints. Raises Refusal.
 
-        Its state says in `handed_back` where neighbours have seen vectors of this node.
+        Its state says in `handed_back` where neighbours have seen vectors of this node that are charged to its data
+        set, or that do not say to which.
         """
         state = advance(Party.NODE, self.state, Event.SHARE_DELIVERY)
         delivered = ShareDelivery.from_bytes(delivery)
@@ -221,8 +229,8 @@ class Enrolment(StoredState):
             if sender not in channels:
                 raise refuse(Code.UNKNOWN_NODE, "It is not a neighbour.", sender)
             try:
-                held[sender], header = self._open_run(sender, channels[sender], sealed, view)
-                handed_back += read_context(header, context.identity.public)
+                held[sender], kept = self._open_run(sender, channels[sender], sealed, view)
+                handed_back += _list_own(context, kept)
             except Refusal as complaint:
                 complaints.append(drop_traceback(complaint))
         others = tuple(sorted(node for node in held if node != self.node))
@@ -303,29 +311,35 @@ class Enrolment(StoredState):
         return {holder: b"".join(run) for holder, run in zip(holders, runs, strict=True)}
 
     def _open_run(self, sender: int, channel: bytes, sealed: bytes, view: bytes) -> tuple[bytes, bytes]:
-        """The shares and the header behind them; raises Refusal SHARE_UNREADABLE."""
+        """The shares and the headers behind them; raises Refusal SHARE_UNREADABLE."""
         key, length = setup_share_key(channel, sender, self.node), SHARE_BYTES * self.parameters.n_slots
         try:
             item = unseal(key, sealed, view)
-            run, header = item[:length], item[length:]
-            require_length("run of shares", item, length + SIGNED_HEADER_BYTES)
+            run, kept = item[:length], item[length:]
+            require_length("run of shares", item, length + HANDED_BACK_BYTES)
             for start in range(0, len(run), SHARE_BYTES):
                 parse_share(run[start : start + SHARE_BYTES])
         except PrimitiveFault as error:
             raise refuse(Code.SHARE_UNREADABLE, "At set-up.", sender) from error
-        return run, header
+        return run, kept
 
 
-def read_context(signed_header: bytes, key: bytes) -> list[RoundContext]:
-    """The slot that a header is of, if the site of this key signed it, else nothing: nobody else's word counts."""
-    if not any(signed_header):
-        # So says a neighbour that has kept none, as most do.
-        return []
-    try:
-        check_signature(key, Kind.HEADER, signed_header, None)
-        return [Header.from_signed(signed_header).context]
-    except Refusal:
-        return []
+def _pad_headers(headers: Sequence[bytes]) -> bytes:
+    # All items are of one length: the coordinator does not learn whether anything is handed back.
+    padded = [header.ljust(SIGNED_HEADER_BYTES, b"\0") for header in headers[:MAX_HANDED_BACK]]
+    return b"".join(padded).ljust(HANDED_BACK_BYTES, b"\0")
+
+
+def _list_own(context: NodeContext, kept: bytes) -> list[RoundContext]:
+    """The slots of the headers that a neighbour handed back, of this node and of its data set or of no named one."""
+    found = []
+    for start in range(0, len(kept), SIGNED_HEADER_BYTES):
+        signed = kept[start : start + SIGNED_HEADER_BYTES]
+        # Zeros, from a neighbour that has kept no more.
+        header = read_kept_header(signed, context.identity.public) if any(signed) else None
+        if header is not None and header.account in (NO_ACCOUNT, context.account(header.context.epoch)):
+            found.append(header.context)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,7 +525,7 @@ class EpochSetup:
         """The check of one message of shares, against the graph."""
         agreed = self._agree()
         graph, view = agreed.graph.neighbours, agreed.view
-        length = SHARE_BYTES * self.parameters.n_slots + SIGNED_HEADER_BYTES + OVERHEAD_BYTES
+        length = SHARE_BYTES * self.parameters.n_slots + HANDED_BACK_BYTES + OVERHEAD_BYTES
 
         def check(message: bytes) -> int:
             shares = ShareMessage.from_signed(message)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hedgerow.codec import U32, Hash, Record, digest
-from hedgerow.crypto import SecretKey, expand, hkdf
+from hedgerow.crypto import Identity, SecretKey, expand, hkdf
 
 
 def _context(label: str, *parts: bytes) -> bytes:
@@ -99,6 +99,14 @@ def self_mask_secret(seed: bytes, node: int, context: RoundContext) -> bytes:
 def seed_commitment(seed: bytes, node: int, context: RoundContext) -> bytes:
     """The 32-byte commitment to a node's self-mask seed; it hides because the seed is uniform."""
     return digest("seed-commitment", context.to_bytes(), _number(node), seed)
+
+
+def name_account(identity: Identity, data_set: str, epoch: bytes) -> bytes:
+    """The 32 bytes by which a node, and no one else, knows in a header which data set an epoch is charged to.
+
+    Without the identity's secret they tell neither the name nor whether two epochs have the same.
+    """
+    return hkdf(identity.derive(b"account"), epoch, _context("account", data_set.encode(), epoch))
 
 
 def nonce_commitment(nonce: bytes, node: int, parameters: bytes) -> bytes:

@@ -56,6 +56,7 @@ from hedgerow.secagg.keys import (
     vector_keys,
 )
 from hedgerow.secagg.messages import (
+    NO_ACCOUNT,
     WITHHELD,
     Answer,
     Header,
@@ -189,13 +190,14 @@ MAX_SUBSETS = 2000
 
 @dataclass(frozen=True, slots=True)
 class MaskingKeys:
-    """What a node masks with in one slot."""
+    """What a node masks with in one slot, and what its header names for itself (`Header.account`)."""
 
     view: EpochView
     node: int
     own: SecretKey
     channels: Mapping[int, bytes] = field(repr=False)
     context: RoundContext
+    account: bytes = NO_ACCOUNT
 
 
 def encode_vectors(
@@ -270,7 +272,7 @@ def mask_upload(
         )
         for peer, share in zip(peers, shares, strict=False)
     )
-    header = Header(context, node, payload_hash, commitment, hash_sealed(sealed)).to_signed(identity)
+    header = Header(context, node, payload_hash, commitment, hash_sealed(sealed), keys.account).to_signed(identity)
     return MaskedVector(header, sealed, payload).to_bytes(), header_hash(header), shares[-1]
 
 

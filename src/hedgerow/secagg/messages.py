@@ -417,8 +417,8 @@ class NonceDelivery(Sent):
 class ShareMessage(Signed):
     """Node to the coordinator, signed: one sealed item for each holder, in increasing order.
 
-    An item is the run of slot-key shares, 33 bytes each, and behind it the last signed Header of its holder that the
-    node kept from an earlier round, 235 bytes, or zeros: see `hedgerow.client.budget`.
+    An item is the run of slot-key shares, 33 bytes each, and behind it four signed Headers of its holder, 267 bytes
+    each, the last of four earlier runs that the node kept, or zeros: see `hedgerow.client.budget`.
     """
 
     KIND = Kind.SHARES
@@ -535,9 +535,15 @@ def bind_context(spec: RoundSpec, signed_spec: bytes) -> RoundContext:
     return RoundContext(spec.epoch, spec_hash(signed_spec), spec.slot)
 
 
+NO_ACCOUNT = bytes(HASH_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class Header(Signed):
-    """Node to all, signed: what the node uploaded for one slot, by hashes."""
+    """Node to all, signed: what the node uploaded for one slot, by hashes.
+
+    `account` names, for this node alone, the data set that the slot is charged to (`name_account`); zeros for none.
+    """
 
     KIND = Kind.HEADER
     context: RoundContext
@@ -545,10 +551,36 @@ class Header(Signed):
     payload: Hash
     seed_commitment: Hash
     sealed: Hash
+    account: Hash = NO_ACCOUNT
 
 
 _NO_HEADER = Header(RoundContext(bytes(HASH_BYTES), bytes(HASH_BYTES), 0), 0, *[bytes(HASH_BYTES)] * 3)
 SIGNED_HEADER_BYTES = len(_NO_HEADER.to_bytes()) + SIGNATURE_BYTES
+MAX_HANDED_BACK = 4
+"""Headers of one site that a neighbour hands back: each the last of a run."""
+HANDED_BACK_BYTES = MAX_HANDED_BACK * SIGNED_HEADER_BYTES
+_WITHOUT_ACCOUNT = 5
+"""The wire whose headers end before the account; neighbours still keep some."""
+
+
+def read_kept_header(data: bytes, key: bytes) -> Header | None:
+    """A header that a neighbour has kept, if the site of this key signed it; else None: nobody else's word counts.
+
+    Args:
+        data: the signed header, of this wire or of the one without accounts; zeros behind it count for nothing.
+    """
+    is_old = data[3:4] == bytes((_WITHOUT_ACCOUNT,))
+    length = SIGNED_HEADER_BYTES - len(NO_ACCOUNT) * is_old
+    signed, rest = data[:length], data[length:]
+    if any(rest):
+        return None
+    try:
+        # By the bytes that were signed, of whichever wire.
+        check_signature(key, Kind.HEADER, signed, None)
+        body, _ = split_signed(signed)
+        return Header.from_bytes(_NO_HEADER.to_bytes()[:4] + body[4:] + NO_ACCOUNT if is_old else body)
+    except Refusal:
+        return None
 
 
 def header_hash(signed_header: bytes) -> bytes:

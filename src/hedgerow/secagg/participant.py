@@ -19,9 +19,10 @@ from typing import Annotated
 from hedgerow.codec import U16, U32, U64, BlobByNode, Blobs, Bytes, Hash, Line, Maybe, Member, Nested, Nodes, digest
 from hedgerow.codec import Record as Fields
 from hedgerow.crypto import SHARE_BYTES, Entropy, Identity, PrimitiveFault, keystream, parse_share, seal, unseal, verify
-from hedgerow.secagg.keys import RoundContext, SlotChain, seed_share_key, state_key
+from hedgerow.secagg.keys import RoundContext, SlotChain, name_account, seed_share_key, state_key
 from hedgerow.secagg.masks import Integers, MaskingKeys, check_vectors, encode_vectors, mask_upload
 from hedgerow.secagg.messages import (
+    NO_ACCOUNT,
     SEED_SHARE,
     SLOT_KEY_SHARE,
     WITHHELD,
@@ -144,11 +145,18 @@ def open_seed_share(channel: bytes, header: Header, holder: int, sealed: bytes) 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """A node's signing key, the roster it pinned, and its owner's policy."""
+    """A node's signing key, the roster it pinned, its owner's policy, and the data set that its vectors are charged to
+    (its folded name; empty where nothing is charged).
+    """
 
     identity: Identity
     roster: Roster
     policy: NodePolicy
+    data_set: str = ""
+
+    def account(self, epoch: bytes) -> bytes:
+        """What a header of this node names in an epoch."""
+        return name_account(self.identity, self.data_set, epoch) if self.data_set else NO_ACCOUNT
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -277,7 +285,8 @@ class Participant:
         check_spec(spec, expected, self.view, context.policy)
         words = encode_vectors(spec, vectors, noise)
         own = self.chain.after(spec.slot).current()
-        keys = MaskingKeys(self.view, self.node, own, self.channels, round_context)
+        account = context.account(round_context.epoch)
+        keys = MaskingKeys(self.view, self.node, own, self.channels, round_context, account)
         upload, header, own_share = mask_upload(keys, spec, words, context.identity, entropy)
         opened = OpenSlot(round_context, spec.purpose, header, own_share, upload)
         following = self._after_step(state, self.chain.after(spec.slot + 1), spec.slot, self.purposes, opened)
