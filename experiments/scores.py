@@ -378,16 +378,17 @@ def main_signal(argv: list[str]) -> int:
     return 0
 
 
-PRICED = (500, 1_000, 2_000, 2_500, 3_000, 5_000, 10_000)
+PRICED = (500, 1_000, 2_000, 2_500, 3_000, 4_000, 5_000, 10_000)
 WIDTH = 0.35
 """Of the smoothing, in units of ln s."""
 
 
 def main_groups_price(argv: list[str]) -> int:
-    """What three groups of sites cost: AUC lost from a signal s to s / 2.01, by docs/runs/signal.txt.
+    """What groups of sites cost: AUC lost from a signal s to s / 2.01 (three groups) or s / 2.68 (five).
 
-    The middle of three groups' sums has 2.01 times one sum's noise. AUC is smoothed over ln s, by a straight line
-    through the cells of a data set with Gaussian weights. The mean of the data sets, and the largest loss.
+    The middle of three groups' sums has 2.01 times one sum's noise, of five 2.68 times. AUC is that of
+    docs/runs/signal.txt, smoothed over ln s by a straight line through the cells of a data set with Gaussian weights.
+    The mean of the data sets, and the largest loss.
     """
     harness.options_of(argv, main_groups_price, data="unused")
     lines = (HERE.parent / "docs" / "runs" / "signal.txt").read_text(encoding="utf-8").replace(",", "").splitlines()
@@ -399,10 +400,13 @@ def main_groups_price(argv: list[str]) -> int:
         # polyfit's weights are of residuals, not of their squares.
         return float(np.polyfit(away, found[:, 1], 1, w=np.exp(-((away / WIDTH) ** 2) / 2))[1])
 
-    print(f"the middle's noise {middle_noise(3):.2f} times one sum's\n\n      s   mean of losses   largest")
-    for signal in PRICED:
-        lost = [smoothed(name, signal) - smoothed(name, signal / middle_noise(3)) for name in BINARY_NAMES]
-        print(f"{signal:>7,}   {np.mean(lost):>14.3f}   {max(lost):>7.3f}")
+    for n_groups in (3, 5):
+        times = middle_noise(n_groups)
+        print(f"\n{n_groups} groups: the middle's noise {times:.2f} times one sum's")
+        print("\n      s   mean of losses   largest")
+        for signal in PRICED:
+            lost = [smoothed(name, signal) - smoothed(name, signal / times) for name in BINARY_NAMES]
+            print(f"{signal:>7,}   {np.mean(lost):>14.3f}   {max(lost):>7.3f}")
     return 0
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.app.cost import groups_text
 from hedgerow.client.node import Node
 from hedgerow.client.node_session import NodeRun
 from hedgerow.crypto import Identity
@@ -787,8 +788,13 @@ def test_groups_are_proposed_where_enough_sites_are_expected_and_they_cost_littl
     assert [propose_groups(*each) for each in ((many, 8), (plan(5_000), 9), (proposed, 9))] == [None] * 3
     linear = dataclasses.replace(many, model=dataclasses.replace(many.model, algorithm="adassp"))
     assert propose_groups(linear, 9) is None
-    # Noise of the sites leaves less, in a group of three.
     least = next(n for n in range(1_000, 10**6, 500) if propose_groups(plan(n), 9) is not None)
+    # Five have more noise, and four sites each, so that a group can lose one.
+    assert [propose_groups(many, n_sites, 5) is not None for n_sites in (9, 19, 20)] == [False, False, True]
+    assert propose_groups(plan(least), 20, 5) is None and propose_groups(plan(2 * least), 20, 5) is not None
+    assert ["groups = 5" in groups_text(plan(n), 9) for n in (least, 2 * least)] == [False, True]
+    assert ["groups = 3" in groups_text(plan(n), 9) for n in (least // 2, least)] == [False, True]
+    # Noise of the sites leaves less, in a group of three.
     assert propose_groups(plan(least, "distributed"), 9) is None
     assert propose_groups(plan(2 * least, "distributed"), 9) is not None
 

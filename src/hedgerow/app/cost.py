@@ -10,7 +10,7 @@ from typing import Any
 from hedgerow.app.output import megabytes, number, print_facts
 from hedgerow.local.forecast import (
     MIN_GROUP,
-    USUAL_GROUPS,
+    OFFERED_GROUPS,
     Forecast,
     expect_singles,
     propose_groups,
@@ -203,7 +203,8 @@ def _list_noise_facts(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
         grouped, alone = outlook_of(plan), outlook_of(plan.with_one_sum())
         if grouped.median is not None and alone.median is not None:
             said += f", where {grouped.median:.0%} of a model was left and not {alone.median:.0%}"
-        groups = [("groups of sites", f"{said}. One hostile site spoils one of them (docs/poisoning.md)")]
+        said += f". Up to {n_groups // 2} of all sites may lie; {n_groups // 2 + 1} in different groups have the middle"
+        groups = [("groups of sites", f"{said} (docs/poisoning.md)")]
     among = f" in {n_groups} groups" if n_groups else ""
     if plan.privacy.noise == "distributed":
         n_sites = max(n_sites, MIN_COHORT * n_groups)
@@ -221,16 +222,27 @@ def _list_noise_facts(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
 
 
 def groups_text(plan: Plan, n_sites: int) -> str:
-    """The groups of sites that a plan has, or could have with so many sites, for those who draw it up."""
+    """Say which groups of sites a plan has, or could have, at what price, and how many liars and colluders they bear.
+
+    Args:
+        n_sites: expected; groups are offered for more as well.
+    """
     if plan.federation.groups:
         return f"{plan.federation.groups}; what they cost says `hedgerow privacy`"
-    if propose_groups(plan, n_sites) is None:
+    offers = []
+    for n_groups, (size, _) in OFFERED_GROUPS.items():
+        least = n_groups * size
+        proposed = propose_groups(plan, max(n_sites, least), n_groups)
+        if proposed is not None:
+            most = choose_wishes(proposed, [size]).n_colluders
+            offers.append(
+                f"With groups = {n_groups} and min_sites = {MIN_GROUP} in [federation], for {least} sites or more, "
+                f"{n_groups // 2} of all may lie and {most} collude, for about 0.01 of AUC "
+                f"({middle_noise(n_groups):.2f} times one sum's noise)"
+            )
+    if not offers:
         return "none: one site that lies may turn the model (docs/poisoning.md)"
-    return (
-        f"none, and {USUAL_GROUPS} are proposed for {USUAL_GROUPS * MIN_GROUP} sites or more: with groups = "
-        f"{USUAL_GROUPS} and min_sites = {MIN_GROUP} in [federation] no site that lies turns the model, for about "
-        "0.01 of AUC (docs/poisoning.md)"
-    )
+    return f"none: one site that lies may turn the model. {'. '.join(offers)} (docs/poisoning.md)"
 
 
 def compare_distributed_noise(plan: Plan, n_sites: int) -> dict[str, Any]:

@@ -23,25 +23,26 @@ from hedgerow.secagg.masks import MIN_COLLUDERS
 from hedgerow.training.settings import Settings
 
 USUAL_GROUPS, MIN_GROUP = 3, 3
-"""Groups of sites that are proposed, where so many are expected in each: the fewest that a sum hides."""
-SIGNAL_OF_GROUPS = 3_000.0
-"""From so much signal on, three groups cost at most .01 of AUC, the mean of docs/runs/signal.txt between s and s / 2.01
-(docs/poisoning.md)."""
+"""Groups of sites that are proposed first, and the fewest sites that the sum of a group hides."""
+OFFERED_GROUPS = {3: (3, 3_000.0), 5: (4, 5_000.0)}
+"""By number of groups the fewest sites in each, and the signal from which they cost at most .01 of AUC, by the mean of
+docs/runs/signal.txt between s and s over the middle's noise (docs/runs/groups_price.txt)."""
 
 
-def propose_groups(plan: Plan, n_sites: int) -> Plan | None:
-    """The plan with groups of sites, where so many are expected and the price is small; None where it is not, where
-    the plan has groups, and where it can have none.
+def propose_groups(plan: Plan, n_sites: int, n_groups: int = USUAL_GROUPS) -> Plan | None:
+    """Return the plan with this many groups of sites (3 or 5), where n_sites are enough and the price is small.
+
+    None where it is not, where the plan has groups, and where it can have none.
     """
-    federation, privacy = plan.federation, plan.privacy
-    size = n_sites // USUAL_GROUPS
-    if federation.groups or size < MIN_GROUP or not math.isfinite(privacy.epsilon):
+    federation, privacy, (least, signal) = plan.federation, plan.privacy, OFFERED_GROUPS[n_groups]
+    size = n_sites // n_groups
+    if federation.groups or size < least or not math.isfinite(privacy.epsilon):
         return None
     noise = share_noise_factor(size, has_echo=True) if privacy.noise == "distributed" else 1.0
-    if signal_of(plan) < SIGNAL_OF_GROUPS * noise:
+    if signal_of(plan) < signal * noise:
         return None
     table = plan.to_dict()
-    changes = {"groups": USUAL_GROUPS, "min_sites": min(federation.min_sites, MIN_GROUP)}
+    changes = {"groups": n_groups, "min_sites": min(federation.min_sites, MIN_GROUP)}
     with suppress(PlanError):
         return Plan.from_dict({**table, "federation": {**table["federation"], **changes}})
     return None
