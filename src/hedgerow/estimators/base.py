@@ -92,7 +92,7 @@ Table = NDArray[np.floating[Any]] | Columns
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a caller declares about the columns of `X`.
+    """A caller's declarations about the columns of `X`.
 
     Attributes:
         bounds: by name of a number or date, (min, max).
@@ -110,7 +110,7 @@ class Declaration:
 
     @classmethod
     def of(cls, bounds: Any, categories: Any, table: Table, names: Sequence[str]) -> Self:
-        """What the parameters `bounds` and `categories` say.
+        """Read the parameters `bounds` and `categories`.
 
         Raises:
             UsageError: bounds or categories are missing, of another length, or for features that do not exist.
@@ -134,7 +134,7 @@ def _is_word(value: Any, word: str) -> bool:
 
 
 def is_one_pair(bounds: Any) -> bool:
-    """Whether bounds are two numbers, for all columns, and not one entry per feature."""
+    """Return whether bounds are two numbers for all columns, and not one entry per feature."""
     if isinstance(bounds, str | Mapping) or not hasattr(bounds, "__len__") or len(bounds) != 2:
         return False
     return all(isinstance(bound, Real) and not isinstance(bound, bool | np.bool_) for bound in bounds)
@@ -144,7 +144,7 @@ _BOUNDS = '(min, max) for each feature, None for a categorical one, or "private"
 
 
 def _read_bounds(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
-    """By name, of the wanted features: (min, max), or "private"; raises UsageError."""
+    """Return (min, max) or "private" by name for the wanted features; raise UsageError for other bounds."""
     if bounds is None:
         raise UsageError("argument", code="bounds", name="bounds", value=None, expected=_BOUNDS)
     if _is_word(bounds, PRIVATE):
@@ -171,19 +171,22 @@ def _read_bounds(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> di
 
 
 def is_dataframe(X: Any) -> bool:
-    """Whether `X` has named columns, as pandas' and polars' tables do."""
-    # The shape is asked for first: a lazy table of polars has none, and warns when it is asked for its columns.
+    """Return whether `X` has named columns, as pandas' and polars' tables have."""
+    # Check the shape first: a lazy table of polars has none, and warns when its columns are read.
     return hasattr(X, "shape") and hasattr(X, "__getitem__") and hasattr(X, "columns")
 
 
 def read_table(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Columns:
-    """The columns of `X` by name, in order; raises DataError for a type that cannot be read, by the column's name.
+    """Read the columns of `X` by name, in order.
+
+    Raises:
+        DataError: a type that cannot be read, by the column's name.
 
     Args:
         with_lists: whether the categories that their types list are wanted, where a plan can list them.
     """
     if isinstance(X, np.ndarray | list | tuple):
-        # Not an array of numpy's choice: one text among a list's numbers would make text of all of them.
+        # An array of objects, because numpy would turn all numbers of a list into text for one text among them.
         matrix = X if isinstance(X, np.ndarray) else np.array(X, dtype=object)
         given: dict[str, Any] = {name: matrix[:, index] for index, name in enumerate(names)}
     else:
@@ -201,7 +204,9 @@ def read_table(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Col
 
 
 def unmask(values: Any) -> Any:
-    """A masked array as a plain one, with None or NaN for what is masked; what is no masked array as it is.
+    """Convert a masked array to a plain one, with None or NaN for masked cells; return others unchanged.
+
+    Any other conversion to a plain array would show the values beneath the mask.
 
     Whoever makes a plain array of it otherwise has the values beneath.
     """
@@ -214,7 +219,7 @@ def unmask(values: Any) -> Any:
 
 
 def as_matrix(X: Any) -> Any:
-    """A matrix of numbers: of a list, or of an array of objects or texts, each cell by itself, and NaN for no number.
+    """Read a list, or an array of objects or texts, as a matrix of numbers; NaN for a cell without one.
 
     What has another shape is returned as it is, for scikit-learn to refuse.
     """
@@ -241,7 +246,7 @@ _OTHERS_IN_MATRIX = (
 
 
 def column(table: Table, names: Sequence[str], name: str) -> Any:
-    """One column of a table, for a survey: numbers of a matrix, else cell by cell."""
+    """Return one column of a table for a survey: a matrix's numbers, or cells to read one by one."""
     if isinstance(table, Columns):
         return RawColumn([table[name]], Place("X", name, 0))
     return table[:, names.index(name)]
@@ -250,7 +255,7 @@ def column(table: Table, names: Sequence[str], name: str) -> Any:
 def plan_features(
     table: Table, names: Sequence[str], declaration: Declaration, found: Mapping[str, tuple[int, Range | None]]
 ) -> list[dict[str, Any]]:
-    """The plan's [[features]] tables.
+    """Build the plan's [[features]] tables.
 
     Args:
         found: by name of a feature that is not declared, its kind, and the range of numbers and dates.
@@ -280,7 +285,7 @@ def plan_features(
 
 
 def _find_bounds_in_data(cells: Any, table: Table) -> dict[str, Any]:
-    """A feature by exact counts of its rows."""
+    """Describe a feature by exact counts of its rows."""
     if not isinstance(table, Columns):
         low, high = finite_range(cells)
         return {"type": "numeric", "min": low, "max": high}
@@ -320,14 +325,14 @@ def encode_rows(
         n_beyond = dict(count_beyond(columns, plan)) if is_training else {}
     n_rows, outside = codes.shape[1], {name: column.n_cells for name, column in unfit.items()}
     if not is_training:
-        # A column of which no cell is read is told of when it is predicted from.
+        # Leave out columns without a single readable cell: the prediction warns about them.
         _warn_about_columns(n_rows, {name: n_cells for name, n_cells in outside.items() if n_cells < n_rows})
         return codes, None
-    # What a table's columns are converted to is larger than the table, so it is made anew; sites ask one after another.
+    # Converted columns are larger than the table, so only a few are cached; sites ask one after another.
     held = HeldValues(grid, lru_cache(maxsize=4)(values)) if grid.divisible else None
     if plan.privacy.bounds_from_data:
         return codes, held
-    # Of bounds that were found, `warn_about_few_records` speaks.
+    # `warn_about_few_records` warns about found bounds, so they are left out here.
     found = {feature.name for feature in plan.features if feature.origin == FOUND}
     _warn_about_columns(n_rows, {name: n * (name not in found) + outside[name] for name, n in n_beyond.items()})
     texts = [feature.name for feature in plan.features if feature.is_hashed and feature.origin == FOUND]
@@ -338,7 +343,7 @@ def encode_rows(
 
 
 def _warn_about_columns(n_rows: int, beyond: Mapping[str, int]) -> None:
-    """Tell the caller of columns of which many cells are beyond the plan, or of another kind."""
+    """Warn the owner of columns with many cells beyond the plan, or of another kind."""
     if n_rows >= MIN_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=beyond).warning):
         warn_owner(said, BeyondPlanWarning)
 
@@ -348,7 +353,7 @@ class BeyondPlanWarning(UserWarning):
 
 
 def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
-    """The smallest and the largest finite value, widened to a range; (0, 1) when there is none."""
+    """Return the smallest and the largest finite value, widened to a range; (0, 1) if there is none."""
     low, high = float(np.fmin.reduce(values)), float(np.fmax.reduce(values))
     if not (math.isfinite(low) and math.isfinite(high)):
         finite = values[np.isfinite(values)]
@@ -363,7 +368,7 @@ def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
 
 
 def _by_name(given: Mapping[Any, Any] | None, names: Sequence[str], parameter: str) -> dict[str, Any]:
-    """Keys that are names or positions of features, made into names."""
+    """Convert keys that are names or positions of features to names."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -388,7 +393,7 @@ def _not_signs(given: Any, names: Sequence[str]) -> UsageError:
 
 
 def signs_by_name(given: Any, names: Sequence[str]) -> dict[str, int]:
-    """What is known of features' directions, by name: 1, -1 or 0; UsageError for what says no such thing."""
+    """Return features' declared directions by name: 1, -1 or 0; UsageError for anything else."""
     if given is None:
         return {}
     values = given if isinstance(given, Mapping) else _to_plain(given) if hasattr(given, "__len__") else [given]
@@ -401,7 +406,7 @@ def signs_by_name(given: Any, names: Sequence[str]) -> dict[str, int]:
 
 
 def groups_by_name(given: Any, names: Sequence[str]) -> list[list[str]]:
-    """Which features may meet, by name; none where all may. UsageError for what says no such thing."""
+    """Return the groups of features that may meet, by name; none if all may. UsageError for anything else."""
     if given is None:
         return []
     if given == "no_interactions":
@@ -431,7 +436,7 @@ def _read_pair(value: Any, name: str) -> Any:
 
 
 def _bound(value: Any) -> float | str:
-    """A number, or the text of a date."""
+    """Return a bound as a number, or a date as text."""
     if isinstance(value, str):
         return format_day(parse_day(value))
     return str(value.isoformat()) if hasattr(value, "isoformat") else float(value)
@@ -467,13 +472,17 @@ FEW_RECORDS = 2000.0
 
 
 class FewRecordsWarning(UserWarning):
-    """There are few records at this epsilon, for a model or for what a survey was asked."""
+    """There are few records at this epsilon, for a model or for a survey's questions."""
 
 
 def warn_about_few_records(
     questions: Questions, findings: Findings, found: Mapping[str, tuple[int, Range | None]], parameters: Collection[str]
 ) -> None:
-    """Warn by what was released: few records for epsilon, or a column of which nothing stood out.
+    """Warn, from released counts alone, of few records for epsilon or of columns hidden by noise.
+
+    Args:
+        found: kinds and ranges of the surveyed columns, by name.
+        parameters: of the estimator; the advice names only these.
 
     Args:
         found: by name, kinds and ranges of the columns that were asked for.
@@ -504,7 +513,9 @@ class SeveralRunsWarning(UserWarning):
 
 
 def find_place_in_search() -> str:
-    """Return "candidate" for a fit that a search of scikit-learn tries, "refit" for that of its best, or "".
+    """Return the fit's part in a search of scikit-learn: "candidate", "refit" of the best, or "" for none.
+
+    A candidate does not report the sum of costs, which is complete only with the refit.
 
     A candidate says nothing of the sum, which is not complete before the refit.
     """
@@ -520,7 +531,7 @@ def find_place_in_search() -> str:
                 return "refit"
             return "candidate" if getattr(frame.f_locals.get("self"), "refit", False) else ""
         frame = frame.f_back  # type: ignore[assignment]
-    # Without the frames of the search, it is in another process.
+    # A candidate without the search's frame runs in a worker process of the search.
     return "candidate" if is_candidate else ""
 
 
@@ -530,7 +541,7 @@ SECONDS_BEFORE_PROGRESS = 1.0
 
 @dataclass(frozen=True, eq=False)
 class FitInputs:
-    """What is known before training.
+    """Knowledge of a fit before its training.
 
     Attributes:
         structure_seed: of the trees.
@@ -557,7 +568,7 @@ class FitInputs:
 
 @dataclass(frozen=True, eq=False)
 class TrainingInputs:
-    """What a training needs.
+    """Inputs of a training.
 
     Attributes:
         table: the validated table.
@@ -573,7 +584,7 @@ class TrainingInputs:
 
 
 class PrivateTrees(BaseEstimator, ABC):
-    """What all estimators share: the plan, the sites, the run."""
+    """Base of all estimators: the plan, the sites and the run."""
 
     model_: Model
     privacy_report_: PrivacyReport
@@ -583,7 +594,7 @@ class PrivateTrees(BaseEstimator, ABC):
     _y_is_numeric = False
 
     def __new__(cls, **parameters: Any) -> Self:
-        """Refuse what no signature has, but other boosted trees have."""
+        """Refuse parameters of other boosted trees that no signature here has."""
         refuse_validation_parameters(parameters)
         made: Self = super().__new__(cls)
         return made
@@ -591,12 +602,12 @@ class PrivateTrees(BaseEstimator, ABC):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
-        # Text that is no number is missing in a matrix, and any text is taken in a table.
+        # A matrix's text that is not a number counts as missing, and a table may hold any text.
         tags.input_tags.string = True
         return tags
 
     def fit(self, X: Any, y: Any, *, sites: Any = None, units: Any = None, **others: Any) -> Self:
-        """Train over the sites that hold the rows.
+        """Train over the sites and store the model; the survey, the noisy sums and their cost are charged.
 
         Args:
             X: matrix or table [n, n_features], of pandas, polars (lazy as well), Arrow or DuckDB; NaN is missing.
@@ -626,17 +637,18 @@ class PrivateTrees(BaseEstimator, ABC):
                 self._train(self._prepare(X, y, sites, units))
             self._note_account(run)
         except BaseException:
-            # What a survey has found until here does not belong to an earlier fit's model. The account has its cost.
+            # Restore the estimator: the survey's findings do not belong to the earlier model. The account keeps the
+            # cost.
             self.__dict__ = before
             raise
         return self
 
     @contextmanager
     def _open_run(self, units: Any, epsilon: Any = None, delta: Any = None) -> Iterator[RunAccount]:
-        """Reserve all that a fit, or another call of this epsilon, may cost; its releases are parts of this run."""
+        """Reserve the full cost of a fit, or of another call, as one run; its releases are parts of the run."""
         whole = (self.epsilon if epsilon is None else epsilon, self._delta if delta is None else delta)
         try:
-            # The plan says what is wrong with others, before anything is released.
+            # The plan refuses other values before anything is released.
             is_promise = float(whole[0]) > 0 and 0 < float(whole[1]) < 1
         except (TypeError, ValueError):
             is_promise = False
@@ -653,8 +665,9 @@ class PrivateTrees(BaseEstimator, ABC):
             yield run
 
     def _note_account(self, run: RunAccount) -> None:
-        """Let the report say what all runs of the account have cost, and warn of several, once."""
-        # Not the model's own: its bytes follow from the fit alone. `save` writes this report into the file.
+        """Store a report with the cost of all runs of the account, and warn once if there are several."""
+        # `model_` keeps its own report, so that its bytes follow from the fit alone; `save` writes this one into the
+        # file.
         account = run.read_state(self.model_.plan.privacy.delta)
         self.privacy_report_ = self.model_.report.with_account(account)
         if account.n_runs < 2:
@@ -680,11 +693,11 @@ class PrivateTrees(BaseEstimator, ABC):
 
     @abstractmethod
     def _prepare(self, X: Any, y: Any, sites: Any, units: Any) -> TrainingInputs:
-        """Read `X` and `y`, and find what is not declared; arguments and errors as in `fit`."""
+        """Read `X` and `y`, and survey undeclared parts; arguments and errors as in `fit`."""
 
     def _encode(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
-        """The labels as a node holds them."""
-        # A row without a label is left out before anything is counted.
+        """Encode labels as a node holds them: int32 [n]."""
+        # Rows without a label get a placeholder here; they are left out before anything is counted.
         values = np.where(np.isnan(y), plan.label.bounds[0], y) if y.dtype.kind == "f" else y
         kept: NDArray[np.int32] = plan.label.kind.encode(values, plan.label)
         return kept
@@ -692,7 +705,7 @@ class PrivateTrees(BaseEstimator, ABC):
     # Reading X and y -----------------------------------------------------------------------------------------------
 
     def _read_table(self, X: Any, y: Any = _NOTHING) -> Table:
-        """The validated table that a fit is given with as many labels, or a prediction without."""
+        """Validate the table of a fit, or of a prediction, which has no labels."""
         is_fit = y is not _NOTHING
         for parameter, given in (("X", X), ("y", y if is_fit else None)):
             # scikit-learn would count the letters of a file's or a column's name, or a dictionary's keys, as rows. Some
@@ -703,7 +716,7 @@ class PrivateTrees(BaseEstimator, ABC):
         X = [unmask(row) for row in X] if isinstance(X, list | tuple) else collect(X)
         labels = {"y": None} if y is None else {}
         if not self._reads_columns(X, is_fit):
-            # Whether there is a row is not told by an error.
+            # An empty table is accepted, because an error would reveal whether there is a row.
             least = 0 if is_fit and self._leaves_out else 1
             options = {**_AS_MATRIX, "ensure_min_samples": least}
             matrix: NDArray[Any] = validate_data(self, as_matrix(X), reset=is_fit, **labels, **options)
@@ -712,7 +725,8 @@ class PrivateTrees(BaseEstimator, ABC):
             require_distinct_names(given)
             validate_data(self, X, skip_check_array=True, reset=is_fit, **labels)
             if given != list(range(len(given))) and not all(isinstance(name, str) for name in given):
-                # Without texts for names columns are told by their places, which these would contradict in silence.
+                # Columns with other names than texts are identified by position, which these names would silently
+                # contradict.
                 expected = "texts, or 0, 1, 2 and so on in this order: X.columns = [str(name) for name in X.columns]"
                 raise UsageError("argument", code="column-names", name="X.columns", value=given[:6], expected=expected)
         if is_fit:
@@ -725,7 +739,7 @@ class PrivateTrees(BaseEstimator, ABC):
         return read_table(X, self._list_features(), with_lists=any(_is_word(word, FROM_TYPE) for word in said))
 
     def _reads_columns(self, X: Any, is_fit: bool) -> bool:
-        """Whether `X` is read column by column: each table, and a matrix with columns that are no numbers."""
+        """Return whether to read `X` by columns: a table, or a matrix with columns that are not numbers."""
         if isinstance(X, pa.Table) or is_dataframe(X):
             return True
         if is_fit:
@@ -750,7 +764,7 @@ class PrivateTrees(BaseEstimator, ABC):
         label: Any = None,
         fits: NDArray[np.bool_] | None = None,
     ) -> FitInputs:
-        """Find by a survey what is not declared. Everything that can be refused without it, is refused before it.
+        """Find undeclared parts by a survey, after refusing everything that can be refused without it.
 
         Args:
             n_rows: rows of the table.
@@ -765,7 +779,7 @@ class PrivateTrees(BaseEstimator, ABC):
             raise UsageError("units-missing", caller="fit")
         rows: Rows = {"site": None}
         if self.secure_sums:
-            # Whether there are masks is what the caller says, not what names stand in `sites`.
+            # Masks depend on the caller's setting alone, never on the names in `sites`.
             rows = rows_by_site(sites, n_rows, may_be_missing=self._leaves_out)
             for count in range(len(rows), MIN_MASKED_COHORT):
                 rows = {**rows, unused_name(f"no rows {count}", list(rows)): np.empty(0, dtype=np.intp)}
@@ -814,7 +828,10 @@ class PrivateTrees(BaseEstimator, ABC):
     def _choose_within_bound(
         self, units: Any, n_rows: int, trial: Plan, fits: NDArray[np.bool_] | None = None
     ) -> NDArray[np.bool_]:
-        """Which rows stay, bool [n]: of each unit at most `max_rows_per_unit`, over all sites together.
+        """Choose the rows to use, bool [n]: at most `max_rows_per_unit` of each unit, over all sites together.
+
+        The choice comes before the survey, so that survey and training see the same rows. It depends only on the unit's
+        own rows and on the plan as known by then.
 
         It is decided before anything is found, so that survey and training see the same rows, and by nothing but the
         unit's own rows and the plan as far as it is known by then.
@@ -854,7 +871,7 @@ class PrivateTrees(BaseEstimator, ABC):
     def _make_site_data(
         self, plan: Plan, table: Table, y: NDArray[Any], rows: Rows, n_threads: int = 1
     ) -> dict[str, SiteData]:
-        """Each site's rows as its node holds them, without those that are of no class that was found."""
+        """Encode each site's rows as its node holds them, without rows of a class that was not found."""
         labels = self._encode(y, plan)
         kept = self._choose_kept(labels)
         n_used = len(labels) if kept is None else int(np.count_nonzero(kept))
@@ -867,7 +884,7 @@ class PrivateTrees(BaseEstimator, ABC):
         return {name: data if numbers is None else data.only(numbers) for name, numbers in own_rows.items()}
 
     def _choose_kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
-        """Which rows are trained on; None for all."""
+        """Choose the rows to train on, bool [n]; None for all."""
         return None
 
     def _make_plan(self, table: Table, names: Sequence[str], label: Mapping[str, Any], start: FitInputs) -> Plan:
@@ -880,7 +897,7 @@ class PrivateTrees(BaseEstimator, ABC):
         label = dict(label)
         sections["model"]["class_weights"] = label.pop("class_weights", [])
         if label["type"] == _TRIAL_LABEL["type"]:
-            # Before the survey the label is one that a loss of numbers is not for.
+            # The trial label before the survey does not fit a loss of numbers.
             sections.pop("loss", None)
         groups = groups_by_name(getattr(self, "interaction_cst", None), names)
         if groups:
@@ -891,7 +908,7 @@ class PrivateTrees(BaseEstimator, ABC):
             for feature in plan_features(table, names, declaration, start.found)
         ]
         if not start.ledger.releases:
-            # Before the survey, nothing is found yet.
+            # Before the survey there are no releases of it.
             features = [{**each, "origin": None} if each.get("origin") == FOUND else each for each in features]
         content = {
             "version": PLAN_VERSION,
@@ -916,12 +933,12 @@ class PrivateTrees(BaseEstimator, ABC):
             return with_buckets(Plan.from_dict(content))
 
     def _write_model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
-        """The plan's [model], and the section of its algorithm."""
+        """Return the plan's [model], and the section of its algorithm."""
         model = {name: to_python(getattr(self, name)) for name in _MODEL_PARAMETERS if hasattr(self, name)}
         return {"model": {**model, "structure_seed": structure_seed}}
 
     def _read_n_records(self, n_rows: int) -> Any:
-        """As it is declared, or read off the data where the caller asks for that; None to find it."""
+        """Return the declared number of records, or `n_rows` if the caller reads off the data; else None."""
         if self.n_records is not None:
             return to_python(self.n_records)
         return n_rows if self._reads_data else None
@@ -932,20 +949,23 @@ class PrivateTrees(BaseEstimator, ABC):
 
     @property
     def _reads_data(self) -> bool:
-        """Whether what is not declared is read off the data, which voids the guarantee."""
+        """True if undeclared parts are read off the data, which voids the guarantee."""
         return _is_word(self.bounds, FROM_DATA)
 
     @property
     def _leaves_out(self) -> bool:
-        """Whether a row that does not fit is left out: an error would tell of it. Else nothing is promised anyway."""
+        """True if rows that do not fit are left out, because an error would reveal them.
+
+        False without a guarantee.
+        """
         return not self._reads_data and not (isinstance(self.epsilon, Real) and math.isinf(self.epsilon))
 
     def _find_origin_of_label(self, declared: Any) -> str:
-        """Where the label's classes or bounds are from, which the caller may have declared."""
+        """Return the origin of the label's classes or bounds: declared, read off the data, or found."""
         return DECLARED if declared is not None else READ_OFF if self._reads_data else FOUND
 
     def _randomness(self) -> tuple[int, NoiseSource]:
-        """The seed of the structure, and the noise: the operating system's, unless `random_state` is given."""
+        """Return the seed of the structure, and the noise: the system's, unless `random_state` is given."""
         if self.random_state is None:
             return secrets.randbits(63), SystemNoise(os.urandom)
         if isinstance(self.random_state, int | np.integer) and self.random_state >= 0:
@@ -958,7 +978,9 @@ class PrivateTrees(BaseEstimator, ABC):
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """Each feature's share of the importances, float64 [n_features]: from the model alone, so it costs no privacy.
+        """Each feature's share of the importances, float64 [n_features].
+
+        They come from the model alone, so they cost no privacy.
 
         They add up to 1, or are all 0 where no feature moves a prediction; see `hedgerow.trees.importances`.
         """
@@ -967,15 +989,15 @@ class PrivateTrees(BaseEstimator, ABC):
         return np.asarray(values / total if total > 0 else values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model file, which `Model.load` and the command `hedgerow` read; see `Model.save`."""
+        """Write the model file for `Model.load` and the command `hedgerow`; see `Model.save`."""
         replace(self._require_model(), report=self.privacy_report_).save(os.fspath(path))
 
     def to_xgboost(self) -> dict[str, Any]:
-        """The model as XGBoost's JSON; see `Model.to_xgboost`."""
+        """Convert the model to XGBoost's JSON; see `Model.to_xgboost`."""
         return self._require_model().to_xgboost()
 
     def to_onnx(self) -> Any:
-        """The model as an `onnx.ModelProto`, with labels as in `classes_` where they are whole numbers or text."""
+        """Convert the model to an `onnx.ModelProto`; labels as in `classes_` if these are integers or text."""
         model = self._require_model()
         classes = getattr(self, "classes_", None)
         if classes is None or classes.dtype.kind not in "iu":
@@ -983,7 +1005,7 @@ class PrivateTrees(BaseEstimator, ABC):
         return model.to_onnx([int(value) for value in classes])
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw what each feature adds to the score into a file; see `hedgerow.models.plots.plot_shapes`."""
+        """Draw each feature's contribution to the score into a file; see `hedgerow.models.plots.plot_shapes`."""
         plot_shapes(self._require_model(), os.fspath(path))
 
     def _require_model(self) -> Model:
@@ -993,7 +1015,7 @@ class PrivateTrees(BaseEstimator, ABC):
     # Predicting ----------------------------------------------------------------------------------------------------
 
     def explain(self, X: Any) -> Explanation:
-        """What each feature adds to each prediction: exact Shapley values; see `Model.explain`."""
+        """Compute each feature's contribution to each prediction: exact Shapley values; see `Model.explain`."""
         return self._require_model().explain_codes(self._read_codes(X))
 
     def _read_codes(self, X: Any) -> CodeArray:
@@ -1008,14 +1030,21 @@ Rows = Mapping[str, NDArray[np.intp] | None]
 
 
 def require_a_cell_per_row(column: Any, n_rows: int, name: str) -> None:
-    """Raise DataError unless it is one column of so many cells: the keys of a dictionary would name no one."""
+    """Raise DataError unless `column` is one column of `n_rows` cells.
+
+    The keys of a dictionary, for example, would name no row.
+    """
     shape = column.shape if hasattr(column, "shape") else (count_cells(column, "the call", name),)
     if shape != (n_rows,):
         raise DataError("data-lengths", source=name, found=shape, n_rows=n_rows)
 
 
 def read_units(units: Any, *, may_be_missing: bool) -> tuple[NDArray[np.str_], NDArray[np.bool_]]:
-    """Whom each row is about [n], and which rows say it, bool [n]; raises DataError where one has to, and does not."""
+    """Return each row's unit [n], and the rows that have one, bool [n].
+
+    Raises:
+        DataError: a row has none, unless `may_be_missing`.
+    """
     has_unit = np.ones(len(units), dtype=np.bool_)
 
     def leave_out(rows: NDArray[np.bool_], *_: object) -> None:
@@ -1030,7 +1059,7 @@ def warn_about_left_out(fits: NDArray[np.bool_], code: str) -> None:
 
 
 def rows_by_site(sites: Any, n_rows: int, *, may_be_missing: bool = False) -> dict[str, NDArray[np.intp] | None]:
-    """Each site's rows, by the site's name.
+    """Return each site's row numbers by the site's name; None for all rows.
 
     Args:
         sites: the name of each row's site [n]; None for one site that holds all rows. 1 and 1.0 name one site.
@@ -1042,7 +1071,7 @@ def rows_by_site(sites: Any, n_rows: int, *, may_be_missing: bool = False) -> di
     if sites is None:
         return {"site": None}
     require_a_cell_per_row(sites, n_rows, "sites")
-    # Each name by itself: beside one text, numpy would make two sites of 1 and 1.0.
+    # Convert each name by itself: beside a text, numpy would make two sites of 1 and 1.0.
     names = read_texts(sites, Place("sites", "sites", 0))
     if None in names and not may_be_missing:
         raise DataError("data-site-missing")
@@ -1054,13 +1083,15 @@ def rows_by_site(sites: Any, n_rows: int, *, may_be_missing: bool = False) -> di
 
 
 def only_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
-    """Each site's rows, of those that are kept: bool [n]."""
+    """Restrict each site's rows to the kept ones; `kept` is bool [n]."""
     return {name: np.flatnonzero(kept) if numbers is None else numbers[kept[numbers]] for name, numbers in rows.items()}
 
 
 @cache
 def note_first_fit() -> None:
-    """Say on stderr, once a process, why the first fit of an installation takes long; a program may handle the log.
+    """Log once per process, on stderr, why the first fit of an installation takes long.
+
+    It is not one of Python's warnings: nothing is wrong, and a program may turn warnings into errors.
 
     It is no warning of Python's: nothing is wrong, and a program that makes errors of those goes on.
     """
@@ -1093,7 +1124,9 @@ def _in_parameters(estimator: BaseEstimator) -> Iterator[None]:
 
 
 def refuse_weights(others: Mapping[str, Any]) -> None:
-    """What `fit` does with arguments that it does not know: some are refused by name, others as Python does.
+    """Refuse unknown arguments of `fit`: some by name with a reason, others as Python does.
+
+    Weights are no parameter of `fit`, because scikit-learn would then assume that they work.
 
     Weights are no parameter of `fit`, for scikit-learn would then take it that they work.
     """
@@ -1110,35 +1143,38 @@ _LOOKS = ("eval_set", "early_stopping_rounds", "early_stopping", "warm_start")
 
 
 def refuse_validation_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise UsageError for one of `_LOOKS` that asks for something."""
+    """Raise UsageError for an argument of `_LOOKS` with a true value."""
     for name in _LOOKS:
         if parameters.get(name):
             raise UsageError("every-look-costs", name=name)
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is None, NaN, or the like of a table's library."""
+    """Return whether a value is None, NaN, or a table library's missing value."""
     try:
         return value is None or bool(value != value)
     except (TypeError, ValueError):
-        # pandas' NA equals nothing, not even "nothing"; what else has no answer is told by its type.
+        # Comparing pandas' NA gives no truth value, so it is recognised by its type.
         return type(value).__name__ == "NAType"
 
 
 def unused_name(wanted: str, taken: Sequence[str]) -> str:
-    """A name for a column that has none."""
+    """Return `wanted`, lengthened by underscores until it is not taken."""
     while wanted in taken:
         wanted += "_"
     return wanted
 
 
 def store_parameters(estimator: BaseEstimator, arguments: Mapping[str, Any]) -> None:
-    """Set every parameter of an `__init__` under its own name, as scikit-learn wants it: `arguments` are its locals."""
+    """Set each parameter of an `__init__` as an attribute, as scikit-learn asks.
+
+    `arguments` are the locals of the `__init__`.
+    """
     for name in arguments:
         if name not in ("self", "__class__"):
             setattr(estimator, name, arguments[name])
 
 
 def to_python(value: Any) -> Any:
-    """numpy's numbers, as grid searches give them, as Python's."""
+    """Convert a NumPy number, as grid searches give it, to Python's; return other values unchanged."""
     return value.item() if isinstance(value, np.generic) else value

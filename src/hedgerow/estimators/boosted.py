@@ -141,17 +141,17 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
 
     def _prepare(self, X: Any, y: Any, sites: Any, units: Any) -> base.TrainingInputs:
         y, given = _take_one_column(y, X), getattr(self, "class_weight", None)
-        # Which classes there are may be known only when they are found.
+        # The classes may be unknown until the survey, so the weights are checked without them.
         weights: dict[Any, Any] = dict(given) if isinstance(given, Mapping) else {} if given is None else {None: None}
         if not all(isinstance(weight, numbers.Real) and float(weight) > 0 for weight in weights.values()):
             raise self._refuse_weights()
         cells = _read_values(y)
         if self._finds_classes and cells is not None:
-            # What the labels are is found as of a feature: one of them may have decided the type of all.
+            # Classify labels cell by cell, as a feature: one odd label may have decided the type of the whole array.
             table = self._read_table(X, cells)
             labels = RawColumn([to_arrow(cells, "y", "y")], Place("y", "y", 0))
             start = self._begin(table, len(cells), sites, units, "classes", labels)
-            # Their type follows from what was found as well, never from that of y.
+            # The labels' type follows from the released findings, never from the type of y.
             if start.findings.label_kind == DATE:
                 expected = "the dates: noisy counts find classes of whole numbers and texts only"
                 raise UsageError("argument", code="classes", name="classes", value=None, expected=expected)
@@ -164,7 +164,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             if any(value != classes[index] for value, index in zip(values, indices, strict=True) if index >= 0):
                 self._warn_of_spelling()
             if others := list(weights.keys() - set(classes[:-1])):
-                # Nothing private: what was found is released, and the weights are declared.
+                # This reveals nothing: the classes are released, and the weights are declared.
                 warn_caller(_NO_CLASS.format(others=quote_names(others), classes=quote_names(classes[:-1])))
         elif self._leaves_out and cells is not None and not _is_nested(cells):
             kind = _PLAIN[cells.dtype.kind] if isinstance(cells, np.ndarray) else ""
@@ -188,7 +188,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             check_classification_targets(y)
             self.classes_ = self._read_declared_classes(y, kind)
             if kind == "text" and (others := list(set(y.tolist()) - set(self.classes_.tolist()))):
-                # A label of no class at all is an error.
+                # A label of no declared class is an error.
                 if (_index_classes(others, self.classes_, may_be_others=True) >= 0).any():
                     self._warn_of_spelling()
             if not set(weights) <= set(self.classes_.tolist()):
@@ -199,7 +199,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         label |= {"origin": self._find_origin_of_label(self.classes)}
         if weights:
             label["class_weights"] = [base.to_python(weights.get(name, 1)) for name in self.classes_.tolist()]
-        # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
+        # Pass the labels as given: numpy rounds whole numbers above 2^53 if one label is a float.
         return base.TrainingInputs(table, y if cells is None else cells, label, start)
 
     def _encode(self, y: Any, plan: Plan) -> NDArray[np.int32]:
@@ -210,7 +210,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         return _index_classes(y, self.classes_, may_be_others=may_be_others, are_found=self._finds_classes)
 
     def _choose_kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
-        # Whether a row is of a class that was found depends on that row and on what was released.
+        # Keeping a row depends only on that row and on released classes.
         return labels >= 0 if self._finds_classes else None
 
     def _warn_of_spelling(self) -> None:
@@ -260,7 +260,11 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         return self.model_.ensemble.staged_probabilities(codes)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The accuracy on rows that you may show.
+        """Return the exact accuracy on rows that you may show.
+
+        Of private rows it is a release without noise, which no guarantee covers and no report counts. So are the scores
+        by which a `GridSearchCV` chooses. `hedgerow.local.training.evaluate_federated` measures with noise that is
+        accounted for, and `hedgerow.tune` chooses by such measurements.
 
         It is exact, so of private rows it is a release without noise, which no guarantee covers and no report counts:
         so are the scores by which a `GridSearchCV` chooses. `hedgerow.local.training.evaluate_federated` measures
@@ -269,7 +273,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         return float(super().score(X, y, sample_weight))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each row."""
+        """Return the most probable class of each row."""
         scores = self.decision_function(X)
         chosen = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[chosen])
@@ -334,7 +338,11 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         return base.TrainingInputs(table, values, label, start)
 
     def _read_values_of_label(self, y: Any) -> NDArray[np.float64]:
-        """The labels, NaN where a row that does not fit is left out; raises DataError by types, or where one has to."""
+        """Read the labels as numbers; NaN for a row that is left out.
+
+        Raises:
+            DataError: a wrong type; or a row that does not fit, unless such rows are left out.
+        """
         is_count, cells = getattr(self, "loss", "") == "poisson", _read_values(y)
         if self._leaves_out and cells is not None and not _is_nested(cells):
             if isinstance(cells, np.ndarray) and _PLAIN[cells.dtype.kind] != "number":
@@ -349,14 +357,14 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         return values
 
     def _write_label(self, y: NDArray[np.float64], start: base.FitInputs) -> dict[str, Any]:
-        """The plan's [label], but for its name."""
+        """Return the plan's [label] without its name."""
         low, high = self._read_label_bounds(y, start)
         loss = getattr(self, "loss", "squared_error")
         if not self._named_loss and (quantile := getattr(self, "quantile", None)) is not None:
             expected = 'none, or loss="quantile" or "expectile" beside it'
             raise UsageError("argument", code="loss", name="quantile", value=quantile, expected=expected)
         if loss == "poisson":
-            # Read off the labels, the least of them is not the least that counts.
+            # Bounds read off the labels may miss 0, the smallest possible count.
             return {"type": "count", "min": 0.0 if self.label_bounds is None else low, "max": float(math.ceil(high))}
         if loss == "squared_error" or self._named_loss:
             return {"type": "regression", "min": low, "max": high}
@@ -391,7 +399,10 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         return base.finite_range(y) if start.findings.label is None else start.findings.label.bounds
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R² on rows that you may show; of private rows it is a release without noise: see `DPGBDTClassifier.score`."""
+        """Return R² on rows that you may show; for private rows it is a release without noise.
+
+        See `DPGBDTClassifier.score`.
+        """
         return float(super().score(X, y, sample_weight))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
@@ -402,7 +413,7 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
     def calibrate(
         self, X: Any, y: Any, epsilon: float, *, delta: float | None = None, sites: Any = None, units: Any = None
     ) -> DPGBDTRegressor:
-        """Measure the errors on rows that were not trained on, with noise, for `predict_interval`.
+        """Measure the errors with noise, on rows kept out of the training, for `predict_interval`.
 
         It is a federated evaluation (`hedgerow.local.training`); what it costs is added to `model_`,
         `privacy_report_` and `ledger_`. Calling it again costs again, and the last one counts.
@@ -439,7 +450,7 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         return self
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> NDArray[np.float64]:
-        """Where labels are likely to lie: float64 [n, 2], lower and upper end, within the label's bounds.
+        """Predict intervals of the labels: float64 [n, 2], lower and upper end, within the label's bounds.
 
         Args:
             coverage: the share of labels that are to lie within, in (0, 1).
@@ -512,22 +523,29 @@ class DPGBDTSurvival(base.PrivateTrees):
         table = self._read_table(X, fates)
         about["event"] = base.unused_name("event", self._list_features())
         if codes == ("0", "1"):
-            # As the plan says it without a word.
+            # These are the plan's defaults.
             del about["event_codes"]
         return base.TrainingInputs(table, fates, about, self._begin(table, len(fates), sites, units, fits=fits))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """The risk of each row, float64 [n]: what it adds to the log-odds of the event in every interval."""
+        """Predict the risk of each row: its addition to the log-odds of the event in each interval.
+
+        Returns:
+            float64 [n].
+        """
         codes = self._read_codes(X)
         return np.asarray(self.model_.predict_codes(codes), dtype=np.float64)
 
     def predict_survival_function(self, X: Any) -> NDArray[np.float64]:
-        """Chances to be without the event at the end of each interval: float64 [n, n_intervals], not ascending."""
+        """Predict the chance of no event by the end of each interval: float64 [n, n_intervals], not ascending."""
         codes = self._read_codes(X)
         return self.model_.predict_survival_codes(codes)
 
     def score(self, X: Any, y: Any) -> float:
-        """Harrell's concordance on rows that you may show; see `DPGBDTClassifier.score` of private ones."""
+        """Return Harrell's concordance on rows that you may show.
+
+        For private rows see `DPGBDTClassifier.score`.
+        """
         event, time, _ = _read_events_and_times(y, self.event_codes)
         return concordance(time, event, self.predict(X))
 
@@ -535,7 +553,10 @@ class DPGBDTSurvival(base.PrivateTrees):
 def _read_events_and_times(
     y: Any, codes: Sequence[float], *, may_be_missing: bool = False
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.bool_]]:
-    """Two columns of `y`, event and time, bool [n] and float64 [n], and which rows fit; UsageError for other things.
+    """Return event bool [n], time float64 [n], and the rows that fit, bool [n], from two columns of `y`.
+
+    Raises:
+        UsageError: other labels; or a row that does not fit, unless `may_be_missing`.
 
     Args:
         may_be_missing: whether a row that does not fit is no error.
@@ -564,7 +585,9 @@ def _read_events_and_times(
 
 
 def _take_one_column(y: Any, X: Any) -> Any:
-    """`y`, of a table or matrix of one column that column, with scikit-learn's warning.
+    """Return `y`; for a table or matrix of one column return that column, with scikit-learn's warning.
+
+    Warns also if `X` has a column with the name of `y`, or with an identifier's name.
 
     Warns also where `X` has a column of the name that `y` has, or whose name is an identifier's.
     """
@@ -577,7 +600,7 @@ def _take_one_column(y: Any, X: Any) -> Any:
         else:
             y = y[y.columns[0]] if base.is_dataframe(y) else np.asarray(y).ravel()
     name, names = getattr(y, "name", None), list(getattr(X, "column_names", X.columns)) if base.is_dataframe(X) else []
-    # As polars has it, a series without a name is called "".
+    # polars names a series without a name "".
     if name not in (None, "") and name in names:
         warn_caller(_LABEL_IN_X.format(name=name), LabelInFeaturesWarning)
     if identifiers := [name for name in names if looks_like_identifier(str(name))]:
@@ -632,7 +655,9 @@ _PLAIN = {"b": "number", "i": "number", "u": "number", "f": "number", "U": "text
 
 
 def _read_labels(y: Any) -> tuple[Any, str]:
-    """`y` as an array of one type, and what its values are: "number", "text" or "date".
+    """Read `y` as an array of one type, with the kind of its values: "number", "text" or "date".
+
+    A `y` of another shape is returned unchanged with "", for scikit-learn to refuse.
 
     What has another shape than a column of labels is left as it is, with "", for scikit-learn to refuse.
 
@@ -657,7 +682,11 @@ def _read_labels(y: Any) -> tuple[Any, str]:
 
 
 def _read_classes(classes: Any) -> tuple[NDArray[Any], str]:
-    """The declared classes, sorted, each once, and what they are: see `_read_labels`; raises UsageError."""
+    """Return the declared classes, sorted and distinct, and their kind as in `_read_labels`.
+
+    Raises:
+        UsageError: no list, several kinds, or a missing value.
+    """
     values = None if isinstance(classes, str | bytes) or not isinstance(classes, Iterable) else list(classes)
     kinds = {_classify_value(value) for value in values or [None]}
     kind = kinds.pop()
@@ -668,7 +697,10 @@ def _read_classes(classes: Any) -> tuple[NDArray[Any], str]:
 
 
 def _read_values(y: Any) -> NDArray[Any] | list[Any] | None:
-    """The labels: an array of one plain type, or one by one, before numpy makes one type of several; None for none."""
+    """Return the labels as an array of one plain type, or as a list; None if they are no column.
+
+    In a list they keep their types, of which numpy would make one.
+    """
     if isinstance(y, list | tuple):
         return list(y)
     try:
@@ -679,24 +711,24 @@ def _read_values(y: Any) -> NDArray[Any] | list[Any] | None:
         return None
     declared = str(getattr(y, "type" if isinstance(y, pa.Array | pa.ChunkedArray) else "dtype", "")).lower()
     if array.dtype.kind == "f" and declared.startswith(("int", "uint")):
-        # Beside a missing one numpy has no whole numbers, and would round those above 2^53 of all other rows.
+        # With a missing value numpy would use floats, and round whole numbers above 2^53 in all other rows.
         return list(y.to_pylist() if isinstance(y, pa.Array | pa.ChunkedArray) else y)
     return array if array.dtype.kind in _PLAIN else list(array)
 
 
 def _is_written_otherwise(cell: Any, declared: Sequence[Any]) -> bool:
-    """Whether a listed label is a text where its class is none, or has spaces around, or the other way round."""
+    """Return whether a label differs in type or spaces from the listed class that it was matched to."""
     kind, value = _classify_value(cell), base.to_python(cell)
     return kind in ("text", "number") and not any(_classify_value(own) == kind and own == value for own in declared)
 
 
 def _is_nested(cells: NDArray[Any] | list[Any]) -> bool:
-    """Whether labels are rows of a matrix, which scikit-learn refuses for their shape."""
+    """Return whether labels are rows of a matrix, for scikit-learn to refuse."""
     return isinstance(cells, list) and len(cells) > 0 and isinstance(cells[0], list | tuple | np.ndarray)
 
 
 def _classify_value(value: Any) -> str | None:
-    """ "number", "text" or "date"; None for what no label can be."""
+    """Classify a label as "number", "text" or "date"; None for any other type."""
     if isinstance(value, str):
         return "text"
     if isinstance(value, numbers.Real | np.bool_ | Decimal):
@@ -709,7 +741,10 @@ def _classify_value(value: Any) -> str | None:
 def _index_classes(
     y: Any, classes: NDArray[Any], *, may_be_others: bool = False, are_found: bool = False
 ) -> NDArray[np.int32]:
-    """The index of each label in `classes`; each is looked up by itself, by the rules of `hedgerow.data.columns`.
+    """Return the index of each label in `classes`, by the rules of `hedgerow.data.columns`.
+
+    A label of no class is below 0 with `may_be_others`, otherwise an error. Found whole numbers are compared as
+    numbers, as they were counted: 01 is 1, which is how pandas reads it unless another label is text.
 
     A label of none is below 0 where there may be others, else an error. Whole numbers that were found are compared as
     numbers, as they were counted: 01 is 1, which is how pandas reads it unless another label is text.

@@ -55,7 +55,7 @@ _COPIED = ("n_features_in_", "feature_names_in_", "classes_")
 
 @dataclass(frozen=True)
 class TunedSetting:
-    """One setting and its noisy score on held-out rows.
+    """A setting and its noisy score on held-out rows.
 
     Attributes:
         setting: the parameters that were tried.
@@ -79,7 +79,7 @@ def tune(
     *,
     held_out: float = 0.2,
 ) -> Estimator:
-    """Fit an estimator with each of some settings and keep the best, all within the estimator's epsilon and delta.
+    """Fit an estimator with each setting and keep the best, all within its epsilon and delta.
 
     It has a price: each of K fits has about 0.9 / K of the budget (mu²) and 1 - `held_out` of the rows, where one fit
     with the default "auto" has all of both. At half the mu² a model has the noise of one on 30 % fewer rows. So it
@@ -155,13 +155,13 @@ def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:
 
 
 def _cap_epsilon(epsilon: Any) -> Any:
-    """What of an epsilon is spent; anything that is not an epsilon is left for the plan to refuse."""
+    """Return the part of an epsilon to spend; the plan refuses what is no epsilon."""
     is_larger = isinstance(epsilon, Real) and _MAX_EPSILON < float(epsilon) < math.inf
     return _MAX_EPSILON if is_larger else epsilon
 
 
 def _draw_held_out(n_rows: int, units: Any, share: float, seed: int | None) -> NDArray[np.bool_]:
-    """Which rows are held out: bool [n]. Each row's or unit's draw is its own, so one more changes no other's."""
+    """Draw the held-out rows, bool [n]; each row's or unit's draw is independent of all others."""
     draws = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
     if units is None:
         return np.asarray(draws.random(n_rows) < share)
@@ -170,7 +170,7 @@ def _draw_held_out(n_rows: int, units: Any, share: float, seed: int | None) -> N
 
 
 def _divide_budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> tuple[float, float]:
-    """What one fit may cost, `before` included, which all plans begin with; and what one measurement may.
+    """Return the budget of one fit, with the shared releases `before`, and of one measurement.
 
     Raises:
         PrivacyError: epsilon or delta out of range.
@@ -192,7 +192,7 @@ def _divide_budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> 
 def _merge_accounts(
     tried: Sequence[Estimator], best: int, asked: Estimator, scores: tuple[TunedSetting, ...]
 ) -> Estimator:
-    """The best one, with all that the others have released on its account."""
+    """Return the best estimator, with the releases of all others on its account."""
     chosen = tried[best]
     ledger = chosen.model_.ledger
     for number, other in enumerate(tried):

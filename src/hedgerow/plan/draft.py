@@ -15,7 +15,7 @@ from hedgerow.plan.toml import OPEN_CLASSES, schema_line, toml_value
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one column without rows that are private: from a code book, or from public cells.
+    """Knowledge about one column from a code book or from public cells, not from private rows.
 
     Attributes:
         kind: "numeric", "date", "categorical", "identifier" (also free text), or "" for nothing.
@@ -34,7 +34,7 @@ class Entry:
 
 
 def draft_text(features: Mapping[str, Entry], label: str, epsilon: float) -> str:
-    """A draft's text; `parse_plan` reads it once its gaps are filled in.
+    """Return the text of a draft; `parse_plan` reads it once its gaps are filled in.
 
     Args:
         features: what is known of each; identifiers are left out.
@@ -96,7 +96,7 @@ min_sites = 1
 
 
 def _feature(name: str, entry: Entry) -> str:
-    """The table of a feature, or why there is none."""
+    """Write a feature's table, or a comment why the feature is left out."""
     if entry.kind == "identifier":
         return (
             f"# Left out: {toml_value(name)}, by its name or the code book an identifier or free text. It would teach\n"
@@ -128,7 +128,7 @@ def _write_known_feature(entry: Entry) -> list[str]:
 
 
 def _bounds(entry: Entry) -> list[str]:
-    """The bounds that are known; a gap for each of the others."""
+    """Write the known bounds, and a gap for each unknown one."""
     lines = []
     for bound, given, word in (("min", entry.low, "lower"), ("max", entry.high, "higher")):
         if given is not None:
@@ -139,7 +139,7 @@ def _bounds(entry: Entry) -> list[str]:
 
 
 def draft_label(name: str, entry: Entry) -> str:
-    """The table of a label of any kind but survival."""
+    """Write the table of a label of any kind except survival."""
     lines = ["[label]", f"name = {toml_value(name)}"]
     if len(entry.categories) > 1:
         return "\n".join([*lines, *_classes(entry.categories)])
@@ -153,7 +153,7 @@ def draft_label(name: str, entry: Entry) -> str:
 
 
 def draft_survival(label: str, event: str, entry: Entry) -> str:
-    """The table of times to an event.
+    """Write the label's table for times to an event.
 
     Args:
         entry: what is known of the event's column.
@@ -186,10 +186,10 @@ def _comment(text: str) -> list[str]:
 
 
 def _labels_but(kind: str) -> str:
-    """What a label may be besides this."""
+    """List the other kinds of labels."""
     return ", or ".join(other.hint for name, other in label_kinds().items() if name != kind)
 
 
 def _number(value: float) -> str:
-    """A TOML number; integral values without a decimal point."""
+    # Integral values are written without a decimal point.
     return toml_value(int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value))

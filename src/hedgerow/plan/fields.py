@@ -33,14 +33,22 @@ _BREAKS = {"Zl", "Zp"}
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The table in a text of TOML; ValueError, fit to be shown, for other text or for values that are not plain."""
+    """Read a table from TOML text.
+
+    Raises:
+        ValueError: other text, or values that are not plain; its message may be shown.
+    """
     table = parse_toml(text)
     require_plain(table)
     return table
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """A table of TOML that nobody has checked yet; ValueError, fit to be shown, for other text."""
+    """Read a table from TOML text without checking its values.
+
+    Raises:
+        ValueError: other text; its message may be shown.
+    """
     # A key of n parts costs Python's reader n * n steps: one of 64 kB, sent by a stranger, 20 seconds.
     if any(line.count(".") >= DEEPEST and _DEEP_KEY.search(line) for line in text.splitlines()):
         raise ValueError(_too_deep())
@@ -49,12 +57,18 @@ def parse_toml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError(_too_deep()) from None
     except ValueError as fault:
-        # Also an integer of more digits than Python reads; the words quote the text.
+        # This includes integers with more digits than Python reads. The message quotes the text, so it is escaped.
         raise ValueError(escape_for_terminal(str(fault))) from None
 
 
 def read_json(text: str | bytes, most: float = math.inf) -> Any:
-    """The value in a text of JSON; ValueError, fit to be shown, for other text or for values that are not plain.
+    """Read a value from JSON text.
+
+    Args:
+        most: largest number of values inside it.
+
+    Raises:
+        ValueError: other text, or values that are not plain; its message may be shown.
 
     Args:
         most: values inside it.
@@ -70,11 +84,14 @@ def read_json(text: str | bytes, most: float = math.inf) -> Any:
 
 
 def require_plain(value: object, most: float = math.inf) -> None:
-    """Raise ValueError, fit to be shown, for nesting beyond 32, integers beyond 2**128, and texts, names of fields
-    among them, with characters that are not shown as they are. It begins with the dotted path of what is wrong.
+    """Refuse values that are nested too deeply, too large, too many, or hard to show.
 
     Args:
-        most: values inside it; with more, a ValueError as well.
+        most: largest number of values inside.
+
+    Raises:
+        ValueError: nesting beyond 32, integers beyond 2**128, more than `most` values, or texts and names of fields
+            with characters that are not shown as they are. Its message may be shown, and begins with the dotted path.
     """
     level: list[tuple[str, object]] = [("", value)]
     n_values = 0
@@ -101,7 +118,7 @@ def require_plain(value: object, most: float = math.inf) -> None:
 
 
 def escape_for_terminal(text: str) -> str:
-    """The text as a person may see it: characters that a terminal could take for something else as their numbers."""
+    """Escape characters that a terminal could misread, each by its number, for a person to read."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -121,7 +138,10 @@ def _require_showable(text: str, path: str) -> None:
 
 
 def _is_hidden(character: str) -> bool:
-    """Whether it controls, reorders or separates text, has no width, or stands for nothing (category C, Zl, Zp)."""
+    """Return whether a character controls, reorders or separates text, has no width, or has no meaning.
+
+    These are the Unicode categories C, Zl and Zp.
+    """
     category = unicodedata.category(character)
     return category.startswith("C") or category in _BREAKS
 
@@ -138,7 +158,7 @@ JsonSchema = Mapping[str, Any]
 
 
 def allows(schema: JsonSchema | Callable[[], JsonSchema]) -> Callable[[SomeCheck], SomeCheck]:
-    """Say beside a check, as JSON Schema, what it allows: all that it accepts, for an editor to underline the rest."""
+    """Decorate a check with the JSON Schema of what it accepts, by which editors underline the rest."""
 
     def note(check: SomeCheck) -> SomeCheck:
         vars(check)["schema"] = schema
@@ -148,7 +168,7 @@ def allows(schema: JsonSchema | Callable[[], JsonSchema]) -> Callable[[SomeCheck
 
 
 def allowed_by(check: Check) -> JsonSchema:
-    """What a check says that it allows; one that says nothing may allow anything."""
+    """Return the JSON Schema declared by a check; {} for a check without one, which may accept anything."""
     schema: JsonSchema | Callable[[], JsonSchema] = vars(check).get("schema", {})
     return schema() if callable(schema) else schema
 
@@ -158,20 +178,20 @@ def _or_words(schema: dict[str, Any], words: tuple[str, ...]) -> JsonSchema:
 
 
 def refuse(path: str, found: object, expected: str) -> PlanError:
-    """The error for one field: `path` is its dotted name, `found` the offending value."""
+    """Make the error for one field: `path` is its dotted name, `found` the offending value."""
     return PlanError("plan-field", path=path, found=quote(found), expected=expected)
 
 
 def quote(found: object) -> str:
-    """An offending value as a person may see it, and no more of it than a line holds."""
-    # A part is enough, and Python writes no integer of many digits out.
+    """Return an offending value escaped for a person, cut to 60 characters."""
+    # Python refuses to write an integer of many digits, so only its size is shown.
     found = found if not isinstance(found, int) or abs(found) <= MAX_INTEGER else f"{found.bit_length()} bits"
     said = escape_for_terminal(repr(found))
     return said if len(said) <= 60 else said[:57] + "..."
 
 
 def integer(low: int, high: int, *also: str) -> Check:
-    """An integer in [low, high], or one of the words in `also`."""
+    """Make a check for an integer in [low, high], or one of the words in `also`."""
     words = "".join(f', or "{word}"' for word in also)
 
     @allows(_or_words({"type": "integer", "minimum": low, "maximum": high}, also))
@@ -186,12 +206,15 @@ def integer(low: int, high: int, *also: str) -> Check:
 
 
 def number(low: float, high: float, *also: str, exclusive: bool = False) -> Check:
-    """A finite number in [low, high] (in (low, high) when `exclusive`), or one of the words in `also`."""
+    """Make a check for a number in [low, high], or one of the words in `also`.
+
+    With `exclusive` the number is in (low, high). `high` may be infinite.
+    """
     words = "".join(f', or "{word}"' for word in also)
     between = "strictly between" if exclusive else "from"
     joiner = "and" if exclusive else "to"
     least, most = ("exclusiveMinimum", "exclusiveMaximum") if exclusive else ("minimum", "maximum")
-    # JSON has no infinity: editors read that of TOML as null.
+    # JSON has no infinity: editors read TOML's infinity as null.
     ends = {"type": "number", least: low, most: high} if high < math.inf else {"type": ["number", "null"], least: low}
 
     @allows(_or_words(ends, also))
@@ -199,7 +222,7 @@ def number(low: float, high: float, *also: str, exclusive: bool = False) -> Chec
         if isinstance(value, str) and value in also:
             return value
         expected = f"a number {between} {low:g} {joiner} {high:g}{words}"
-        # No double holds an integer of hundreds of digits.
+        # An integer of hundreds of digits fits no double.
         is_number = not isinstance(value, bool) and isinstance(value, int | float)
         if not is_number or (isinstance(value, int) and abs(value) > MAX_INTEGER) or math.isnan(value):
             raise refuse(path, value, expected)
@@ -212,7 +235,7 @@ def number(low: float, high: float, *also: str, exclusive: bool = False) -> Chec
 
 
 def one_of(*words: str) -> Check:
-    """One of the given words."""
+    """Make a check for one of the given words."""
 
     @allows({"enum": list(words)})
     def check(value: Any, path: str) -> Any:
@@ -224,7 +247,7 @@ def one_of(*words: str) -> Check:
 
 
 def some_of(*words: str) -> Check:
-    """A list of distinct words out of the given ones."""
+    """Make a check for a list of distinct words out of the given ones."""
     each = one_of(*words)
 
     @allows({"type": "array", "items": {"enum": list(words)}, "uniqueItems": True})
@@ -236,7 +259,7 @@ def some_of(*words: str) -> Check:
 
 @allows({"type": "boolean"})
 def boolean(value: Any, path: str) -> bool:
-    """true or false."""
+    """Check for true or false."""
     if not isinstance(value, bool):
         raise refuse(path, value, "true or false")
     return value
@@ -244,7 +267,7 @@ def boolean(value: Any, path: str) -> bool:
 
 @allows({"type": "string", "pattern": r"^[^\n]*\S[^\n]*$"})
 def text(value: Any, path: str) -> str:
-    """A non-empty line of text."""
+    """Check for a non-empty line of text."""
     if not isinstance(value, str) or not value.strip() or "\n" in value:
         raise refuse(path, value, "a non-empty line of text")
     return value
@@ -252,7 +275,7 @@ def text(value: Any, path: str) -> str:
 
 @allows({"type": "array", "items": {"not": {"type": ["array", "object", "null"]}}, "uniqueItems": True})
 def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
-    """A list of distinct values, kept as the text in which the data writes them."""
+    """Check for a list of distinct values; each is kept as the text by which data write it."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise refuse(path, value, "a list of distinct values")
     if any(item is None or isinstance(item, Mapping | list | tuple | bytes) for item in value):
@@ -266,7 +289,7 @@ def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
 
 @allows({"type": "array", "items": {**allowed_by(distinct_texts), "minItems": 1}})
 def groups(value: Any, path: str) -> tuple[tuple[str, ...], ...]:
-    """Lists of distinct names, none of them empty."""
+    """Check for a list of non-empty lists of distinct names."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise refuse(path, value, 'a list of groups of features, such as [["age", "bmi"], ["sex"]]')
     found = tuple(distinct_texts(group, f"{path}[{index}]") for index, group in enumerate(value))
@@ -277,7 +300,7 @@ def groups(value: Any, path: str) -> tuple[tuple[str, ...], ...]:
 
 @allows({"type": "array", "items": {"type": "number"}})
 def ascending_numbers(value: Any, path: str) -> tuple[float, ...]:
-    """A list of finite numbers, each above the one before."""
+    """Check for a list of finite numbers, each above the one before."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise refuse(path, value, "a list of numbers, each above the one before")
     found = tuple(number(-3e38, 3e38)(item, f"{path}[{index}]") for index, item in enumerate(value))
@@ -288,7 +311,7 @@ def ascending_numbers(value: Any, path: str) -> tuple[float, ...]:
 
 
 def list_of(each: Check) -> Check:
-    """A list of values that each pass this check."""
+    """Make a check for a list whose values each pass the check `each`."""
 
     @allows({"type": "array", "items": allowed_by(each)})
     def check(value: Any, path: str) -> Any:
@@ -320,8 +343,12 @@ def parse_day(text: str) -> float:
 
 
 def format_day(days: float) -> str:
-    """A number of days since 1970-01-01 as ISO 8601: a date if it is whole. OverflowError beyond the years 1 to 9999;
-    `FIRST_DAY` and `LAST_DAY` are their ends.
+    """Write days since 1970-01-01 as ISO 8601, as a date if the number is whole.
+
+    `parse_day` reads the same number back, if `parse_day` can give it.
+
+    Raises:
+        OverflowError: beyond the years 1 to 9999, which `FIRST_DAY` and `LAST_DAY` bound.
 
     `parse_day` reads the same number back, where it is one that `parse_day` gives.
     """
@@ -330,14 +357,17 @@ def format_day(days: float) -> str:
 
 
 def days_between(low: float, high: float) -> tuple[float, float]:
-    """Bounds that were found of days, as dates: whole days, outwards, within the years that have a text."""
+    """Round found bounds of days outwards to whole days, within the years that can be written."""
     first = min(max(math.floor(low), FIRST_DAY), LAST_DAY - 1)
     return first, max(min(math.ceil(high), LAST_DAY), first + 1)
 
 
 @allows({"type": "string", "pattern": "%"})
 def date_format(value: Any, path: str) -> str:
-    """How a date is written: %Y, %m and %d, each once, if so wished %H, %M and %S; other characters for themselves."""
+    """Check for a date format: %Y, %m and %d, each once, and optionally %H, %M and %S.
+
+    Other characters stand for themselves.
+    """
     parts = re.findall("%(.)", text(value, path))
     has_parts = {"Y", "m", "d"} <= set(parts) <= set(DATE_PARTS) and len(set(parts)) == len(parts)
     if not has_parts or "%" in re.sub("%.", "", value):
@@ -346,7 +376,7 @@ def date_format(value: Any, path: str) -> str:
 
 
 def as_text(value: object) -> str:
-    """The canonical text of a category or class: integral numbers without a decimal point."""
+    """Return the canonical text of a category or class: integral numbers without a decimal point."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
@@ -355,7 +385,7 @@ def as_text(value: object) -> str:
 
 
 def define_field(check: Check, default: Any = dataclasses.MISSING, **facts: bool) -> Any:
-    """A dataclass field that carries its check, and what else its reader asks of it."""
+    """Make a dataclass field with its check, and with further facts for its reader."""
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata={"check": check, **facts})
     return dataclasses.field(default=default, metadata={"check": check, **facts})
@@ -383,7 +413,7 @@ def read_section(section: type[Section], table: object, path: str) -> Section:
 
 
 def _missing(section: type, table: Mapping[str, object], path: str, first: str) -> PlanError:
-    """The error about a field that has no default; it names all that are missing, so that one look is enough."""
+    """Make the error about a field that has no default; it names all missing fields of the section."""
     needed = [field.name for field in dataclasses.fields(section) if field.default is dataclasses.MISSING]
     others = [name for name in needed if name != first and table.get(name) is None]
     also = f" So {'are' if len(others) > 1 else 'is'} {', '.join(others)}." if others else ""

@@ -21,20 +21,23 @@ _PEOPLE = {"patient", "person", "subject", "participant", "index"}
 
 
 def split_words(name: str) -> list[str]:
-    """The words of a name in small letters: "PatientID_2" is "patient", "id", "2"."""
+    """Split a name into words in small letters: "PatientID_2" is "patient", "id", "2"."""
     parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
     parted = re.sub(r"([A-Za-z])([0-9])", r"\1 \2", parted)
     return [word.lower() for word in re.split(r"[\W_]+", parted) if word]
 
 
 def is_identifier(name: str, book: Mapping[str, Entry]) -> bool:
-    """What the code book says, else what the name says: a column's cells have no say."""
+    """Return whether a column identifies people, by the code book, else by its name.
+
+    A column's cells are not read.
+    """
     kind = book.get(name, Entry()).kind
     return kind == "identifier" or (not kind and looks_like_identifier(name))
 
 
 def looks_like_identifier(name: str) -> bool:
-    """Whether a column's name is one that identifiers have."""
+    """Return whether a column's name is typical of identifiers."""
     words = split_words(name)
     return (
         name.strip().lower() in _PEOPLE

@@ -34,7 +34,7 @@ _FEATURES: dict[str, dict[str, Any]] = {
 
 @allows({"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]*$", "maxLength": 60})
 def read_column_name(value: Any, path: str) -> str:
-    """A name that every database takes, between quotation marks, as it is."""
+    """Check for a name that every database takes unchanged between quotation marks."""
     if not isinstance(value, str) or not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,59}", value):
         raise refuse(path, value, "a name of letters, digits and _, up to 60")
     return value
@@ -52,7 +52,7 @@ def _read_units(value: Any, path: str) -> tuple[tuple[int, float], ...]:
 
 
 def _define_section(kind: type) -> Any:
-    """The check of a field that is a table of its own."""
+    """Make the check of a field that is a section of class `kind`."""
 
     @allows({"type": "object"})
     def check(value: Any, path: str) -> Any:
@@ -63,7 +63,7 @@ def _define_section(kind: type) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Events:
-    """Records of a domain that have one of some concepts.
+    """Records of a domain with one of some concepts.
 
     Attributes:
         domain: which table they are in.
@@ -78,7 +78,7 @@ class Events:
 
 @dataclass(frozen=True, kw_only=True)
 class OmopOutcome(Events):
-    """What is predicted: whether, or when, the first such record comes after the index date.
+    """Predicted event: whether, or when, the first such record comes after the index date.
 
     Attributes:
         domain: as in `Events`, or "death", which has no concepts.
@@ -93,7 +93,7 @@ class OmopOutcome(Events):
 
 @dataclass(frozen=True, kw_only=True)
 class OmopColumn:
-    """One column of the table.
+    """A column of the table.
 
     Attributes:
         name: the feature's.
@@ -138,7 +138,11 @@ class Omop:
 
 
 def read_omop(table: Any) -> Omop | None:
-    """The definition of a section [omop]; raises PlanError."""
+    """Read the definition in a section [omop]; None without one.
+
+    Raises:
+        PlanError: naming the field that is wrong.
+    """
     if table is None:
         return None
     found = read_section(Omop, table, "omop")
@@ -161,7 +165,7 @@ def read_omop(table: Any) -> Omop | None:
     asked: dict[str, Events | OmopColumn | None] = {"omop.outcome": found.outcome, "omop.index": found.index}
     asked |= {f"omop.columns[{place}]": column for place, column in enumerate(found.columns)}
     for path, events in asked.items():
-        # What the query would not look at would still stand in the plan, and in what everybody agrees on.
+        # Refuse fields that the query would ignore: they would still be in the plan that everybody agrees on.
         if events and events.domain == "death" and events.concepts:
             raise refuse(f"{path}.concepts", list(events.concepts), 'none with "death"')
         if events and events.descendants and not events.concepts:
@@ -170,7 +174,7 @@ def read_omop(table: Any) -> Omop | None:
 
 
 def write_omop(value: Any) -> Any:
-    """Plain values that `read_omop` reads back, of a section or a value in one."""
+    """Turn a section, or a value in one, into plain values for `read_omop`."""
     if isinstance(value, tuple):
         return [write_omop(item) for item in value]
     if not dataclasses.is_dataclass(value):
@@ -180,14 +184,18 @@ def write_omop(value: Any) -> Any:
 
 
 def check_omop(omop: Omop, features: tuple[str, ...], label: Any, unit: str) -> None:
-    """Raise PlanError where a definition does not give the columns that its plan has, or not one row for a unit."""
+    """Check that a definition gives the columns of its plan, and one row for each unit.
+
+    Raises:
+        PlanError: naming the field to change.
+    """
     if unit != PERSON:
         raise refuse("privacy.unit", unit, f'"{PERSON}" with [omop]')
     columns = {column.name for column in omop.columns}
     for place, name in enumerate(features):
         if name not in columns:
             raise refuse(f"features[{place}].name", name, "a column of [omop]")
-    # They stand in the query as well, and the others are columns of the definition.
+    # The label's columns are names in the query as well; the features are checked as columns of the definition.
     for path, name in zip(("label.name", "label.event"), label.columns, strict=False):
         read_column_name(name, path)
     every = [name.lower() for name in (*(column.name for column in omop.columns), *label.columns, PERSON)]
@@ -202,7 +210,7 @@ def check_omop(omop: Omop, features: tuple[str, ...], label: Any, unit: str) -> 
 
 
 def fill_plan(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """The table of a plan from a definition: its columns as features, the person as the unit, and the label.
+    """Build a plan's table from a definition: columns as features, the person as the unit, and the label.
 
     Args:
         definition: a plan's table, maybe without a label; columns may have min and max. One with features stays so.
@@ -231,7 +239,9 @@ def fill_plan(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_concepts(table: Mapping[str, Any], survey: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan with the presence of each concept that a survey of it has found, in place of the column that asked.
+    """Replace the column of concepts by the presence of each concept that its survey found.
+
+    The new plan has one row for a person. Call `charge_survey` first: it needs the rows that the survey was asked for.
 
     It has one row for a person. `charge_survey` comes before, which needs the rows that the survey was asked for.
 
@@ -262,7 +272,10 @@ def take_concepts(table: Mapping[str, Any], survey: Mapping[str, Any]) -> dict[s
 
 
 def charge_survey(table: Mapping[str, Any], survey: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan with the releases of a survey of it on its account, beside those of earlier ones. Arguments as above.
+    """Add a survey's releases to the plan's account, beside those of earlier surveys.
+
+    Arguments as for `take_concepts`. `Plan.from_dict` refuses a plan whose persons may have more rows than the releases
+    protect, so read this table with it before anything lowers these rows.
 
     A plan is refused whose persons may have more rows than its releases protect, so this is read by `Plan.from_dict`
     before anything lessens these rows.

@@ -74,7 +74,7 @@ _ORIGINS = one_of(DECLARED, FOUND, TYPED, READ_OFF)
 
 
 def _require_known(value: Any, path: str, known: Iterable[str]) -> Any:
-    """The value, where it is a name that this process knows; plug-ins add others."""
+    """Return the value if it names something known to this process; plug-ins add names."""
     if value not in (names := list(known)):
         words = ", ".join(f'"{name}"' for name in names)
         raise refuse(path, value, f"one of {words}, or what a plug-in adds (--plugin, or `plugins` in a file)")
@@ -83,24 +83,24 @@ def _require_known(value: Any, path: str, known: Iterable[str]) -> Any:
 
 @allows(lambda: {"enum": list(label_kinds())})
 def _label_type(value: Any, path: str) -> Any:
-    """The name of a type of label."""
+    """Check for the name of a type of label."""
     return _require_known(value, path, label_kinds())
 
 
 @allows(lambda: {"enum": list(rules_by_method())})
 def _algorithm(value: Any, path: str) -> Any:
-    """The name of a method."""
+    """Check for the name of a method."""
     return _require_known(value, path, rules_by_method())
 
 
 def bucket_names(n_buckets: int) -> tuple[str, ...]:
-    """What the categories of a hashed feature are called."""
+    """Return the names of a hashed feature's categories."""
     return tuple(f"bucket {number}" for number in range(n_buckets))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """One column: numeric or a date with public bounds, categorical with public categories, or hashed text.
+    """A column: numeric or a date with public bounds, categorical with public categories, or hashed text.
 
     Attributes:
         name: the column's name in the tables.
@@ -176,7 +176,7 @@ class Label:
 
     @property
     def kind(self) -> LabelKind:
-        """What its type says of it."""
+        """Rules of the label's type."""
         return label_kinds()[self.type]
 
     @property
@@ -186,17 +186,17 @@ class Label:
 
     @property
     def n_codes(self) -> int:
-        """See `LabelKind.n_codes`."""
+        """Number of codes of the label, from `LabelKind.n_codes`."""
         return self.kind.n_codes(self)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it is read from."""
+        """Columns from which the label is read."""
         return (self.name,) if self.event is None else (self.name, self.event)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The public bounds of a number; a minimum that is not given is 0. ValueError for classes."""
+        """Public bounds of a number, with 0 for a minimum that is not given. ValueError for classes."""
         if self.max is None:
             raise ValueError(f"the label {self.name} has no bounds")
         return self.min or 0.0, self.max
@@ -204,7 +204,7 @@ class Label:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSection:
-    """How the trees are made. "auto" means: by the rule of docs/defaults.md, from public quantities only.
+    """Settings of the trees. "auto" means: by the rule of docs/defaults.md, from public quantities only.
 
     Attributes:
         algorithm: the method; those other than "boosting" have a section of their own.
@@ -273,7 +273,7 @@ class ModelSection:
 
 @allows({"type": ["number", "null"], "exclusiveMinimum": 0})
 def _epsilon(value: Any, path: str) -> Any:
-    """A number above 0, or inf."""
+    """Check for a number above 0, or inf."""
     expected = "a number above 0 (inf for a model without privacy)"
     try:
         epsilon = number(0, math.inf)(value, path)
@@ -286,7 +286,7 @@ def _epsilon(value: Any, path: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """What is promised.
+    """Terms of the privacy promise.
 
     Attributes:
         epsilon: the limit on what a run reveals about one unit, above 0; inf trains without privacy.
@@ -320,7 +320,7 @@ class Privacy:
 
     @property
     def rows_per_unit(self) -> int:
-        """Rows of one unit in a sum over all sites, at most: what every sensitivity is multiplied by."""
+        """Largest number of rows of one unit in a sum over all sites, a factor of every sensitivity."""
         return self.max_rows_per_unit * self.sites_per_unit
 
 
@@ -340,13 +340,17 @@ _WHO_SEES = {
 
 
 def who_sees(visibility: str) -> str:
-    """What each party sees of a run's totals, in words; `visibility` as `hedgerow.methods.tasks.find_visibility`."""
+    """Describe each party's view of a run's totals.
+
+    Args:
+        visibility: from `hedgerow.methods.tasks.find_visibility`.
+    """
     return "; ".join(_WHO_SEES[word] for word in visibility.split())
 
 
 @dataclass(frozen=True, kw_only=True)
 class FederationSection:
-    """Who takes part, and how long each waits for the others (seconds, 1 at least).
+    """Terms of taking part, and how long each party waits for the others (seconds, at least 1).
 
     Attributes:
         min_sites: sites in a sum, at least. Over a network three are needed whatever it says; two where the sites add
@@ -375,8 +379,10 @@ class FederationSection:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A noisy sum that was released before the run, and that parts of the plan were read off: bounds, the number of
-    records, classes (`hedgerow.survey`). It is on the account of whatever is made by the plan.
+    """A noisy sum released before the run, from which parts of the plan were read.
+
+    Such parts are bounds, the number of records, and classes (`hedgerow.survey`). The sum is on the account of
+    everything made by the plan.
 
     Attributes:
         kind, subject: of its query.
@@ -450,7 +456,7 @@ class Plan:
             raise PlanError("plan-newer-version", version=version, newest=PLAN_VERSION)
         if version != PLAN_VERSION or isinstance(version, bool):
             raise refuse("version", version, str(PLAN_VERSION))
-        # Before the names of sections: that of an unknown method's own one is unknown, too.
+        # Read [model] before checking section names, so that an unknown method is reported and not its unknown section.
         model = read_section(ModelSection, table.get("model", {}), "model")
         known = {"version", "name", "model", "privacy", "label", "features", "federation", "prepared", "loss", "omop"}
         known |= set(sections())
@@ -485,12 +491,12 @@ class Plan:
         return plan
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that `from_dict` reads back to an equal plan; fields without a value are left out."""
+        """Return plain values from which `from_dict` builds an equal plan; unset fields are left out."""
         table: dict[str, Any] = {"version": PLAN_VERSION, "name": self.name}
         for section in ("model", "privacy", "label", "federation"):
             table[section] = _plain(getattr(self, section))
         if self.privacy.sites_per_unit == 1:
-            # Plans are written as before there was this field: their digests stay what they were.
+            # Omit a default that older plans did not have, so that their digests stay the same.
             del table["privacy"]["sites_per_unit"]
         if self.privacy.line_breaks == 0:
             del table["privacy"]["line_breaks"]
@@ -504,7 +510,8 @@ class Plan:
             if table["model"][name] == "auto":
                 del table["model"][name]
         if self.model.algorithm == DEFAULT_ALGORITHM:
-            # Plans of boosted trees are written as before there were others: their digests stay what they were.
+            # Omit the method of boosted trees, as plans did when it was the only one, so that their digests stay the
+            # same.
             del table["model"]["algorithm"]
         if self.own is not None:
             own = _plain_part(self.own)
@@ -529,27 +536,30 @@ class Plan:
 
     @property
     def has_joint_structure(self) -> bool:
-        """Whether the seed of the trees' structure is still to be drawn by the sites."""
+        """True while the seed of the trees' structure is still to be drawn by the sites."""
         return isinstance(self.model.structure_seed, str)
 
     def with_one_sum(self) -> Plan:
-        """The plan without groups of sites: how evaluations sum, and one group by itself."""
+        """Return the plan without groups of sites, as evaluations and each single group use it."""
         if not self.federation.groups:
             return self
         return dataclasses.replace(self, federation=dataclasses.replace(self.federation, groups=0))
 
     def with_structure_seed(self, seed: int) -> Plan:
-        """The plan as it is run, with the seed that the sites have drawn; a plan with its own seed stays as it is."""
+        """Return the plan with the seed drawn by the sites; a plan with a seed of its own stays as it is."""
         if not self.has_joint_structure:
             return self
         return dataclasses.replace(self, model=dataclasses.replace(self.model, structure_seed=seed))
 
     def with_joint_structure(self) -> Plan:
-        """This plan with the seed of the trees left to the sites."""
+        """Return the plan with the seed of the trees left to the sites."""
         return dataclasses.replace(self, model=dataclasses.replace(self.model, structure_seed="joint"))
 
     def is_run_of(self, agreed: Plan, *, is_model: bool = True) -> bool:
-        """Whether this is the plan that was agreed on.
+        """Return whether this plan is the agreed one.
+
+        Args:
+            is_model: whether this plan may have the seed drawn by the sites in place of "joint", as a model's plan has.
 
         Args:
             is_model: whether it may be so with the seed that the sites drew, as a model's plan is.
@@ -560,25 +570,25 @@ class Plan:
 
     @property
     def reads_quantiles(self) -> bool:
-        """Whether the run asks for exact counts of the features' values, which no noise hides."""
+        """True if the run asks for exact counts of the features' values, not hidden by noise."""
         return self.model.split_candidates == "quantile"
 
     @property
     def reads_rows(self) -> bool:
-        """Whether something that it takes as public was read off the private rows."""
+        """True if something declared public was read off the private rows."""
         origins = [self.label.origin, *(feature.origin for feature in self.features)]
         return self.privacy.bounds_from_data or READ_OFF in origins
 
     @property
     def loss_text(self) -> str:
-        """The loss that [loss] names, in a person's words; "" for the usual one."""
+        """Loss named in [loss] with its parameters, for a person; "" for the usual loss."""
         if self.loss is None:
             return ""
         return ", ".join([self.loss.name, *(f"{name} = {value}" for name, value in _plain_part(self.loss).items())])
 
     @property
     def known(self) -> tuple[str, ...]:
-        """What the plan says of features that its model then keeps to, in a person's words; none where nothing."""
+        """Statements about features that the model will keep to, for a person; empty if there are none."""
         said = []
         for word, verb in (("increasing", "never falls"), ("decreasing", "never rises")):
             names = [feature.name for feature in self.features if feature.monotone == word]
@@ -597,7 +607,11 @@ class Plan:
 
 
 def read_table(toml_text: str) -> dict[str, Any]:
-    """The table in the text of a plan, or of what one is made from, that nobody has checked yet; raises PlanError."""
+    """Read the text of a plan, or of a plan's source, into a table without checking its values.
+
+    Raises:
+        PlanError: code "plan-syntax".
+    """
     try:
         return parse_toml(toml_text)
     except ValueError as error:
@@ -628,7 +642,7 @@ def parse_plan(toml_text: str) -> Plan:
 
 @dataclass(frozen=True)
 class _Gap:
-    """A comment that keeps the place of a field, as a draft leaves it.
+    """A comment in a draft in place of a field.
 
     Attributes:
         line: its number.
@@ -654,7 +668,7 @@ _NEVER_READ_OFF = " It is public: from a code book or common knowledge, rather t
 
 
 def _gaps(toml_text: str, table: Mapping[str, Any]) -> list[_Gap]:
-    """All lines that wait for a value which is not given elsewhere, but for guesses that may be left out."""
+    """List all lines that wait for a value not given elsewhere, except guesses that may be left out."""
     gaps: list[_Gap] = []
     section, n_features = "", 0
     place: Any = {}
@@ -688,13 +702,13 @@ def _idle_fields(section: str, kind: object) -> set[str]:
 
 
 def _is_about(what: str, gap: _Gap) -> bool:
-    """Whether an error's first words say that the field of a gap is missing."""
+    """Return whether an error begins by saying that the field of a gap is missing."""
     pattern = rf"{re.escape(gap.section)}(?: \(.*\))?\.{gap.field}(?: is missing\.|: \[\] is not allowed)"
     return re.match(pattern, what) is not None
 
 
 def _list_gaps(gaps: list[_Gap]) -> str:
-    """The other gaps, section by section."""
+    """List the other gaps, section by section."""
     by_section: dict[str, list[_Gap]] = {}
     for gap in gaps:
         by_section.setdefault(gap.section, []).append(gap)
@@ -711,14 +725,14 @@ def name_first(names: Sequence[str]) -> str:
 
 
 def _plain(section: Any) -> dict[str, Any]:
-    # Sections hold numbers, texts and tuples of them only: there is nothing to copy more deeply.
+    # A shallow copy is enough: sections hold only numbers, texts and tuples of these.
     values = {each.name: getattr(section, each.name) for each in dataclasses.fields(section)}
     kept = {name: value for name, value in values.items() if value is not None and value != ()}
     return {name: _to_lists(value) for name, value in kept.items()}
 
 
 def _plain_part(part: Any) -> Any:
-    """A section or a loss as plans have it, whether what reads it is installed or not."""
+    """Return a section or a loss as plain values, even if its reader is not installed."""
     return part.values if isinstance(part, AbsentMethod | AbsentLoss) else _plain(part)
 
 
@@ -729,7 +743,7 @@ def _to_lists(value: Any) -> Any:
 def _plain_feature(feature: Feature) -> dict[str, Any]:
     table = _plain(feature)
     if feature.is_hashed:
-        # They follow from the number of buckets.
+        # The categories follow from the number of buckets.
         del table["categories"]
     if feature.origin == DECLARED:
         del table["origin"]
@@ -739,7 +753,7 @@ def _plain_feature(feature: Feature) -> dict[str, Any]:
 
 
 def read_feature(table: Any, path: str) -> Feature:
-    """A [[features]] table; bounds of a date are ISO 8601, or a number of days since 1970-01-01.
+    """Read a [[features]] table; bounds of a date are ISO 8601, or numbers of days since 1970-01-01.
 
     Raises:
         PlanError: naming the field that is wrong.
@@ -751,7 +765,7 @@ def read_feature(table: Any, path: str) -> Feature:
 
 
 def _days(value: Any, path: str) -> float:
-    """A date's bound in days."""
+    """Convert a date's bound to days since 1970-01-01."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     try:
         return parse_day(format_day(value) if is_number else value)
@@ -761,7 +775,7 @@ def _days(value: Any, path: str) -> float:
 
 
 def _read_loss(table: Any) -> NamedLoss | None:
-    """The named loss of a [loss] section."""
+    """Read the named loss of a [loss] section."""
     if table is None:
         return None
     if not isinstance(table, Mapping):
@@ -772,7 +786,11 @@ def _read_loss(table: Any) -> NamedLoss | None:
 
 
 def _own_section(table: Mapping[str, Any], model: ModelSection) -> Any:
-    """The section of a plan's method; PlanError for another's, or a field of [model] that the method does not read."""
+    """Read the section of a plan's method.
+
+    Raises:
+        PlanError: a section of another method, or a field of [model] that the method does not read.
+    """
     for word in rules_by_method():
         if word != model.algorithm and section_name(word) in table:
             expected = f'"{word}" in a plan with the section [{section_name(word)}]'
@@ -792,7 +810,7 @@ def _own_section(table: Mapping[str, Any], model: ModelSection) -> Any:
 
 
 def check_consistency(plan: Plan) -> None:
-    """Check what no single field can say: pairs of fields, and names across sections.
+    """Check rules over several fields: pairs of fields, and names across sections.
 
     Raises:
         PlanError: naming the field to change.
@@ -833,7 +851,7 @@ def check_consistency(plan: Plan) -> None:
 
 
 def _check_loss(plan: Plan, rules: PlanRules) -> None:
-    """A named loss fits the method and the label's type."""
+    """Check that a named loss fits the method and the label's type."""
     if plan.loss is None:
         return
     if not rules.reads_loss:
@@ -846,7 +864,10 @@ def _check_loss(plan: Plan, rules: PlanRules) -> None:
 
 
 def _check_groups(plan: Plan, rules: PlanRules) -> None:
-    """Groups are of plain sums with Gaussian noise: choices, samples, streams and exact counts have one sum."""
+    """Check that groups of sites are used only with plain sums and Gaussian noise.
+
+    Choices, samples, streams and exact counts have one sum.
+    """
     n_groups = plan.federation.groups
     if not n_groups:
         return
@@ -893,7 +914,7 @@ def _check_constraints(plan: Plan, rules: PlanRules) -> None:
 
 def _check_prepared(plan: Plan, rules: PlanRules) -> None:
     if not plan.prepared:
-        # A plan that lost its releases would say that they were paid for.
+        # Refuse "found" without releases: the cost of finding would be on no account.
         origins = {"label": plan.label.origin}
         origins |= {f"features[{i}]": feature.origin for i, feature in enumerate(plan.features)}
         for path, origin in origins.items():

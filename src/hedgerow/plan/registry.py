@@ -18,7 +18,10 @@ Member = TypeVar("Member")
 
 
 class Registry(MutableMapping[str, Member]):
-    """What there is of a kind, by name; a name that is taken is refused (UsageError, code "name-taken").
+    """Members of one kind by name; a name can be taken only once (UsageError, code "name-taken").
+
+    Otherwise an added member could run under another one's name, in plans that were agreed on and in reports. The
+    registry is no dict because `dict.update` would replace members unasked.
 
     What is added would else run under another one's name: in plans that were agreed on, and in reports. So it is no
     dict, whose `update` asks nobody.
@@ -38,7 +41,7 @@ class Registry(MutableMapping[str, Member]):
 
     def __setitem__(self, name: str, member: Member) -> None:
         if name in self:
-            # Not above: `import hedgerow` makes the two empty lists, and loads nothing else.
+            # Imported here, because `import hedgerow` makes the two empty registries and must load nothing else.
             from hedgerow.errors import UsageError
 
             raise UsageError("name-taken", kind=self._kind, name=name)
@@ -60,7 +63,9 @@ class Registry(MutableMapping[str, Member]):
 
 
 def _find_other_package() -> str:
-    """The module that adds a member, "" for one of Hedgerow's own.
+    """Return the module that adds a member, "" for one of Hedgerow's own.
+
+    It is read from the call stack: a member's class, or `__module__` of its functions, may be copied from Hedgerow.
 
     A member is not asked: its class, or what `__module__` says of its functions, may be copied from one that is here.
     """
@@ -69,14 +74,14 @@ def _find_other_package() -> str:
         module = str(frame.f_globals.get("__name__"))
         if module.partition(".")[0] != "hedgerow":
             return module
-        # Hedgerow's own are added where a room is imported.
+        # Hedgerow's own members are added while a module of Hedgerow is imported.
         frame = None if frame.f_code.co_name == "<module>" else frame.f_back
     return ""
 
 
 @dataclass(frozen=True)
 class LabelColumn:
-    """A column that a label is read from.
+    """A source column of a label.
 
     Attributes:
         name: of the column.
@@ -122,42 +127,46 @@ class LabelKind(ABC):
 
     @abstractmethod
     def check(self, label: Any) -> None:
-        """Raise PlanError for a label of this type that contradicts itself."""
+        """Check a label of this type; raise PlanError if it contradicts itself."""
 
     def n_outputs(self, label: Any) -> int:
         """Scores per record."""
         return 1
 
     def n_codes(self, label: Any) -> int:
-        """What a node keeps of a label that is no number is a code from 0 to `n_codes` - 1; 0 for numbers."""
+        """Return the number of codes, from 0 on, by which a node keeps the label; 0 for numbers."""
         return 0
 
     def encoded_range(self, label: Any) -> tuple[int, int]:
-        """The least and the largest that a node keeps."""
+        """Return the smallest and the largest value that a node keeps."""
         return 0, self.n_codes(label) - 1
 
     @abstractmethod
     def columns(self, label: Any) -> tuple[LabelColumn, ...]:
-        """The columns that it is read from."""
+        """Return the columns from which the label is read."""
 
     @abstractmethod
     def values(self, cells: Sequence[Any], label: Any) -> Any:
-        """Labels [n] of the cells of its columns: numbers, float64, or codes of words, below 0 where there is none."""
+        """Convert cells of the label's columns to labels [n]: float64 numbers, or codes, below 0 for unknown."""
 
     def encode(self, values: Any, label: Any) -> Any:
-        """What a node keeps of `values`: int32 [n]."""
+        """Encode `values` as a node keeps them: int32 [n]."""
         return values.astype("int32")
 
     def centre(self, kept: Any) -> Any:
-        """Labels about 0, in units of 2**-16 of half their range: int64 [n]; ValueError where they have no range."""
+        """Centre labels about 0, in units of 2**-16 of half their range: int64 [n].
+
+        Raises:
+            ValueError: labels without a range.
+        """
         raise ValueError(f"labels of type {self.type} have no range")
 
     def has_one_outcome(self, kept: Any) -> bool:
-        """Whether of several outcomes these labels have one at most."""
+        """Return whether the labels show at most one outcome of several."""
         return False
 
     def doubt(self, counts: Any, label: Any) -> str:
-        """What to look at where labels look wrong, else "".
+        """Advise what to check if labels look wrong; "" if they look right.
 
         Args:
             counts: records by their code, int [n_codes].
@@ -175,15 +184,15 @@ class LabelKind(ABC):
 
     @abstractmethod
     def describe(self, label: Any) -> str:
-        """Its classes, its bounds or its intervals in a few words."""
+        """Describe the label's classes, bounds or intervals in a few words."""
 
     def header(self, label: Any) -> list[str]:
-        """The columns of its predictions in a table."""
+        """Return the columns of the label's predictions in a table."""
         return [f"predicted_{label.name}"]
 
 
 class NamedLoss(ABC):
-    """A loss that [loss] names in place of a label's usual one: a dataclass, whose fields are its parameters.
+    """A loss named in [loss] in place of a label's usual one: a dataclass with its parameters as fields.
 
     Attributes:
         name: as `loss.name` has it.
@@ -195,12 +204,12 @@ class NamedLoss(ABC):
 
     @abstractmethod
     def kind(self, label: Any) -> Any:
-        """The loss with these parameters, for this label: a `hedgerow.losses.kinds.LossKind`."""
+        """Make the loss with these parameters for this label: a `hedgerow.losses.kinds.LossKind`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRules:
-    """How plans of one method are written.
+    """Rules for writing plans of one method.
 
     Attributes:
         section: the dataclass of its own section, which is called as the method, with "_" for "-"; None without one.
@@ -232,7 +241,7 @@ class PlanRules:
 
 @dataclass(frozen=True)
 class AbsentMethod:
-    """In place of the section of a method that is not installed: the plan of a model that is there all the same.
+    """Stand-in for the section of a method that is not installed, so that a model's plan can be read.
 
     Attributes:
         values: of the section; None without one.
@@ -246,7 +255,7 @@ class AbsentMethod:
 
 @dataclass(frozen=True)
 class AbsentLoss(NamedLoss):
-    """In place of a named loss that is not installed.
+    """Stand-in for a named loss that is not installed.
 
     Attributes:
         name, values: as the plan has them.
@@ -261,17 +270,17 @@ class AbsentLoss(NamedLoss):
     link: str
 
     def kind(self, label: Any) -> Any:
-        """Raise ValueError; what can be said without it is in `hedgerow.losses.registry.loss_kind`."""
+        """Raise ValueError; `hedgerow.losses.registry.loss_kind` gives what is known without the loss."""
         raise ValueError(f"the loss {self.name} is not installed")
 
 
 def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
-    """What a plan asks for that is no part of Hedgerow: what it is, its name, its module and its version."""
+    """List the parts of a plan that are not Hedgerow's: kind, name, module and version of each."""
     rules, named, loss = rules_by_method(), getattr(plan.loss, "name", ""), type(plan.loss)
     found = []
     for what, name, part, adder in (
         ("type of label", plan.label.type, plan.label.kind, LABEL_ADDERS.get(plan.label.type)),
-        # A loss that was made in Python need not be the one of its name.
+        # A loss made in Python may differ from the registered loss of the same name.
         ("loss", named, plan.loss, _LOSSES.adders.get(named) if _LOSSES.get(named) is loss else loss.__module__),
         ("method", plan.model.algorithm, rules.get(plan.model.algorithm), METHOD_ADDERS.get(plan.model.algorithm)),
     ):
@@ -292,7 +301,7 @@ _WAITING: list[Callable[[], object]] = []
 
 
 def on_first_use(load: Callable[[], object]) -> None:
-    """Call this before anything here is looked up: it adds what there is."""
+    """Register a function that adds members; it is called before the first look-up here."""
     _WAITING.append(load)
 
 
@@ -307,7 +316,7 @@ def add_label(kind: LabelKind) -> None:
 
 
 def label_kinds() -> Mapping[str, LabelKind]:
-    """Every type of label, by its name."""
+    """Return every type of label by its name."""
     _load()
     return _LABELS
 
@@ -318,7 +327,7 @@ def add_named_loss(loss: type[NamedLoss]) -> None:
 
 
 def named_losses() -> Mapping[str, type[NamedLoss]]:
-    """Every loss that [loss] may name, by its name."""
+    """Return every loss that [loss] may name, by its name."""
     _load()
     return _LOSSES
 
@@ -331,23 +340,23 @@ def add_rules(method: str, rules: PlanRules) -> None:
 
 
 def rules_by_method() -> Registry[PlanRules]:
-    """The rules of every method, by its name."""
+    """Return the rules of every method by its name."""
     _load()
     return _RULES
 
 
 def section_name(method: str) -> str:
-    """The name of a method's section."""
+    """Return the name of a method's section."""
     return method.replace("-", "_")
 
 
 def sections() -> dict[str, type[Any]]:
-    """Every section by its name."""
+    """Return every method's section class by the section's name."""
     return {section_name(name): rules.section for name, rules in rules_by_method().items() if rules.section is not None}
 
 
 def own_section(section: type[Section], plan: Any) -> Section:
-    """The section of a plan's method; ValueError when it is another's."""
+    """Return a plan's section of its method; ValueError if it is of another class."""
     if not isinstance(plan.own, section):
         raise ValueError(f"a plan of {plan.model.algorithm} has no section {section.__name__}")
     return plan.own

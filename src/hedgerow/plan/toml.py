@@ -18,20 +18,20 @@ _OPEN_BOUNDS = {name: f"# {name} =   # FILL IN, rather too wide than too narrow"
 
 
 def schema_file(kind: str) -> str:
-    """The name of the JSON Schema of such files, in their folder: see `hedgerow.app.schema`."""
+    """Return the file name of the JSON Schema of such files, in their folder: see `hedgerow.app.schema`."""
     return f"{kind}.schema.json"
 
 
 def schema_line(kind: str) -> str:
-    """The first line of a draft, by which editors find its schema."""
+    """Return the first line of a draft, by which editors find its schema."""
     return f"#:schema ./{schema_file(kind)}"
 
 
 def plan_toml(plan: Plan) -> str:
-    """TOML that `parse_plan` reads back to an equal plan; comments of the file it came from are not kept."""
+    """Write a plan as TOML, which `parse_plan` reads back to an equal plan; comments are not kept."""
     table = plan.to_dict()
     parts = [f"version = {table['version']}\nname = {toml_value(table['name'])}\n"]
-    # The algorithm's own section, if the plan has one, is a table like the others.
+    # The method's own section, if any, is written like the other tables.
     for name, values in table.items():
         if isinstance(values, Mapping):
             lists = {key: each for key, each in values.items() if isinstance(each, list) and each}
@@ -44,7 +44,7 @@ def plan_toml(plan: Plan) -> str:
 
 
 def toml_without_label(plan: Plan) -> str:
-    """`plan_toml` but for the label's classes, or its bounds, which are yet to be written in."""
+    """Write a plan as `plan_toml`, with gaps in place of the label's classes or bounds."""
     text = plan_toml(replace(plan, label=replace(plan.label, origin=DECLARED)))
     # [label] stands before all [[features]].
     for name, line in {"classes": OPEN_CLASSES, **_OPEN_BOUNDS}.items():
@@ -54,21 +54,21 @@ def toml_without_label(plan: Plan) -> str:
 
 
 def toml_section(name: str, values: Mapping[str, Any]) -> str:
-    """One TOML table; without a header when the name is empty."""
+    """Write a TOML table; an empty name gives no header."""
     head = f"[{name}]\n" if name else ""
     return head + "".join(f"{field} = {toml_value(value)}\n" for field, value in values.items())
 
 
 def toml_value(value: Any) -> str:
-    """A number, a boolean, text, a list of these, or a table of texts in one line, as TOML."""
+    """Write a number, boolean or text, a list of these, or an inline table of texts, as TOML."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{toml_key(name)} = {toml_value(item)}" for name, item in value.items()) + "}"
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    # Of all else, TOML's notation is JSON's, and it takes any character by its number.
+    # For all other values TOML's notation equals JSON's, and TOML accepts any character by its number.
     return escape_for_terminal(json.dumps(value, ensure_ascii=False))
 
 
 def toml_key(name: str) -> str:
-    """A key, in quotation marks where it needs them."""
+    """Write a key, in quotation marks if needed."""
     return name if re.fullmatch("[A-Za-z0-9_-]+", name) else toml_value(name)

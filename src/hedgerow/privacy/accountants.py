@@ -79,12 +79,12 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 # erfcx and ndtr are good to a few units in the last place; a relative error e of u changes phi(u) by u² e.
 _RELATIVE_ERROR = 2e-15
-# All parties of a run in one process, and its coordinator after every release, ask for the same answers.
+# Cache sizes: all parties in one process, and the coordinator after every release, ask for the same answers.
 _KEPT = 1024
 
 
 def delta_of_mu(mu: float, epsilon: float) -> float:
-    """The delta of a mu-GDP mechanism at epsilon, rounded up; mu >= 0 (infinity allowed), epsilon >= 0."""
+    """Compute the delta of a mu-GDP mechanism at epsilon, rounded up; mu >= 0 or infinity, epsilon >= 0."""
     _check_non_negative("mu", mu)
     _check_non_negative("epsilon", epsilon)
     if mu == 0 or epsilon == math.inf:
@@ -104,7 +104,7 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
 
 @lru_cache(maxsize=_KEPT)
 def epsilon_of_mu(mu: float, delta: float, total_variation: float = 0.0) -> float:
-    """The smallest epsilon >= 0 at which a mu-GDP mechanism has at most this delta, rounded up.
+    """Compute the smallest epsilon >= 0 of a mu-GDP mechanism at delta, rounded up.
 
     `total_variation` is the distance between the mechanism in use and the mu-GDP one, on either of two neighbours; it
     costs (1 + e^epsilon) total_variation of delta (docs/proofs/discrete-gaussian.md, lemma 1). The answer is infinity
@@ -130,7 +130,10 @@ def epsilon_of_mu(mu: float, delta: float, total_variation: float = 0.0) -> floa
 
 @lru_cache(maxsize=_KEPT)
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest mu such that mu-GDP implies (epsilon, delta)-DP, rounded down; epsilon > 0, 0 < delta < 1."""
+    """Compute the largest mu for which mu-GDP implies (epsilon, delta)-DP, rounded down.
+
+    epsilon > 0 and 0 < delta < 1.
+    """
     check_epsilon(epsilon)
     check_delta(delta)
     upper = 1.0
@@ -157,7 +160,10 @@ def check_delta(delta: float) -> None:
 
 
 def _upper_epsilon(mu: float, total_variation: float, delta: float) -> float:
-    """An epsilon where the delta spent is at most `delta` if it is so anywhere: it falls, then rises with the slack."""
+    """Return an epsilon at which the delta spent is at most `delta`, if there is one.
+
+    The delta spent first falls with epsilon, and then rises with the slack.
+    """
     if total_variation > 0:
         # d/d epsilon [delta_mu + (1 + e^epsilon) tau] = e^epsilon (tau - Phi(-epsilon/mu - mu/2)), zero at the minimum.
         turning = -mu * (float(ndtri(min(total_variation, 1.0))) + mu / 2)
@@ -176,7 +182,7 @@ def _mills(x: float) -> float:
 
 
 def bisect(holds: Callable[[float], bool], false_at: float, true_at: float, precision: float = 4e-16) -> float:
-    """A point at which `holds` is known to be true, next to the boundary.
+    """Return a point next to the boundary at which `holds` is known to be true.
 
     Args:
         false_at, true_at: on either side of the boundary.
@@ -236,7 +242,9 @@ def compute_sampled_divergence(order: int, rate: float, noise_multiplier: float)
 
 
 def paper_divergence(order: int, rate: float, noise_multiplier: float) -> float:
-    """The bound for any mechanism, which S-GBDT's accountant uses: the terms from l = 3 on count three times.
+    """Compute the divergence bound of S-GBDT's accountant, which holds for any mechanism.
+
+    The terms from l = 3 on count three times. Arguments as for `compute_sampled_divergence`, which is never larger.
 
     Arguments as `compute_sampled_divergence`, which is never larger.
 
@@ -265,7 +273,7 @@ def _divergence(order: int, rate: float, noise_multiplier: float, *, is_general:
 
 
 def epsilon_of_divergence(order: float, divergence: float, delta: float) -> float:
-    """The epsilon at delta of a mechanism of this Renyi divergence at one order, rounded up, at least 0.
+    """Compute the epsilon at delta of a mechanism of this Renyi divergence at one order, rounded up, >= 0.
 
     Source: Canonne, Kamath and Steinke 2020, arXiv 2004.00010, proposition 12.
     """
@@ -280,18 +288,18 @@ def _convert(order: float, divergence: float, delta: float) -> float:
 
 
 def epsilon_of_curve(orders: Sequence[int], divergences: Sequence[float], delta: float) -> tuple[float, int]:
-    """The least epsilon over some orders, and the order that gives it."""
+    """Return the smallest epsilon over some orders, and the order at which it is reached."""
     pairs = zip(orders, divergences, strict=True)
     return min((epsilon_of_divergence(order, value, delta), order) for order, value in pairs)
 
 
 def has_samples(events: Iterable[Event]) -> bool:
-    """Whether a release over a sample of less than all units is among the events: such a release has no mu."""
+    """Return whether any event is a release over a sample of some units: such a release has no mu."""
     return any(is_sample(event) for event in events)
 
 
 def epsilon_renyi(events: Iterable[Event], delta: float) -> float:
-    """The epsilon of all events together at delta, rounded up; infinity for an un-noised event.
+    """Compute the epsilon of all events together at delta, rounded up; infinity for an un-noised event.
 
     Raises:
         PrivacyError: code "unknown-event", as `hedgerow.privacy.cost.compose_cost`.
@@ -310,13 +318,13 @@ def epsilon_renyi(events: Iterable[Event], delta: float) -> float:
 
 
 def list_divergences(samples: Sequence[SampledEvent], others: EventCost) -> tuple[list[int], list[float]]:
-    """Return orders and, at each, the Renyi divergence of releases over samples and of all others together."""
+    """Return orders and, for each, the Renyi divergence of all releases together."""
     orders = sorted({*ORDERS, *(event.order for event in samples if isinstance(event, FilteredGaussianEvent))})
     return orders, [others.zcdp_weight / 2 * order + _divergence_of(samples, order) for order in orders]
 
 
 def _divergence_of(samples: Sequence[SampledEvent], order: int) -> float:
-    """All releases over samples, each filter's releases bounded by its budget at its order."""
+    """Add up the divergences of releases over samples; a filter's releases count at most its budget."""
     free: list[float] = []
     filtered: dict[tuple[str, int, float], list[float]] = {}
     for event in samples:
@@ -330,7 +338,10 @@ def _divergence_of(samples: Sequence[SampledEvent], order: int) -> float:
 
 
 def log_ratio_of(event: SampledEvent) -> float:
-    """What a sum of several discrete Gaussians costs against one; sampling mixes both alike, so it is the same."""
+    """Compute the log-ratio of a sum of several discrete Gaussians against one.
+
+    Sampling mixes both alike, so the log-ratio is the same as without a sample.
+    """
     if event.n_shares == 1:
         return 0.0
     return sum_slack(event.share_sigma, event.n_shares, event.length, event.count).log_ratio
@@ -352,7 +363,7 @@ def _check(order: int, rate: float, noise_multiplier: float) -> None:
 
 
 def epsilon_rdp(events: Iterable[Event], delta: float) -> float:
-    """The epsilon of the events at delta by RDP, rounded up; PrivacyError for an unknown event.
+    """Compute the epsilon of the events at delta by RDP, rounded up; PrivacyError for an unknown event.
 
     RDP of a Gaussian release is alpha / (2 z²), and so is the bound of the discrete Gaussian (Canonne, Kamath & Steinke
     2020, arXiv 2004.00010; docs/proofs/discrete-gaussian.md, theorem 3); RDP adds up, so that any events together cost
@@ -368,7 +379,9 @@ def epsilon_rdp(events: Iterable[Event], delta: float) -> float:
 
 @lru_cache(maxsize=_KEPT)
 def epsilon_of_rho(rho: float, delta: float) -> float:
-    """The epsilon at delta of a mechanism whose RDP is rho alpha at every order alpha (rho-zCDP), rounded up.
+    """Compute the epsilon at delta of a rho-zCDP mechanism, rounded up.
+
+    Its RDP is rho alpha at every order alpha.
 
     Args:
         rho: >= 0, infinity allowed.
@@ -414,7 +427,7 @@ _TAIL = 1e-15
 
 
 def epsilon_pld(events: Iterable[Event], delta: float) -> float:
-    """The epsilon of all events together at delta, rounded up.
+    """Compute the epsilon of all events together at delta by privacy loss distributions, rounded up.
 
     Infinity for an un-noised event, where losses are so large that their exponentials leave the range of doubles, and
     where a filter may act: its releases have a bound at one order only.
@@ -455,7 +468,7 @@ def epsilon_pld(events: Iterable[Event], delta: float) -> float:
 
 
 def least_epsilon_pld(events: Iterable[Event], delta: float) -> float:
-    """A number that `epsilon_pld` is never below: the exact cost of the Gaussian releases alone.
+    """Compute a lower bound of `epsilon_pld`: the exact cost of the Gaussian releases alone.
 
     It needs no extra and no time, so that a figure read from a file can be told to be too small at once.
 
@@ -470,7 +483,10 @@ def least_epsilon_pld(events: Iterable[Event], delta: float) -> float:
 
 
 def can_act(samples: Sequence[SampledEvent]) -> bool:
-    """Whether a filter may leave a unit out of one of these releases: at its worst, they cost more than the budget."""
+    """Return whether a filter may leave a unit out of one of these releases.
+
+    It may if the worst cost of its releases exceeds its budget.
+    """
     worst: dict[tuple[str, int, float], float] = {}
     for event in samples:
         if isinstance(event, FilteredGaussianEvent):
@@ -518,7 +534,7 @@ def _compose(pure: Counter[float], sampled: Counter[tuple[float, float]], mu: fl
 
 
 def _epsilon_of(loss: Any, delta: float, total_variation: float) -> float:
-    """The least epsilon with delta(epsilon) + (1 + e^epsilon) total_variation <= delta, from above."""
+    """Return the least epsilon with delta(epsilon) + (1 + e^epsilon) total_variation <= delta, rounded up."""
     if total_variation == 0:
         return float(loss.get_epsilon_for_delta(delta))
 
@@ -553,11 +569,11 @@ class Accountant:
     account: Callable[[Sequence[Event], float], float]
 
     def supports(self, event: object) -> bool:
-        """Whether `epsilon` can account for this event."""
+        """Return whether `epsilon` can account for this event."""
         return type(event) in self.known
 
     def epsilon(self, events: Iterable[Event], delta: float) -> float:
-        """The epsilon of all events together at delta in (0, 1), rounded up; infinity for an un-noised event.
+        """Compute the epsilon of all events together at delta in (0, 1), rounded up; infinity without noise.
 
         Raises PrivacyError(code='unknown-event') for an event that is not supported; by `pld` also EnvironmentFault
         (code 'missing-extra') without dp_accounting.
@@ -596,7 +612,10 @@ def _rdp(events: Sequence[Event], delta: float) -> float:
 
 
 def _pld(events: Sequence[Event], delta: float) -> float:
-    """Privacy loss distributions by dp_accounting, an extra: the tightest for pure releases and for samples."""
+    """Account by privacy loss distributions, or by `gdp` where that is tighter.
+
+    Loss distributions come from dp_accounting, an extra; they are the tightest for pure releases and for samples.
+    """
     # Both are bounds; on a coarse grid of noise, or at a large epsilon, the other one is smaller.
     return min(epsilon_pld(events, delta), _gdp(events, delta))
 
@@ -612,7 +631,11 @@ for _each in (
 
 
 def get_accountant(name: str) -> Accountant:
-    """The accountant of that name, ``gdp`` (the default everywhere), ``rdp``, ``pure``, ``pld``; PrivacyError else."""
+    """Return the accountant named `name`: ``gdp`` (the default), ``rdp``, ``pure`` or ``pld``.
+
+    Raises:
+        PrivacyError: code "unknown-name".
+    """
     if name not in _ACCOUNTANTS:
         raise PrivacyError("unknown-name", kind="accountant", name=name, known=", ".join(sorted(_ACCOUNTANTS)))
     return _ACCOUNTANTS[name]
@@ -625,7 +648,7 @@ _MAX_EXPONENT = 600.0
 
 @dataclass(frozen=True)
 class Account:
-    """What events cost: `epsilon`, the accountant that found it, and why it is another one than was asked."""
+    """Cost of some events: `epsilon`, the accountant that computed it, and why the requested one did not."""
 
     epsilon: float
     by: str
@@ -633,7 +656,9 @@ class Account:
 
 
 def compute_account(name: str, events: Iterable[Event], delta: float) -> Account:
-    """What events cost by an accountant, or by `gdp` where that one cannot tell: always a true bound.
+    """Compute the cost of events by an accountant, or by `gdp` if that one cannot account for them.
+
+    Either result is a true bound.
 
     A run whose plan is accounted for by `pure` may be followed by an evaluation, whose noise is Gaussian; and a model
     of a plan with `pld` may be read where dp_accounting is not installed.
@@ -653,7 +678,9 @@ def compute_account(name: str, events: Iterable[Event], delta: float) -> Account
 
 
 def epsilon_of_rows(name: str, events: Iterable[Event], delta: float, n_rows: int) -> float:
-    """What events amount to at delta for whoever has so many of the rows, where they are of one row; rounded up.
+    """Bound the epsilon at delta for a person with `n_rows` rows, from events stated for one row.
+
+    The result is rounded up.
 
     Exact for Gaussian releases, mu of n rows being n times that of one; else a bound (`for_rows`). Over samples that
     one is often large, and the general one for groups is taken where it is less: what is (e, d)-DP for a row is
@@ -679,6 +706,6 @@ def _epsilon_of_group(name: str, events: list[Event], delta: float, n_rows: int)
         factor = math.expm1(n_rows * epsilon) / math.expm1(epsilon) * ROUND_UP
         if part * factor <= delta:
             return n_rows * epsilon * ROUND_UP
-        # A little less than it takes, for epsilon is larger there.
+        # Slightly below the boundary, where epsilon is larger, so that rounding cannot make the bound too small.
         part = 0.999 * delta / factor
     return math.inf

@@ -22,7 +22,7 @@ _INFINITE = "infinite"
 
 @dataclass(frozen=True)
 class AccountState:
-    """What an account held when a report was made.
+    """State of a budget account at the time of a report.
 
     Attributes:
         place: the name of the book's file, without its folder; or `MEMORY`, or `NOWHERE`.
@@ -47,13 +47,17 @@ class AccountState:
     limit: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as a dictionary of JSON values."""
+        """Return the state as a dictionary of JSON values."""
         content = {part.name: getattr(self, part.name) for part in fields(self)}
         return {name: _INFINITE if value == math.inf else value for name, value in content.items()}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> AccountState:
-        """The inverse of `to_dict`; raises PrivacyError (code "malformed-report")."""
+        """Read the state that `to_dict` wrote.
+
+        Raises:
+            PrivacyError: code "malformed-report".
+        """
         known = {part.name: part.type for part in fields(cls)}
         kinds: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float)}
         values: dict[str, Any] = {name: math.inf if value == _INFINITE else value for name, value in content.items()}
@@ -67,7 +71,10 @@ class AccountState:
         return cls(**values)
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines of a report about the account by name; one without a name goes on with what stands above it."""
+        """Return the report's lines about the account as (name, text).
+
+        A line with an empty name continues the line above it.
+        """
         if self.place == NOWHERE:
             said = "no budget book was kept (--no-book): what other runs over these rows have cost is not counted"
             return [("account", said)]
@@ -85,7 +92,7 @@ class AccountState:
         return [("" if at else "account", line) for at, line in enumerate(lines)]
 
     def describe_total(self) -> str:
-        """The cost of all runs together, for a sentence."""
+        """Return the cost of all runs together, worded for a sentence."""
         return f"epsilon {format_up(self.epsilon, 4)} at delta {format_up(self.delta, 3)}"
 
     def _describe_runs(self) -> str:

@@ -31,10 +31,10 @@ from hedgerow.protocol.queries import PureQuery, Query, SampledQuery, SiteQuery
 
 ROUNDING = 1e-12
 """Relative error, at most, of the few products and roots between a noise multiplier and its event."""
-# The relative precision to which the noise multiplier is the smallest one.
+# Relative precision of the search for the smallest noise multiplier.
 _PRECISION = 1e-14
 _HAIR = 1e-12
-# Searches for the smallest one begin with a leap of about this size: most fall short of the promise by more.
+# Relative size of a search's first step: most searches start further than this below the promise.
 _LEAP = 0.01
 
 
@@ -68,7 +68,7 @@ class NoiseDemand:
 def calibrate_noise_multiplier(
     epsilon: float, delta: float, total_weight: float, accountant: str = "gdp", spent: Sequence[Event] = ()
 ) -> float:
-    """The smallest noise multiplier, rounded up, that keeps (epsilon, delta).
+    """Find the smallest noise multiplier, rounded up, that keeps (epsilon, delta).
 
     The releases are Gaussian with sum of (sensitivity / sd)² = total_weight / noise_multiplier²; k releases of equal
     noise have total_weight = k. For integer noise use `calibrate_sigmas`, which pays for the grid as well.
@@ -95,7 +95,7 @@ def calibrate_noise_multiplier(
 
     mu = mu_of(epsilon, delta)
     if spent:
-        # What earlier releases leave of it; a sliver where they leave nothing, which then fails by its account.
+        # The mu that earlier releases leave. If they leave nothing, a sliver, which the final accounting refuses.
         mu = math.sqrt(max(mu * mu - compose_cost(spent).gdp_weight, (mu * 1e-9) ** 2))
     exact = root / mu
     # The exact accountant's answer is where every other accountant's search starts: none of them needs less. It begins
@@ -113,7 +113,7 @@ def calibrate_sigmas(
     accountant: str = "gdp",
     spent: Sequence[Event] = (),
 ) -> tuple[int, ...]:
-    """The integer noise, in grid units, of each demand, such that all of them together keep (epsilon, delta).
+    """Find integer noise for each demand, in grid units, so that all together keep (epsilon, delta).
 
     `spent` are releases made before, which count towards the same promise.
 
@@ -140,7 +140,7 @@ def calibrate_sigmas(
 
 
 def multipliers_of(sigmas: Sequence[int], demands: Sequence[NoiseDemand]) -> list[float]:
-    """The noise multipliers that give sigmas like these, or a little more, at every sensitivity."""
+    """Return the noise multipliers that give these sigmas, or slightly larger ones, at each sensitivity."""
     return [
         sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
         for sigma, demand in zip(sigmas, demands, strict=True)
@@ -148,7 +148,7 @@ def multipliers_of(sigmas: Sequence[int], demands: Sequence[NoiseDemand]) -> lis
 
 
 def list_releases(sigmas: Sequence[int], demands: Sequence[NoiseDemand]) -> tuple[Event, ...]:
-    """The events of the demands when they are answered with discrete Gaussian noise of these sigmas."""
+    """Return the events of the demands, answered with discrete Gaussian noise of these sigmas."""
     return tuple(
         DiscreteGaussianEvent.from_integers(sigma, demand.sensitivity_squared, demand.length, demand.count)
         for sigma, demand in zip(sigmas, demands, strict=True)
@@ -156,7 +156,7 @@ def list_releases(sigmas: Sequence[int], demands: Sequence[NoiseDemand]) -> tupl
 
 
 def integer_sigma(noise_multiplier: float, sensitivity_squared: int, weight: float = 1.0) -> int:
-    """The smallest integer sigma >= 1 with sigma² >= noise_multiplier² sensitivity_squared / weight, exactly."""
+    """Compute the least integer sigma >= 1 with sigma² >= noise_multiplier² sensitivity_squared / weight."""
     top, bottom = noise_multiplier.as_integer_ratio()
     weight_top, weight_bottom = weight.as_integer_ratio()
     # Integers throughout: a float product could round sigma down by one unit.
@@ -166,12 +166,16 @@ def integer_sigma(noise_multiplier: float, sensitivity_squared: int, weight: flo
 
 
 def smallest(keeps: Callable[[float], bool], start: float, precision: float) -> float:
-    """The smallest number from `start` on that keeps the promise, rounded up to a relative `precision`."""
+    """Search from `start` upwards for the smallest number that keeps the promise.
+
+    Returns:
+        It, rounded up to a relative `precision`.
+    """
     if keeps(start):
         return start
     lower = start
     step = precision
-    # Where a long step falls short, so do all shorter ones; the steps after it are those of a search without the leap.
+    # If a long step falls short, so do all shorter ones; the further steps equal those of a search without the leap.
     leap = precision * 2.0 ** max(0, math.floor(math.log2(_LEAP / precision)))
     if not keeps(start * (1 + leap)):
         lower, step = start * (1 + leap), 2 * leap
@@ -206,12 +210,12 @@ class QueryNoise:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise that is accounted for."""
+        """Standard deviation of the noise on the account."""
         return math.sqrt(self.variance)
 
 
 def noise_of(query: Query, honest_group: int | None = None, *, is_local: bool = False) -> QueryNoise:
-    """The noise of a query's release.
+    """Compute the noise of a query's release.
 
     Args:
         honest_group: None when the coordinator adds the noise; else the number of shares of noise (>= 1) that are
@@ -243,7 +247,7 @@ def noise_of(query: Query, honest_group: int | None = None, *, is_local: bool = 
 
 @lru_cache(maxsize=64, typed=True)
 def _gaussian_noise(noise_multiplier: float, squared: int, length: int, honest_group: int | None) -> QueryNoise:
-    """See `noise_of`; remembered, for a party asks several times in a round, and the sites wait for the answer."""
+    # Cached: a party asks several times in a round while the sites wait for the answer.
     if honest_group is None:
         sigma = integer_sigma(noise_multiplier, squared)
         return QueryNoise(DiscreteGaussianEvent.from_integers(sigma, squared, length), sigma * sigma, sigma, 0)
@@ -253,7 +257,7 @@ def _gaussian_noise(noise_multiplier: float, squared: int, length: int, honest_g
 
 
 def _local_noise_of(query: Query) -> QueryNoise:
-    """The noise of a release of the local model: enough on every record's vector by itself."""
+    """Compute noise for the local model: each record's vector gets enough by itself."""
     if isinstance(query, SampledQuery):
         # Anyone who sees a record's own answer sees whether it was drawn: nothing would be gained by the sample.
         raise PrivacyError(
@@ -268,12 +272,12 @@ def _local_noise_of(query: Query) -> QueryNoise:
 
 
 def noise_of_records(record_sigma: int, n_records: int) -> int:
-    """sqrt(n) record_sigma, rounded up to an integer: what the noises of n >= 0 records add up to, at least one's."""
+    """Return sqrt(n) record_sigma, rounded up: the total noise of n >= 0 records, at least one record's."""
     return math.isqrt(record_sigma * record_sigma * max(1, n_records) - 1) + 1 if record_sigma else 0
 
 
 def _pure_noise_of(query: PureQuery, *, is_central: bool) -> QueryNoise:
-    """The noise of a release of pure differential privacy: `central_sigma` is its scale, `variance` a Laplace's."""
+    """Compute noise of pure differential privacy: `central_sigma` is the scale, `variance` a Laplace's."""
     if not is_central:
         # A sum of Laplace draws is no Laplace draw, and a choice needs the exact sum.
         subject = "A release of Laplace noise, or a choice,"

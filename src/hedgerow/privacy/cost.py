@@ -83,15 +83,15 @@ def amplify_epsilon(epsilon: float, sampling_rate: float) -> float:
     if sampling_rate == 1:
         return epsilon
     if epsilon > _LARGE:
-        # exp(epsilon) may leave the range of doubles; (1 - q) / q exp(-epsilon) is what is left.
+        # exp(epsilon) may overflow; (1 - q) / q exp(-epsilon) does not.
         saved = math.log(sampling_rate) + math.log1p((1 - sampling_rate) / sampling_rate * math.exp(-epsilon))
         return (epsilon + saved) * _PURE_ROUND_UP
     return math.log1p(sampling_rate * math.expm1(epsilon)) * _PURE_ROUND_UP
 
 
 def mu_of_pure(epsilon: float) -> float:
-    """The mu of a mechanism that is epsilon-DP, rounded up: -2 Phi^-1(1 / (1 + exp(epsilon)))."""
-    # Its inverse normal is good to 1e-14 of itself, but 1 / (1 + e) near 1/2 loses digits of a small epsilon.
+    """Compute the mu of an epsilon-DP mechanism, rounded up: -2 Phi^-1(1 / (1 + exp(epsilon)))."""
+    # ndtri is accurate to 1e-14 relatively, but 1 / (1 + e) near 1/2 loses digits of a small epsilon.
     half = -float(ndtri(1 / (1 + math.exp(min(epsilon, 700.0)))))
     return 2 * (half * (1 + 1e-12) + 1e-15) if epsilon < 700 else math.inf
 
@@ -111,13 +111,13 @@ def zcdp_weight(event: PureEvent) -> float:
 
 
 def all_pure(events: Iterable[Event]) -> bool:
-    """Whether every release is of pure differential privacy, and there is one."""
+    """Return whether there are releases and all are of pure differential privacy."""
     kinds = [type(event) for event in events]
     return bool(kinds) and all(kind in PURE_EVENTS for kind in kinds)
 
 
 def epsilon_pure(events: Iterable[Event]) -> float:
-    """The epsilon of all releases together at delta = 0, rounded up; infinity for an un-noised one.
+    """Compute the epsilon of all releases together at delta = 0, rounded up; infinity if one has no noise.
 
     Raises:
         PrivacyError: code "not-pure", for a release that has a delta.
@@ -132,7 +132,7 @@ def epsilon_pure(events: Iterable[Event]) -> float:
     return math.fsum(costs) * _PURE_ROUND_UP
 
 
-# After so many terms of the sum over shares the rest is bounded by its largest term.
+# The sum over shares adds this many terms exactly, and bounds each further term by the largest of them.
 _TERMS = 64
 
 # Sums and quotients here have relative errors of a few units in the last place; this makes them round up.
@@ -168,7 +168,7 @@ class LatticeSlack:
 
 
 def lattice_slack(sigma_squared: int, length: int, count: int = 1) -> LatticeSlack:
-    """The price of `count` releases of `length` entries with discrete Gaussian noise of variance `sigma_squared`.
+    """Compute the extra cost of discrete over continuous Gaussian noise of variance `sigma_squared`.
 
     Args:
         sigma_squared: variance in squared grid units, >= 1.
@@ -188,7 +188,9 @@ def lattice_slack(sigma_squared: int, length: int, count: int = 1) -> LatticeSla
 
 
 def sum_slack(share_sigma: int, n_shares: int, length: int, count: int = 1) -> LatticeSlack:
-    """The price of `count` releases whose noise is a sum of `n_shares` discrete Gaussians of N_Z(0, share_sigma²).
+    """Compute the extra cost of noise that is a sum of `n_shares` draws from N_Z(0, share_sigma²).
+
+    It is for `count` releases of `length` entries.
 
     tau = 10 sum_{k=1}^{n-1} exp(-2 pi² share_sigma² k / (k + 1)) per entry, then `lattice_slack` of the whole variance.
 
@@ -206,7 +208,7 @@ def sum_slack(share_sigma: int, n_shares: int, length: int, count: int = 1) -> L
 
 @dataclass(frozen=True)
 class EventCost:
-    """What a set of events costs, rounded up.
+    """Cost of a set of events, rounded up.
 
     Attributes:
         zcdp_weight: sum of 1 / z²; the mechanism is (zcdp_weight / 2)-zCDP up to `log_ratio`.
@@ -222,7 +224,7 @@ class EventCost:
 
 
 def compose_cost(events: Iterable[Event]) -> EventCost:
-    """The cost of all events together, adaptive composition included; infinite weights for an un-noised event.
+    """Compute the cost of all events under adaptive composition; infinite weights for an un-noised event.
 
     Raises:
         PrivacyError: code "unknown-event", for a release over a sample of less than all units too: it has no mu.
@@ -244,7 +246,7 @@ def compose_cost(events: Iterable[Event]) -> EventCost:
 
 
 def _cap_filter(parts: list[EventCost], most: float) -> EventCost:
-    """The cost of one filter's releases, which take at most so much of the sum of 1 / z² from any one unit."""
+    """Compute the cost of one filter's releases, whose sum of 1 / z² from any one unit is at most `most`."""
     factor = max(part.gdp_weight / part.zcdp_weight for part in parts) * ROUND_UP
     weight = min(math.fsum(part.zcdp_weight for part in parts), most)
     return EventCost(
@@ -278,7 +280,7 @@ def _cost_event(event: Event) -> EventCost:
 
 
 def for_rows(event: Event, n_rows: int) -> Event:
-    """What a release costs whoever has `n_rows` of its rows, where one row costs `event`: an event that bounds it.
+    """Return an event that bounds a release's cost for an owner of `n_rows` rows; one row costs `event`.
 
     A release is a sum over rows, so its sensitivity to so many is at most so many times that to one: exact where all of
     them pull alike. Over a sample, each of them is drawn by itself. Renyi divergences, those of hockey sticks and pure
@@ -306,7 +308,7 @@ def for_rows(event: Event, n_rows: int) -> Event:
         drawn = _compute_chance_of_any(event.sampling_rate, n_rows)
         return replace(event, epsilon=event.epsilon * n_rows * up, sampling_rate=drawn)
     if isinstance(event, PureEvent):
-        # Of pure privacy n rows cost n times one; that of the mixture over samples is never less.
+        # Under pure privacy n rows cost n times one row, n times a sample's amplified epsilon is a bound.
         epsilon = amplify_epsilon(event.epsilon, event.sampling_rate) * n_rows * up
         if isinstance(event, DiscreteLaplaceVectorEvent):
             event = replace(event, zcdp_weight=event.zcdp_weight * n_rows**2 * up)
@@ -321,5 +323,5 @@ def for_rows(event: Event, n_rows: int) -> Event:
 
 
 def _compute_chance_of_any(rate: float, n_rows: int) -> float:
-    """The chance that one of so many rows is drawn, rounded up."""
+    """Compute the chance that at least one of n_rows rows is drawn, rounded up."""
     return rate if rate == 1 else min(1.0, -math.expm1(n_rows * math.log1p(-rate)) * (1 + 1e-14))

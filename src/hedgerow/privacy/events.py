@@ -27,7 +27,10 @@ MAX_ORDER = 2**16
 
 @dataclass(frozen=True)
 class EventBase:
-    """What all events share: a stable type name, a dictionary form, and numbers above 0, see `LARGEST`."""
+    """Base of all events: a stable type name, a dictionary form, and numbers of a bounded range.
+
+    The range is from 1 / `LARGEST` to `LARGEST`.
+    """
 
     type_name: ClassVar[str] = ""
 
@@ -43,13 +46,17 @@ class EventBase:
                     raise _refuse_event(f"An event's {part.name} is {value!r}; it must be {range_text}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """The event as a dictionary of JSON values, with its type name under ``type``."""
+        """Return the event as a dictionary of JSON values, with its type name under ``type``."""
         # An event's fields are numbers and texts: nothing in them has to be copied.
         return {"type": self.type_name, **vars(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; raises PrivacyError for another type, a missing, a surplus or a wrong field."""
+        """Read the event that `to_dict` wrote.
+
+        Raises:
+            PrivacyError: another type, or a missing, surplus or wrong field.
+        """
         if data.get("type") != cls.type_name:
             raise _refuse_event(f"An event of type {data.get('type')!r} was read as {cls.type_name!r}.")
         values = {key: value for key, value in data.items() if key != "type"}
@@ -73,7 +80,7 @@ class GaussianEvent(EventBase):
 
 @dataclass(frozen=True)
 class LatticeEvent(EventBase):
-    """What events of discrete Gaussian noise say: `count` adaptive releases of an integer vector of `length` entries.
+    """Base of events of discrete Gaussian noise: `count` adaptive releases of `length` integers each.
 
     noise_multiplier <= sigma / S, with sigma (an integer >= 1) and the L2 sensitivity S both in grid units. The
     accountants add what the grid costs against the continuous Gaussian (docs/proofs/discrete-gaussian.md).
@@ -86,7 +93,10 @@ class LatticeEvent(EventBase):
 
     @classmethod
     def from_integers(cls, sigma: int, sensitivity_squared: int, length: int, count: int = 1) -> Self:
-        """The event of integer noise `sigma` on an integer query of that squared L2 sensitivity (grid units)."""
+        """Make the event of integer noise `sigma` on an integer query.
+
+        `sensitivity_squared` is the query's squared L2 sensitivity in grid units.
+        """
         return cls(round_multiplier(sigma * sigma, sensitivity_squared), sigma, length, count)
 
 
@@ -130,14 +140,19 @@ class DiscreteGaussianSumEvent(EventBase):
     def from_shares(
         cls, share_sigma: int, n_shares: int, sensitivity_squared: int, length: int
     ) -> DiscreteGaussianSumEvent:
-        """The event of `n_shares` integer shares on an integer query of that squared L2 sensitivity (grid units)."""
+        """Make the event of `n_shares` integer shares on an integer query.
+
+        `sensitivity_squared` is the query's squared L2 sensitivity in grid units.
+        """
         multiplier = round_multiplier(n_shares * share_sigma * share_sigma, sensitivity_squared)
         return cls(multiplier, share_sigma, n_shares, length)
 
 
 @dataclass(frozen=True)
 class PureEvent(EventBase):
-    """What events of pure differential privacy say: `count` adaptive releases, each epsilon-DP on the records it reads.
+    """Base of events of pure differential privacy: `count` adaptive releases, each epsilon-DP.
+
+    Each is epsilon-DP on the records it reads.
 
     Every unit is among these with a chance of at most `sampling_rate`, drawn for each release, independently and
     in secret; 1 when all units are. epsilon >= sensitivity / scale of the noise, in grid units, *without* sampling.
@@ -161,7 +176,7 @@ class DiscreteLaplaceEvent(PureEvent):
 
 @dataclass(frozen=True)
 class DiscreteLaplaceVectorEvent(PureEvent):
-    """As `DiscreteLaplaceEvent`, with what the vector's entries say together: `zcdp_weight` >= sum of (v_i / scale)².
+    """`DiscreteLaplaceEvent` with a bound over the whole vector: `zcdp_weight` >= sum of (v_i / scale)².
 
     v is the most that one unit adds, entry by entry; epsilon >= sum of |v_i| / scale as before. An entry is
     |v_i| / scale-DP by itself, and the noises are independent, so the release is (zcdp_weight / 2)-zCDP.
@@ -185,7 +200,7 @@ class SelectionEvent(PureEvent):
 
 @dataclass(frozen=True)
 class SampledEvent(EventBase):
-    """What both events over Poisson samples say: `count` adaptive releases of an integer vector of `length` entries.
+    """Base of events over Poisson samples: `count` adaptive releases of `length` integers each.
 
     Every unit is in the sum with a chance of at most `sampling_rate`, independently, and only its node knows of
     whom that holds. The noise is a sum of `n_shares` draws from N_Z(0, share_sigma²), as in `DiscreteGaussianSumEvent`
@@ -216,7 +231,7 @@ class SampledGaussianEvent(SampledEvent):
 
 @dataclass(frozen=True)
 class FilteredGaussianEvent(SampledEvent):
-    """Releases over Poisson samples of the units that an individual Renyi filter lets through.
+    """Releases over Poisson samples of the units still admitted by an individual Renyi filter.
 
     Over all releases of one filter, the Renyi divergences at `order` (2 to 2**16) of what any one unit adds sum up to
     at most `budget`; at the rate 1 these are order / 2 times its squared norms over the noise's, so that mu² <= 2
@@ -236,14 +251,14 @@ class FilteredGaussianEvent(SampledEvent):
 
 
 def is_sample(event: Event) -> TypeGuard[SampledEvent]:
-    """Whether a release is over a Poisson sample of less than all units."""
+    """Return whether a release is over a Poisson sample of less than all units."""
     # By type, not by class: a subclass may mean something else than its parent.
     is_known = type(event) is SampledGaussianEvent or type(event) is FilteredGaussianEvent
     return is_known and isinstance(event, SampledEvent) and event.sampling_rate < 1
 
 
 def scope_events(events: Iterable[Event], scope: str) -> list[Event]:
-    """The events of one run, told apart from those of other runs: a filter's budget is spent once in each."""
+    """Return one run's events, marked by `scope`: a filter's budget is spent once in each run."""
     # A ledger may hold events of several runs, each with a scope already, which must not become one.
     return [
         replace(event, scope=scope + event.scope) if isinstance(event, FilteredGaussianEvent) else event
@@ -276,12 +291,16 @@ _EVENT_TYPES: dict[str, type[Event]] = {kind.type_name: kind for kind in get_arg
 
 @lru_cache(maxsize=64)
 def event_to_json(event: Event) -> str:
-    """`to_dict` as text; remembered, because most rounds of a run cost alike and a node writes it in each of them."""
+    """Return `to_dict` as JSON text. Cached: most rounds of a run cost the same, and a node writes each."""
     return json.dumps(event.to_dict())
 
 
 def event_from_dict(data: Mapping[str, Any]) -> Event:
-    """The event that `to_dict` wrote; raises PrivacyError(code='unknown-event') for a type this version cannot read."""
+    """Read the event that `to_dict` wrote.
+
+    Raises:
+        PrivacyError: code "unknown-event", for a type unknown to this version.
+    """
     name = data.get("type")
     if not isinstance(name, str) or name not in _EVENT_TYPES:
         raise PrivacyError("unknown-event", type=name)

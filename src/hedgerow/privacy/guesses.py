@@ -42,7 +42,7 @@ _DELTAS = [10.0 ** (-step / 4) for step in range(1, 49)]
 
 
 def bound_guesses(events: Iterable[Event], epsilon: float = math.inf, delta: float = 0.0) -> float:
-    """Return the largest chance of a right guess that these releases allow, rounded up: 0.5 to 1.
+    """Bound the chance of a right guess about one unit from these releases, rounded up: 0.5 to 1.
 
     Args:
         events: all releases, as a ledger has them.
@@ -75,7 +75,7 @@ def bound_guesses(events: Iterable[Event], epsilon: float = math.inf, delta: flo
 
 
 def _allow(epsilon: float, delta: float) -> float:
-    """The chance that (epsilon, delta) allows: (e^epsilon + delta) / (1 + e^epsilon)."""
+    """Return the chance allowed by (epsilon, delta): (e^epsilon + delta) / (1 + e^epsilon)."""
     if not (epsilon < _LARGEST and delta < 1):
         return 1.0
     return (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
@@ -100,7 +100,7 @@ def _distance_of_affinity(samples: Iterable[SampledEvent], gdp_weight: float) ->
 def compute_meeting_chance(
     n_sites: int, n_groups: int, n_drawings: int, n_together: int, n_beside: int = 0
 ) -> Fraction:
-    """Return the exact chance that given sites all stand in one group in at least one drawing.
+    """Compute the exact chance that given sites all stand in one group in at least one drawing.
 
     Groups are dealt by chance, their sizes differ by one at most, and every drawing is independent of the others.
 

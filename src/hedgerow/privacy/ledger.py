@@ -51,7 +51,7 @@ _MULTIPLIER_TOLERANCE = 1e-12
 
 @dataclass(frozen=True)
 class Release:
-    """One noisy vector that left the aggregation.
+    """A noisy vector, as it left the aggregation.
 
     Attributes:
         purpose: what it is for; unique within a run.
@@ -134,12 +134,12 @@ class Release:
 
     @property
     def is_recalibration(self) -> bool:
-        """Whether it is of rows of one site, about a finished model."""
+        """True for a recalibration of a finished model on one site's rows."""
         return self._subject == RECALIBRATION
 
     @property
     def is_at_one_site(self) -> bool:
-        """Whether one site by itself has made it, about a finished model, out of sums that nobody else has seen."""
+        """True for a release about a finished model by a single site, from sums seen by nobody else."""
         is_evaluation = self.kind in EVALUATION_KINDS and self._subject.startswith(AT_ONE_SITE)
         return self.is_recalibration or is_evaluation
 
@@ -149,18 +149,19 @@ class Release:
 
     @property
     def is_later(self) -> bool:
-        """Whether it came after the training."""
+        """True for a release after the training."""
         return self.kind in EVALUATION_KINDS or self.is_recalibration
 
     @property
     def is_by_site(self) -> bool:
-        """Whether single sites have added the noise to its parts."""
+        """True if each site added the noise to its own part."""
         return self.kind == _SITE_SUMS and isinstance(self.event, DiscreteGaussianEvent)
 
     @property
     def noise_mode(self) -> str:
-        """Who added the noise: a mode of a plan, "site" for each site to its own part, or "alone" for one site that
-        made the release by itself; "" where there is none.
+        """Origin of the noise: a plan's mode, "site", "alone", or "" for no noise.
+
+        "site": each site added noise to its own part. "alone": one site made the release by itself.
         """
         if isinstance(self.event, UnnoisedEvent):
             return ""
@@ -174,7 +175,7 @@ class Release:
         return "distributed" if has_shares else "server"
 
     def to_dict(self) -> dict[str, Any]:
-        """The release as a dictionary of JSON values."""
+        """Return the release as a dictionary of JSON values."""
         content: dict[str, Any] = {
             "purpose": self.purpose,
             "round": self.round,
@@ -186,12 +187,16 @@ class Release:
         }
         if self.cohort is not None:
             content["cohort"] = self.cohort.to_dict()
-        # Left out where they say nothing, so that old ledgers keep their bytes.
+        # Omitted if empty, so that old ledgers keep their bytes.
         return content | {name: own for name in ("seeded", "approximate", "figures") if (own := getattr(self, name))}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Release:
-        """The inverse of `to_dict`; raises PrivacyError on an unknown event or a malformed release."""
+        """Read the release that `to_dict` wrote.
+
+        Raises:
+            PrivacyError: an unknown event, or a malformed release.
+        """
         try:
             values = {name: data[name] for name in cls.__dataclass_fields__ if name not in _SINCE_2}
             flags = {name: data.get(name, False) for name in ("seeded", "approximate")}
@@ -210,7 +215,7 @@ class Ledger:
     """An immutable sequence of releases; `append` gives a new ledger and refuses a purpose released before."""
 
     releases: tuple[Release, ...] = ()
-    # Shared with the ledgers that were made longer from this one; it may hold theirs too.
+    # Shared with longer ledgers made from this one, so it may also hold their purposes.
     _purposes: set[str] = field(init=False, repr=False, compare=False, default_factory=set)
 
     def __post_init__(self) -> None:
@@ -219,19 +224,25 @@ class Ledger:
             self._purposes.add(release.purpose)
 
     def append(self, release: Release) -> Ledger:
-        """A ledger with one more release; raises PrivacyError(code='purpose-released-twice')."""
+        """Return a ledger with one more release; this one stays as it is.
+
+        Raises:
+            PrivacyError: code "purpose-released-twice".
+        """
         is_latest = len(self._purposes) == len(self.releases)
         purposes = self._purposes if is_latest else {earlier.purpose for earlier in self.releases}
         _refuse_second(release.purpose, purposes)
         purposes.add(release.purpose)
-        # Not through the constructor, which reads every purpose again: a run appends thousands of times.
+        # Bypass the constructor, which would read every purpose again: a run appends thousands of times.
         longer = object.__new__(Ledger)
         object.__setattr__(longer, "releases", (*self.releases, release))
         object.__setattr__(longer, "_purposes", purposes)
         return longer
 
     def with_run(self, run: str, releases: Sequence[Release], n_before: int) -> Ledger:
-        """A ledger with what another run has released after its own, numbered on; what it holds of that run is there.
+        """Return a ledger with another run's releases appended, numbered on after this ledger's own.
+
+        Releases of that run that this ledger holds already are not repeated.
 
         Args:
             run: what tells that run from others; it begins the subject of each purpose.
@@ -247,7 +258,7 @@ class Ledger:
         return ledger
 
     def events(self) -> Iterator[Event]:
-        """The events of all releases, in order: what an accountant charges."""
+        """Iterate over the events of all releases, in order, as accountants charge them."""
         return (release.event for release in self.releases)
 
     def __len__(self) -> int:
@@ -257,7 +268,7 @@ class Ledger:
         return iter(self.releases)
 
     def to_json(self) -> str:
-        """The ledger as one JSON text, versioned, the same bytes for the same ledger."""
+        """Return the ledger as one versioned JSON text; equal ledgers give equal bytes."""
         releases = [release.to_dict() for release in self.releases]
         is_new = any(name in release for release in releases for name in _SINCE_2)
         content = {"version": LEDGER_VERSION if is_new else 1, "releases": releases}
@@ -265,7 +276,11 @@ class Ledger:
 
     @classmethod
     def from_json(cls, text: str) -> Ledger:
-        """The inverse of `to_json`; raises PrivacyError on broken text, a newer version or a repeated purpose."""
+        """Read the ledger that `to_json` wrote.
+
+        Raises:
+            PrivacyError: broken text, a newer version or a repeated purpose.
+        """
         try:
             content = read_json(text)
         except ValueError as fault:
@@ -289,12 +304,12 @@ def _refuse_ledger(what: str) -> PrivacyError:
 
 
 def read_prepared_ledger(plan: Plan) -> Ledger:
-    """The ledger that a run of this plan begins with: empty for most."""
+    """Return the ledger at the start of a plan's run: the plan's prepared releases, usually none."""
     return Ledger(_read_releases(plan.prepared))
 
 
 def read_prepared_events(plan: Plan) -> list[Event]:
-    """What the releases before the run have cost."""
+    """Return the events of the releases made before the run, as the plan states them."""
     return [release.event for release in _read_releases(plan.prepared)]
 
 
@@ -320,7 +335,7 @@ def _read_releases(prepared: tuple[Prepared, ...]) -> tuple[Release, ...]:
 
 def _read_release(number: int, prepared: Prepared) -> Release:
     if prepared.kind in EVALUATION_KINDS or prepared.subject == RECALIBRATION:
-        # A report would take it for one after the training, whose noise may be another's, and which no plan asks for.
+        # A report would count it as a release after the training, where another party may add the noise.
         raise PrivacyError(
             "malformed", code="malformed-ledger", what=f"No {prepared.kind} about a model comes before its training."
         )
@@ -375,7 +390,10 @@ def _write_table(release: Release) -> dict[str, Any]:
 
 
 def _round_square(sensitivity: float) -> int:
-    """The integer whose root a sensitivity is; never less, where a double no longer tells neighbours apart."""
+    """Return the integer squared sensitivity behind a sensitivity, never less.
+
+    A double does not tell the roots of large neighbouring integers apart.
+    """
     squared = round(sensitivity * sensitivity)
     while math.sqrt(squared) < sensitivity:
         squared += 1

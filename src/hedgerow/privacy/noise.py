@@ -56,13 +56,17 @@ Stream = npt.NDArray[np.uint8]
 # Uniform integers, and the discrete Gaussian --------------------------------------------------------------------------
 
 
-# A bare number is a type of its own to numba, for which it would compile what takes it once more (1 s of a first run).
-# So these loops are given numbers as `int(np.int64(2))`.
+# numba treats a literal number as a type of its own, and would compile its callee once more (1 s of a first run).
+# So these loops pass numbers as `int(np.int64(2))`.
 
 
 @numba.njit(cache=True)
 def uniform_below(stream: Stream, position: int, limit: int) -> tuple[int, int]:
-    """A uniform integer in [0, limit), 1 <= limit <= 2^53, by rejection from the fewest bits that hold limit - 1.
+    """Draw a uniform integer in [0, limit), 1 <= limit <= 2^53, by rejection.
+
+    Takes the fewest bits that hold limit - 1. Reads whole bytes, little-endian, and masks the surplus bits. Returns
+    (value, next position), or (0, -1) when the stream ends. Seven bytes at most are joined, so that the value is below
+    2^56.
 
     Reads whole bytes, little-endian, and masks the surplus bits. Returns (value, next position), or (0, -1) when the
     stream ends. Seven bytes at most are joined, so that the value is below 2^56.
@@ -107,7 +111,9 @@ def bernoulli_exp_half(stream: Stream, position: int) -> tuple[int, int]:
 
 @numba.njit(cache=True)
 def bernoulli_exp(stream: Stream, position: int, part: int, whole: int, power: int) -> tuple[int, int]:
-    """1 with probability exp(-(part / whole)^power / power), else 0, and the next position; 0 <= part < whole <= 2^53.
+    """Draw 1 with probability exp(-(part / whole)^power / power), else 0; 0 <= part < whole <= 2^53.
+
+    Returns the draw and the next position.
 
     As above with gamma = (part / whole)^power / power, power 1 or 2: Bernoulli(gamma / m) is `power` times "a uniform
     integer below `whole` is less than `part`" and, independently, "a uniform integer below `power` m is 0": no product
@@ -131,7 +137,9 @@ def bernoulli_exp(stream: Stream, position: int, part: int, whole: int, power: i
 
 @numba.njit(cache=True)
 def draw_half_normal_integer(stream: Stream, position: int) -> tuple[int, int]:
-    """A k >= 0 with probability proportional to exp(-k² / 2), or -1 for a rejected attempt, and the next position.
+    """Attempt to draw k >= 0 with probability proportional to exp(-k² / 2).
+
+    Returns k, or -1 for a rejected attempt, and the next position.
 
     Source: Karney 2016 (arXiv 1303.6257), Algorithm N, steps 1 and 2: k successes of exp(-1/2) before a failure, then
     k (k - 1) more of them must all succeed: exp(-k / 2) exp(-k (k - 1) / 2) = exp(-k² / 2).
@@ -155,7 +163,7 @@ def draw_half_normal_integer(stream: Stream, position: int) -> tuple[int, int]:
 
 @numba.njit(cache=True)
 def attempt_discrete_gaussian(stream: Stream, position: int, sigma: int) -> tuple[int, int, int]:
-    """One attempt at a draw from N_Z(0, sigma²): (accepted, value, next position).
+    """Attempt to draw from N_Z(0, sigma²). Returns (accepted, value, next position).
 
     With i = k sigma + j, 0 <= j < sigma, it is exp(-i² / 2 sigma²) = exp(-k² / 2) exp(-j / sigma)^k
     exp(-(j / sigma)² / 2). So k is drawn from the first factor, j and the sign uniformly, and the attempt is accepted
@@ -204,7 +212,7 @@ def bernoulli_exp_one(stream: Stream, position: int) -> tuple[int, int]:
 
 @numba.njit(cache=True)
 def attempt_discrete_laplace(stream: Stream, position: int, scale: int) -> tuple[int, int, int]:
-    """One attempt at a draw with P(x) proportional to exp(-|x| / scale): (accepted, value, next position).
+    """Attempt to draw from P(x) ~ exp(-|x| / scale). Returns (accepted, value, next position).
 
     u uniform below `scale` is kept with probability exp(-u / scale), v counts successes of exp(-1) before a failure;
     u + scale v is geometric; it gets a random sign, and one of the two signs of zero is refused. accepted is -1 when v
@@ -274,7 +282,7 @@ def fill(stream: Stream, is_laplace: bool, size: int, out: npt.NDArray[np.int64]
 
 @numba.njit(cache=True)
 def attempt_selection(stream: Stream, position: int, gaps: npt.NDArray[np.int64], scale: int) -> tuple[int, int]:
-    """One attempt at a choice: (index, or -1 when it is refused; next position).
+    """Attempt a choice. Returns (index, or -1 for a refused attempt; next position).
 
     An index is drawn uniformly and kept with probability exp(-gap / scale), its gap being how far its score is below
     the best one: then each is chosen with a probability proportional to exp(score / scale), exactly, and the best one
@@ -297,7 +305,7 @@ def attempt_selection(stream: Stream, position: int, gaps: npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Sampler:
-    """What tells one kind of noise from another.
+    """Parameters of one kind of noise.
 
     Attributes:
         is_laplace: as `fill` takes it.
@@ -342,7 +350,7 @@ def sample_discrete_laplace(scale: int, length: int, random_bytes: RandomBytes) 
 
 
 def select(scores: Sequence[npt.NDArray[np.int64]], scale: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
-    """One choice per part by the exponential mechanism: index i with P proportional to exp(scores[i] / scale), exact.
+    """Choose one index per part by the exponential mechanism, exactly: P(i) ~ exp(scores[i] / scale).
 
     The same distribution as the largest score after Gumbel noise of that scale ("report noisy max" in log space),
     without a logarithm: an index is drawn uniformly and kept with probability exp(-(best score - its score) / scale).
@@ -384,7 +392,10 @@ def select(scores: Sequence[npt.NDArray[np.int64]], scale: int, random_bytes: Ra
 
 
 def _draw(sampler: _Sampler, size: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
-    """`length` independent draws of one kind of noise; arguments and errors as in `sample_discrete_gaussian`."""
+    """Draw `length` independent integers of one kind of noise.
+
+    Arguments and errors as in `sample_discrete_gaussian`.
+    """
     _check_arguments(size, length)
     out = np.empty(length, dtype=np.int64)
     width = (size.bit_length() + 7) // 8
@@ -431,24 +442,24 @@ class NoiseSource(Protocol):
 
     @property
     def seeded(self) -> bool:
-        """Whether the noise can be drawn again by anyone who knows a seed; a model made with it has no guarantee."""
+        """True if anyone who knows a seed can draw the noise again; the model then has no guarantee."""
 
     @property
     def approximate(self) -> bool:
-        """Whether the noise is a rounded floating-point Gaussian instead of an exact discrete one."""
+        """True for rounded floating-point Gaussian noise, False for exact discrete noise."""
 
     def sample(self, sigma: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
-        """(length,) int64 draws from N_Z(0, sigma²), sigma an integer number of grid units, 1 <= sigma <= 2^53."""
+        """Draw (length,) int64 from N_Z(0, sigma²); sigma is an integer in grid units, 1 <= sigma <= 2^53."""
 
     def laplace(self, scale: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
         """(length,) int64 draws from the discrete Laplace of an integer scale, 1 <= scale <= 2^53."""
 
     def select(self, scores: Sequence[npt.NDArray[np.int64]], scale: int, purpose: str) -> npt.NDArray[np.int64]:
-        """One index per part with P proportional to exp(score / scale): see the function `select`."""
+        """Choose one index per part with P proportional to exp(score / scale), as the function `select` does."""
 
 
 class SystemNoise:
-    """Exact discrete Gaussian noise from the byte source given, which is `os.urandom` in every real run."""
+    """Exact discrete Gaussian noise from a given byte source, `os.urandom` in every real run."""
 
     seeded = False
     approximate = False
@@ -457,15 +468,18 @@ class SystemNoise:
         self._random_bytes = random_bytes
 
     def sample(self, sigma: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
-        """See `NoiseSource.sample`; fresh for every call, whatever the purpose (the ledger admits each only once)."""
+        """Draw discrete Gaussian noise, fresh for each call whatever the purpose.
+
+        The ledger admits each purpose only once.
+        """
         return sample_discrete_gaussian(sigma, length, self._random_bytes)
 
     def laplace(self, scale: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
-        """See `NoiseSource.laplace`."""
+        """Draw discrete Laplace noise, fresh for each call."""
         return sample_discrete_laplace(scale, length, self._random_bytes)
 
     def select(self, scores: Sequence[npt.NDArray[np.int64]], scale: int, purpose: str) -> npt.NDArray[np.int64]:
-        """See `NoiseSource.select`."""
+        """Choose one index per part, with fresh randomness for each call."""
         return select(scores, scale, self._random_bytes)
 
 
@@ -488,34 +502,37 @@ class SeededNoise:
             raise PrivacyError(
                 "out-of-range", name="The type of a seed", value=type(seed).__name__, wanted="bytes or int"
             )
-        # The two kinds are told apart, so that 97 and b"a" are different seeds.
+        # Mark the kind of the seed, so that 97 and b"a" are different seeds.
         self._seed = b"b" + seed if isinstance(seed, bytes) else b"i" + str(seed).encode()
         self._exact = exact
 
     @property
     def approximate(self) -> bool:
-        """See `NoiseSource.approximate`."""
+        """True for rounded floating-point noise."""
         return not self._exact
 
     def sample(self, sigma: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
-        """See `NoiseSource.sample`; a longer vector for the same purpose begins with the shorter one (if exact)."""
+        """Draw Gaussian noise from seed and purpose.
+
+        If exact, a longer vector for the same purpose begins with the shorter one.
+        """
         key = _derive_key(self._seed, purpose)
         if self._exact:
             return sample_discrete_gaussian(sigma, length, _KeyedStream(key).read)
         if not 1 <= sigma <= MAX_SIGMA:
-            # The exact sampler has the words for it.
+            # Let the exact sampler raise its error for this sigma.
             sample_discrete_gaussian(sigma, 0, _KeyedStream(key).read)
         return np.rint(_make_generator(key).standard_normal(length) * sigma).astype(np.int64)
 
     def laplace(self, scale: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
-        """See `NoiseSource.laplace`."""
+        """Draw Laplace noise from seed and purpose; rounded NumPy draws if not exact."""
         key = _derive_key(self._seed, purpose)
         if self._exact:
             return sample_discrete_laplace(scale, length, _KeyedStream(key).read)
         return np.rint(_make_generator(key).laplace(0.0, scale, length)).astype(np.int64)
 
     def select(self, scores: Sequence[npt.NDArray[np.int64]], scale: int, purpose: str) -> npt.NDArray[np.int64]:
-        """See `NoiseSource.select`; not exact: the largest score after Gumbel noise."""
+        """Choose one index per part from seed and purpose; if not exact, the largest score after Gumbel noise."""
         key = _derive_key(self._seed, purpose)
         if self._exact:
             return select(scores, scale, _KeyedStream(key).read)
@@ -533,7 +550,7 @@ class _KeyedStream:
         self._rest = b""
 
     def read(self, n_bytes: int) -> bytes:
-        """The next `n_bytes` of the stream."""
+        """Return the next `n_bytes` of the stream."""
         parts = [self._rest]
         available = len(self._rest)
         while available < n_bytes:

@@ -44,7 +44,7 @@ MIN_BUCKETS, MAX_BUCKETS, SIGNAL_OF_BUCKET = 32, 1024, 16
 
 @dataclass(frozen=True)
 class Outlook:
-    """How much signal a plan's noise leaves.
+    """Forecast of the signal left by a plan's noise.
 
     Attributes:
         signal: s, roughly how many standard deviations of noise the data amount to; >= 0: `signal_of`, over how many
@@ -60,14 +60,14 @@ class Outlook:
 
 
 def signal_of(plan: Plan, epsilon: float | None = None) -> float:
-    """Return n mu / rows per unit, with noise of the coordinator; over groups of sites for the middle of their sums."""
+    """Return n mu / rows per unit with noise of the coordinator; with groups, for the median of the sums."""
     privacy = plan.privacy
     mu = mu_of(privacy.epsilon if epsilon is None else epsilon, privacy.delta)
     return privacy.n_records * mu / privacy.rows_per_unit / median_noise_factor(plan.federation.groups)
 
 
 def outlook_of(plan: Plan, epsilon: float | None = None, *, noise_factor: float | None = None) -> Outlook:
-    """Forecast what is left at the plan's epsilon, or at another one.
+    """Forecast the share of accuracy left at the plan's epsilon, or at another one.
 
     Args:
         noise_factor: with noise of the sites, the standard deviation of a sum's noise in units of the coordinator's;
@@ -79,7 +79,7 @@ def outlook_of(plan: Plan, epsilon: float | None = None, *, noise_factor: float 
 
 
 def order_shares(signal: float, curves: Sequence[tuple[float, float]] = SHARE_CURVES) -> tuple[float, float, float]:
-    """Return the smallest, the median and the largest share left at a signal by three curves: 0 to 1, in this order."""
+    """Return the smallest, the median and the largest share left at a signal: three numbers from 0 to 1."""
     # Odds of a share: rising in the signal, and 0 without any. Beyond 1e30 they would leave floating point.
     odds = [(min(signal, 1e30) / half) ** slope for half, slope in curves]
     low, middle, high = (each / (1 + each) for each in odds)
@@ -88,12 +88,12 @@ def order_shares(signal: float, curves: Sequence[tuple[float, float]] = SHARE_CU
 
 
 def can_compare_sites(plan: Plan) -> bool:
-    """Return whether a model that predicts a site's rows badly is unlikely to do so for its noise alone."""
+    """Return whether noise alone is unlikely to make a model predict one site's rows badly."""
     return math.isinf(plan.privacy.epsilon) or outlook_of(plan).signal >= SIGNAL_TO_COMPARE_SITES
 
 
 def find_noise_factor(ledger: Ledger) -> float | None:
-    """Return how many times the coordinator's noise the sums of a training had; None if no site added noise to them.
+    """Return a training's noise relative to the coordinator's noise; None if no site added noise.
 
     Each of n sites adds a share of the noise, `n_shares` of which are enough: all add sqrt(n / n_shares) times as much.
     """
@@ -102,7 +102,7 @@ def find_noise_factor(ledger: Ledger) -> float | None:
 
 
 def with_buckets(plan: Plan) -> Plan:
-    """The plan with as many buckets as its signal carries, a power of two, where noisy sums found text without a list.
+    """Return the plan with buckets of found text columns set to a power of two that its signal carries.
 
     For trees alone: in a linear model each bucket has a coefficient of its own, and noise with it.
     """
@@ -159,7 +159,7 @@ def outlook_facts(plan: Plan, *, noise_factor: float | None = None) -> list[tupl
 
 
 def doubt_of(plan: Plan, *, noise_factor: float | None = None) -> str:
-    """Return what there is to say of a plan with too little signal, without a full stop; empty for others."""
+    """Describe a plan's lack of signal, without a full stop; empty for a plan with enough signal."""
     if math.isinf(plan.privacy.epsilon):
         return ""
     if (signal := outlook_of(plan, noise_factor=noise_factor).signal) >= SIGNAL_TO_WARN:

@@ -28,7 +28,7 @@ _ORIGINS = {DECLARED: "declared", FOUND: "found", TYPED: "from the table's types
 
 @dataclass(frozen=True)
 class PublicColumn:
-    """One column.
+    """A public column of a plan or a survey.
 
     Attributes:
         name: of the column.
@@ -51,7 +51,9 @@ class PublicColumn:
 
 @dataclass(frozen=True)
 class PublicInputs:
-    """All of it. Made by `of`, or by who makes a report without a plan.
+    """Everything that a run takes as public.
+
+    Made by `from_plan`, or by the maker of a report without a plan.
 
     Attributes:
         columns: features, label, and the column of the unit.
@@ -72,20 +74,20 @@ class PublicInputs:
 
     @property
     def records_of_a_line(self) -> int:
-        """Records that one line of a CSV may add and remove, at most: see `hedgerow.data.lines`."""
+        """Largest number of records that one line of a CSV may add and remove: see `hedgerow.data.lines`."""
         return 2 * self.line_breaks + 2 if self.line_breaks else 1
 
     @classmethod
     def from_plan(cls, plan: Plan) -> PublicInputs:
-        """What runs of a plan take as public."""
-        # Said by a plan of an older version, or by hand, of all that it has.
+        """List what runs of a plan take as public."""
+        # Plans of older versions, or written by hand, may set this flag for all their columns.
         voided = READ_OFF if plan.privacy.bounds_from_data else ""
         own: list[Feature | Label] = [*plan.features, plan.label]
         columns = [
             PublicColumn(each.name, role, each.type, _choose_worse(each.origin, voided), tuple(_about(each).items()))
             for each, role in zip(own, ["feature"] * len(plan.features) + ["label"], strict=True)
         ]
-        # A definition says how many persons there are: a survey of its concepts counts them, and leaves that as it is.
+        # With [omop] the declared number of persons stays, although a survey of concepts also releases a count.
         is_counted = plan.omop is None and any(release.kind == _COUNTS_RECORDS for release in plan.prepared)
         counted = FOUND if is_counted else _choose_worse(DECLARED, voided)
         columns += list_units(plan)
@@ -101,7 +103,7 @@ class PublicInputs:
         return {**plan, **columns, **(counted if self.n_records else {}), "settings": dict(self.settings)}
 
     def facts(self, n_prepared: int) -> list[tuple[str, str]]:
-        """Some lines for a person: counts and the first names of many columns.
+        """Return lines for a person: counts, and the first names if there are many columns.
 
         Args:
             n_prepared: releases before the run, which found what was found.
@@ -129,7 +131,7 @@ class PublicInputs:
 
 
 def list_units(plan: Plan) -> tuple[PublicColumn, ...]:
-    """The column that says whom a row is about, if a plan has one."""
+    """Return the column that identifies the person or thing of a row, if the plan has one."""
     privacy = plan.privacy
     rows = {"max_rows_per_unit": privacy.max_rows_per_unit, "sites_per_unit": privacy.sites_per_unit}
     unit = PublicColumn(privacy.unit, "unit", "identifier", DECLARED, tuple(rows.items()))
@@ -137,12 +139,12 @@ def list_units(plan: Plan) -> tuple[PublicColumn, ...]:
 
 
 def _choose_worse(origin: str, voided: str) -> str:
-    """Where a part is from, in a plan that says of all that is declared that it was read off rows."""
+    """Return `voided` in place of "declared" for a plan that says its declarations were read off rows."""
     return voided if voided and origin == DECLARED else origin
 
 
 def _about(column: Feature | Label) -> dict[str, Any]:
-    """What a plan says of a column's values."""
+    """Return a plan's statements about a column's values."""
     found: dict[str, Any] = {}
     is_date = isinstance(column, Feature) and column.is_date
     for name, bound in (("min", column.min), ("max", column.max)):
@@ -159,8 +161,9 @@ def _about(column: Feature | Label) -> dict[str, Any]:
 
 
 def _list_settings(plan: Plan) -> Iterator[tuple[str, Any]]:
-    """What a plan says of method, trees and loss that is not the default: weights of classes, say, read off the rows
-    would tell of them.
+    """Yield the plan's settings of method, trees and loss that are not defaults.
+
+    They belong into the list because weights of classes, for example, could be read off the rows.
     """
     table, own = plan.to_dict(), section_name(plan.model.algorithm)
     parts: tuple[tuple[str, Any], ...] = ("model", plan.model), (own, plan.own), ("loss", plan.loss)
@@ -176,7 +179,7 @@ def _count_features(columns: Sequence[PublicColumn]) -> str:
 
 
 def _by_origin(columns: Iterable[PublicColumn], *, names: bool = True) -> str:
-    """How many are from where, and, if wished, the first of those that nobody declared."""
+    """Count columns by origin; with `names`, add the first names of columns that nobody declared."""
     said = []
     for origin, words in _ORIGINS.items():
         own = [column.name for column in columns if column.origin == origin]
@@ -186,7 +189,7 @@ def _by_origin(columns: Iterable[PublicColumn], *, names: bool = True) -> str:
 
 
 def _describe_column(column: PublicColumn) -> str:
-    """The label, or the unit, in a line."""
+    """Describe the label or the unit in one line."""
     about = dict(column.about)
     if column.role == "unit":
         return f"{column.name}: that it tells whom a row is about, {_ORIGINS[column.origin]}"

@@ -62,7 +62,7 @@ _OWN_WORDS = {"pure": "pure differential privacy, no delta needed", "pld": "priv
 
 @dataclass(frozen=True)
 class PrivacyContext:
-    """What the ledger does not say about a run.
+    """Facts about a run that its ledger does not hold.
 
     Attributes:
         delta: in (0, 1).
@@ -124,7 +124,7 @@ class PrivacyContext:
     def from_plan(
         cls, plan: Plan, *, seeded: bool = False, approximate: bool = False, ledger: Ledger | None = None
     ) -> PrivacyContext:
-        """The context of a plan's training; `seeded` and `approximate` as `NoiseSource` says them.
+        """Build the context of a plan's training; `seeded` and `approximate` as in `NoiseSource`.
 
         Args:
             ledger: of the run, once there is one, for how much noise its sites added.
@@ -157,36 +157,37 @@ class PrivacyContext:
         )
 
     def with_evaluation(self, evaluation: PrivacyContext) -> PrivacyContext:
-        """The context of a model and its evaluation together: at the model's delta, void if either is.
+        """Return the context of model and evaluation together: at the model's delta, void if either is void.
 
         What was requested stays what the plan asked for: a file does not say what its evaluations were given.
         """
         either: dict[str, Any] = {name: getattr(self, name) or getattr(evaluation, name) for name in _VOIDING}
         places = self.evaluated_in
         if places and evaluation.made_in != AT_SITE:
-            # Whoever knows where it was made says so afterwards, by `PrivacyReport.evaluated`.
+            # The caller that knows the evaluation's place sets it afterwards with `PrivacyReport.evaluated`.
             places = tuple(sorted({*places, UNRECORDED}))
         return replace(self, evaluated_in=places, **either)
 
 
 @dataclass(frozen=True)
 class PrivacyReport(PrivacyContext):
-    """The privacy of one run: its context, and what the accountants find in its ledger. Made by `build_report`."""
+    """Privacy of one run: its context, and the accountants' results. Made by `build_report`."""
 
     ledger: Ledger = field(kw_only=True, repr=False)
 
     def with_account(self, account: AccountState) -> PrivacyReport:
-        """This report, which then says what the account of the rows held when it was made."""
+        """Return this report with the state of the rows' account at the time of the report."""
         report = replace(self, account=account)
-        # Some of them take seconds to compute.
+        # Copy cached results: some take seconds to compute.
         known = ("epsilon_gdp", "epsilon_rdp", "_account")
         vars(report).update({name: value for name, value in vars(self).items() if name in known})
         return report
 
     @cached_property
     def epsilon_gdp(self) -> float:
-        """Spent at delta, by exact accounting of Gaussian noise, or by the Renyi bound of all releases when some were
-        over samples; infinity if something left un-noised.
+        """Epsilon spent at delta by exact accounting of Gaussian noise; infinity for a release without noise.
+
+        If some releases were over samples, it is the Renyi bound of all releases.
         """
         return get_accountant("gdp").epsilon(self.ledger.events(), self.delta)
 
@@ -203,21 +204,21 @@ class PrivacyReport(PrivacyContext):
 
     @property
     def epsilon(self) -> float:
-        """The epsilon spent, by the accountant of the plan, or by `gdp` where that one cannot tell (`accounted_by`)."""
+        """Epsilon spent, by the plan's accountant, or by `gdp` if that one cannot account (`accounted_by`)."""
         return self._account.epsilon
 
     @property
     def accounted_by(self) -> str:
-        """The accountant that `epsilon` is by."""
+        """Name of the accountant behind `epsilon`."""
         return self._account.by
 
     @property
     def epsilon_own(self) -> float | None:
-        """`epsilon`, if it is by an accountant that is neither `gdp` nor `rdp`; else None."""
+        """`epsilon` if its accountant is neither `gdp` nor `rdp`; else None."""
         return self.epsilon if self.accounted_by in _OWN_WORDS else None
 
     def epsilon_of_rows(self, n_rows: int) -> float:
-        """What the releases amount to for whoever has `n_rows` of their rows, where the unit is a record; rounded up.
+        """Compute the epsilon for a person with `n_rows` rows if the unit is a record; rounded up.
 
         It is exact for Gaussian releases, else a bound: `hedgerow.privacy.accountants.epsilon_of_rows`.
         """
@@ -227,7 +228,7 @@ class PrivacyReport(PrivacyContext):
 
     @property
     def epsilon_of_two_runs(self) -> float:
-        """What this run and another one like it amount to together, rounded up; accounted as `epsilon_of_rows`."""
+        """Epsilon of this run and another one like it together, rounded up; accounted as `epsilon_of_rows`."""
         events = [event for run in "12" for event in scope_events(self.ledger.events(), run)]
         # Never below the epsilon of this run: another accountant may find less.
         found = compute_account("gdp" if self.accountant == "pld" else self.accountant, events, self.delta).epsilon
@@ -235,22 +236,22 @@ class PrivacyReport(PrivacyContext):
 
     @property
     def n_releases(self) -> int:
-        """Noisy vectors that left the aggregation."""
+        """Number of vectors that left the aggregation."""
         return len(self.ledger)
 
     @property
     def n_choices(self) -> int:
-        """Releases that are choices which the coordinator made from exact sums."""
+        """Number of releases that are choices by the coordinator from exact sums."""
         return sum(isinstance(event, SelectionEvent) for event in self.ledger.events())
 
     @property
     def adjacency(self) -> str:
-        """What neighbouring data sets are."""
+        """Definition of neighbouring data sets."""
         return LOCAL_ADJACENCY if self.noise_mode == "local" else ADJACENCY
 
     @property
     def cohorts(self) -> dict[NoiseCohort, int]:
-        """With noise of the sites: the cohorts of sites that releases were made in, with the number of releases."""
+        """Number of releases by cohort of sites; empty unless the sites add the noise."""
         counts: dict[NoiseCohort, int] = {}
         for release in self.ledger:
             if release.cohort is not None:
@@ -272,18 +273,18 @@ class PrivacyReport(PrivacyContext):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with a promise that is kept."""
+        """Weaknesses of a promise even where it is kept."""
         return list_warnings(self.epsilon, self.delta, self.n_records)
 
     @property
     def evaluation_modes(self) -> tuple[str, ...]:
-        """Noise of evaluations that is not the training's: every evaluation chooses, and the ledger tells."""
+        """Noise modes of evaluations other than the training's mode, as the ledger shows them."""
         own = {release.noise_mode for release in self.ledger if release.kind in EVALUATION_KINDS}
         return tuple(mode for mode in NOISE_MODES if mode in own - {self.noise_mode})
 
     @property
     def n_recalibrations(self) -> int:
-        """Releases by which the finished model was given another level and slope, for one site's rows."""
+        """Number of releases that gave the finished model another level and slope for one site's rows."""
         return sum(release.is_recalibration for release in self.ledger)
 
     @property
@@ -298,15 +299,15 @@ class PrivacyReport(PrivacyContext):
 
     @cached_property
     def guess_bound(self) -> float:
-        """The largest chance to guess rightly whether one unit was in the data; both are as likely. Rounded up."""
+        """Largest chance to guess rightly whether one unit was in the data, both as likely. Rounded up."""
         return find_guess_bound(self)
 
     def made(self, place: str, n_sites: int = 0, n_drawings: int = 0) -> PrivacyReport:
-        """This report with where the training was made, as `PrivacyContext` has it."""
+        """Return this report with the place of the training, as `PrivacyContext` defines it."""
         return self._place(made_in=place, n_sites=n_sites, n_drawings=n_drawings)
 
     def evaluated(self, place: str, before: PrivacyReport) -> PrivacyReport:
-        """This report, of a model that was just evaluated, with the place of that evaluation.
+        """Return this report, of a model that was just evaluated, with the place of that evaluation.
 
         Args:
             before: the model's report until then.
@@ -322,7 +323,7 @@ class PrivacyReport(PrivacyContext):
         return placed
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as a dictionary of JSON values, with all that follows from plan and ledger spelled out."""
+        """Return the report as a dictionary of JSON values, spelling out what follows from plan and ledger."""
         content = self.claims() | {"epsilon_of_two_runs": _to_json(self.epsilon_of_two_runs)}
         content["guess_bound"] = self.guess_bound
         if self.unit == "record":
@@ -333,7 +334,7 @@ class PrivacyReport(PrivacyContext):
         return content | ({} if self.public is None else {"taken_as_public": self.public.to_dict()})
 
     def claims(self) -> dict[str, Any]:
-        """What a model's file keeps of the report, beside the plan and the ledger that the rest follows from."""
+        """Return the part of the report stored in a model's file beside its plan and ledger."""
         content: dict[str, Any] = {
             "epsilon": self.epsilon,
             "accounted_by": self.accounted_by,
@@ -363,7 +364,7 @@ class PrivacyReport(PrivacyContext):
         return [{**cohort.to_dict(), "releases": count} for cohort, count in self.cohorts.items()]
 
     def text(self, sites: Sequence[str] = ()) -> str:
-        """The report for a person: some lines of plain words, without a newline at the end.
+        """Return the report for a person: plain lines of text, without a newline at the end.
 
         Args:
             sites: the names of those who took part, where they are known.
@@ -377,12 +378,15 @@ class PrivacyReport(PrivacyContext):
         return "\n".join([*lines, *(f"  {name:<17} {text}" for name, text in facts), *digest])
 
     def _repr_html_(self) -> str:
-        """The report as a table for notebooks."""
+        """Return the report as an HTML table for notebooks."""
         rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self.facts())
         return f"<table><caption>{html.escape(self.headline)}</caption>{rows}</table>"
 
     def facts(self, sites: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """The lines of `text` by name; one without a name goes on with what stands above it. Arguments as there."""
+        """Return the lines of `text` as (name, text); arguments as for `text`.
+
+        A line with an empty name continues the line above it.
+        """
         protected = "each record; a person with several records is protected less (rows of a person)"
         if self.unit != "record":
             protected = (
@@ -411,7 +415,7 @@ class PrivacyReport(PrivacyContext):
 
     @property
     def headline(self) -> str:
-        """Whether the guarantee holds, for whom, and given what: a line that may stand alone."""
+        """A line that may stand alone: whether the guarantee holds, for whom, and given which assumptions."""
         if self.guarantee != "holds":
             return "Privacy guarantee: VOID"
         rows = f", with at most {self.max_rows_per_unit} row(s) at each site" if self.unit != "record" else ""
@@ -423,11 +427,10 @@ class PrivacyReport(PrivacyContext):
 
     @property
     def condition(self) -> str:
-        """What any statement of the guarantee depends on where not all is Hedgerow's; empty where all is."""
+        """Assumption about foreign methods behind the guarantee; empty if everything is Hedgerow's own."""
         return f"if what {' and '.join(self.authors)} states of its sums is right" if self.authors else ""
 
     def _describe_account(self) -> list[str]:
-        """Who found epsilon."""
         exact, renyi = format_up(self.epsilon_gdp), format_up(self.epsilon_rdp)
         if self.epsilon_own is not None:
             own = f"{format_up(self.epsilon_own)} by {_OWN_WORDS[self.accountant]} ({self.accountant})"
@@ -440,7 +443,6 @@ class PrivacyReport(PrivacyContext):
         return [f"{exact} by exact accounting (gdp); by a second, coarser method (rdp) {renyi}"]
 
     def _describe_releases(self) -> list[tuple[str, str]]:
-        """What left, and whom one trusts with it."""
         n_bare = sum(isinstance(event, UnnoisedEvent) for event in self.ledger.events())
         counts = {"noisy sum": self.n_releases - self.n_choices - n_bare, "sum": n_bare, "choice": self.n_choices}
         where = {"noisy sum": "", "sum": " without noise", "choice": " from exact sums"}
@@ -456,18 +458,18 @@ class PrivacyReport(PrivacyContext):
             facts.append(("recalibrated", f"{self.n_recalibrations} {said}"))
         modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
         modes = "none" if n_bare and n_bare == self.n_releases else modes
-        # Whom one trusts with a promise is said of one that holds.
+        # A void promise asks for no trust, so only a promise that holds names the trusted parties.
         facts.append(("noise", f"{modes}: {self.trust}" if self.guarantee == "holds" else modes))
         facts += self._list_sentences("groups of sites", Topic.GROUPS)
         return facts + self._list_sentences("sums of sites", Topic.SUMS)
 
     def _list_sentences(self, name: str, topic: Topic) -> list[tuple[str, str]]:
-        """The sentences of a topic as lines under one name."""
+        """Return the sentences of a topic as lines under one name."""
         texts = make_statement(self, topic).list_texts()
         return [("" if at else name, text) for at, text in enumerate(texts)]
 
     def _list_limits(self, sites: Sequence[str]) -> list[tuple[str, str]]:
-        """What the promise is not: for a person with several rows, over several runs, and of what is public."""
+        """Return the limits of the promise: persons with several rows, further runs, and public inputs."""
         facts = [] if self.account is None else self.account.facts()
         if self.guarantee == "holds":
             facts.append(("rows of a person", self._describe_person_rows()))
@@ -506,14 +508,14 @@ class PrivacyReport(PrivacyContext):
 
 
 def build_report(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
-    """The report of a run: the accountants read the whole ledger. The one way to a report.
+    """Build the report of a run; the accountants read the whole ledger. Every report is made here.
 
     Raises:
         PrivacyError: code "noise-mode-unsupported": a release's event is not of the noise mode that is reported;
             code "unknown-event".
     """
     report = build_lazy_report(ledger, context)
-    # What cannot be accounted for is refused here, and not when someone reads the number.
+    # Compute now, so that a ledger that cannot be accounted for is refused here and not at the first reading.
     _ = report.epsilon_gdp, report.epsilon_rdp, report.epsilon
     return report
 
@@ -525,14 +527,14 @@ def build_lazy_report(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
             subject, others = "A ledger with releases of another kind", "what its releases have"
             raise PrivacyError("noise-mode-unsupported", subject=subject, noise=context.noise_mode, others=others)
     values = {part.name: getattr(context, part.name) for part in fields(PrivacyContext)}
-    # A run that was stopped and taken up again may have had another source of noise before: the ledger knows.
+    # A resumed run may have had another source of noise before; the ledger records it.
     values["seeded"] |= any(release.seeded for release in ledger)
     values["approximate_noise"] |= any(release.approximate for release in ledger)
     return PrivacyReport(**values, ledger=ledger)
 
 
 def check_claims(claims: Mapping[str, Any], report: PrivacyReport, *, exact: bool = True) -> None:
-    """Refuse a report that was stored beside a ledger, if it says less than is computed from that ledger.
+    """Refuse a stored report that claims less than is computed from the ledger beside it.
 
     Args:
         claims: as `PrivacyReport.to_dict` wrote it, in this version or one before.
@@ -559,7 +561,7 @@ def check_claims(claims: Mapping[str, Any], report: PrivacyReport, *, exact: boo
             raise _refuse_claim(f"{name} is false", "it is true")
     if report.guarantee == "void" and claims.get("guarantee", "void") != "void":
         raise _refuse_claim("the guarantee holds", f"it does not, for {report.voided_by[0]}")
-    # Each of the others is a bound, so the one that was given as the whole may be any of them, and no less.
+    # Every accountant's epsilon is a bound, so the claimed total may equal any of them but not be smaller.
     whole = numbers.pop("epsilon", math.inf)
     if whole < min(numbers.values()) * (1 - _TOLERANCE):
         found = format_up(min(numbers.values()))
@@ -568,7 +570,7 @@ def check_claims(claims: Mapping[str, Any], report: PrivacyReport, *, exact: boo
         least = _find_least(name, report, exact=exact)
         if value < least * (1 - _TOLERANCE):
             raise _refuse_claim(f"{name} is {format_up(value)}", f"it is {format_up(least)}")
-    # A version before had neither. The words are not compared: another version may put them otherwise.
+    # Older versions had neither. The sentences are not compared: another version may word them differently.
     for name in ("n_records", "accounted_by"):
         is_known = name in claims and (name == "n_records" or report.accountant != "pld")
         if is_known and claims[name] != getattr(report, name):
@@ -584,7 +586,11 @@ def _find_least(name: str, report: PrivacyReport, *, exact: bool) -> float:
 
 
 def _read_numbers(claims: Mapping[str, Any]) -> dict[str, float]:
-    """The epsilons of a stored report; raises PrivacyError (code "malformed-report")."""
+    """Return the epsilons of a stored report.
+
+    Raises:
+        PrivacyError: code "malformed-report".
+    """
     needed = {"epsilon_gdp", "epsilon_rdp", "delta", "accountant", "unit", "max_rows_per_unit", "noise_mode"}
     needed |= {"adjacency", "n_releases", "epsilon_requested", "seeded", "approximate_noise", "bounds_from_data"}
     if missing := sorted(needed - set(claims)):
@@ -602,7 +608,7 @@ def _read_numbers(claims: Mapping[str, Any]) -> dict[str, float]:
 
 
 def list_warnings(epsilon: float, delta: float, n_records: int | None) -> tuple[str, ...]:
-    """What is wrong with a promise of (epsilon, delta) even where it is kept, in words without a full stop.
+    """List the weaknesses of an (epsilon, delta) promise even where it is kept, without full stops.
 
     Args:
         n_records: records that the plan declares; None if that is not known.
@@ -619,8 +625,10 @@ def list_warnings(epsilon: float, delta: float, n_records: int | None) -> tuple[
 
 
 def _may_have_mode(release: Release, mode: str) -> bool:
-    """Whether a release can be of a run with that noise, or of an evaluation of its model, which chooses who of the
-    coordinator and the sites adds it; one without noise can be of any.
+    """Return whether a release fits a run of noise mode `mode`, or an evaluation of its model.
+
+    Evaluations choose by themselves between noise of the coordinator and of the sites. A release without noise fits any
+    run.
     """
     own = release.noise_mode
     if own in ("site", "alone"):
@@ -644,12 +652,12 @@ def _report_error(what: str) -> PrivacyError:
 
 
 def _compute_factor(epsilon: float) -> float:
-    """By how much odds may change."""
+    # The factor by which odds may change.
     return math.exp(epsilon) if epsilon < 700 else math.inf
 
 
 def _format_factor(epsilon: float) -> str:
-    """By how much odds may change, rounded up, for a person to read."""
+    # Rounded up, for a person to read.
     factor = _compute_factor(epsilon)
     if factor >= 1e6:
         return "over 1,000,000"

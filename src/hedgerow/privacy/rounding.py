@@ -7,7 +7,7 @@ import math
 
 
 def format_up(value: float, digits: int = 6) -> str:
-    """An epsilon or a delta with so many digits, rounded up, wherever somebody reads it."""
+    """Format an epsilon or a delta for a person with this many significant digits, rounded up."""
     if value in (0.0, math.inf):
         return "0" if value == 0 else "infinite"
     shown = f"{value:.{digits}g}"
@@ -18,5 +18,5 @@ def format_up(value: float, digits: int = 6) -> str:
 
 
 def format_cost(epsilon: float, delta: float, digits: int = 6) -> str:
-    """Both in words, see `format_up`."""
+    """Format epsilon and delta in words, both rounded up as by `format_up`."""
     return f"epsilon {format_up(epsilon, digits)} at delta {format_up(delta)}"

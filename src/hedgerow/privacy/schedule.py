@@ -23,7 +23,7 @@ from hedgerow.protocol.queries import Query, SiteQuery
 
 @dataclass(frozen=True)
 class AlikeRounds:
-    """Rounds that are alike, as large as any of them may be.
+    """Rounds of one kind, each counted as large as the largest.
 
     Attributes:
         query: what each asks for, at most: its length, bound and squared sensitivity are the largest of any.
@@ -58,7 +58,7 @@ class AlikeRounds:
         grid_length: int = 0,
         is_exact: bool = False,
     ) -> AlikeRounds:
-        """Rounds of a kind with Gaussian noise, by what a query says; see the attributes."""
+        """Make rounds of a kind with Gaussian noise from the fields of a query; see the attributes."""
         query = (SiteQuery if issubclass(kind, SiteQuery) else Query)(
             purpose=kind.purpose_of(0, "any"),
             length=length,
@@ -75,7 +75,7 @@ class AlikeRounds:
 
     @property
     def event(self) -> Event:
-        """What all of them cost together, at their most expensive."""
+        """Event of all these rounds together, at their most expensive."""
         one = noise_of(self.query).event
         if isinstance(one, UnnoisedEvent):
             return one
@@ -88,14 +88,14 @@ class AlikeRounds:
         return replace(one, count=self.count)
 
     def demand(self, weight: float) -> NoiseDemand:
-        """What they ask of a calibration, `weight` being each one's share of mu²."""
+        """Return the rounds' demand for a calibration; `weight` is each round's share of mu²."""
         squared = self.least_squared or self.query.sensitivity_squared
         return NoiseDemand(squared, self.grid_length or self.query.length, self.count, weight)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """All rounds of a run, in about the order in which they come.
+    """All rounds of a run, roughly in their order.
 
     Attributes:
         rounds: those that are alike together. One of length 0 is reserved, and will not come.
@@ -107,7 +107,7 @@ class Schedule:
 
     @property
     def n_rounds(self) -> int:
-        """How often the run asks every node for a vector, at most."""
+        """Largest number of vectors that the run asks of every node."""
         return sum(alike.count for alike in self.rounds)
 
     @property
@@ -122,7 +122,7 @@ class Schedule:
 
     @property
     def kinds(self) -> dict[str, tuple[int, int]]:
-        """By the name of each kind of query that may be asked, how many there are, and their largest length."""
+        """Number and largest length of the queries of each kind, by the kind's name."""
         found: dict[str, tuple[int, int]] = {}
         for alike in self.rounds:
             if alike.query.length:
@@ -133,7 +133,7 @@ class Schedule:
 
     @property
     def events(self) -> list[Event]:
-        """What the run releases, at its most expensive; what has no noise is one un-noised event, the first."""
+        """Events of the run at its most expensive; rounds without noise are one un-noised event, the first."""
         events = list(self.together) or [alike.event for alike in self.rounds]
         noisy: list[Event] = [event for event in events if not isinstance(event, UnnoisedEvent)]
         return noisy if len(noisy) == len(events) else [UnnoisedEvent(), *noisy]

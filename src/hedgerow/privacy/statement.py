@@ -42,7 +42,7 @@ PLACES = {
 
 
 class Depth(IntEnum):
-    """For whom a sentence is; whoever reads more deeply reads the others' sentences too."""
+    """Depth of a sentence; a reader of a deeper level reads the sentences of the others too."""
 
     PERSON = 1
     ANALYST = 2
@@ -50,7 +50,7 @@ class Depth(IntEnum):
 
 
 class Topic(StrEnum):
-    """What a sentence is about."""
+    """Subject of a sentence."""
 
     PROMISE = "promise"
     GUESSES = "guesses"
@@ -63,7 +63,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence of a statement, or a few that belong together."""
+    """A sentence of a statement, or a few that belong together."""
 
     name: str
     topic: Topic
@@ -73,11 +73,11 @@ class Sentence:
 
 @dataclass(frozen=True)
 class SentenceKind:
-    """A sentence that a statement may have.
+    """A possible sentence of a statement.
 
     Attributes:
         name, topic, depth: as of a `Sentence`.
-        conditions: all of them have to hold; the first line of each one's docstring says it in words.
+        conditions: all have to hold. The first line of each docstring, after "Return whether", says it in words.
         write: makes its text.
     """
 
@@ -89,8 +89,9 @@ class SentenceKind:
 
     @property
     def condition(self) -> str:
-        """When the sentence is made, in words."""
-        return "; ".join((each.__doc__ or each.__name__).splitlines()[0].rstrip(".") for each in self.conditions)
+        """Condition of the sentence, in words."""
+        lines = [(each.__doc__ or each.__name__).splitlines()[0] for each in self.conditions]
+        return "; ".join(line.removeprefix("Return whether ").rstrip(".") for line in lines)
 
 
 @dataclass(frozen=True)
@@ -118,14 +119,14 @@ KINDS: list[SentenceKind] = []
 
 
 def make_statement(report: PrivacyReport, *topics: Topic) -> Statement:
-    """Make the sentences of some topics, or of all, whose conditions hold for this run."""
+    """Make the sentences of the given topics, by default of all, if their conditions hold for this run."""
     asked = [kind for kind in KINDS if not topics or kind.topic in topics]
     made = [kind for kind in asked if all(holds(report) for holds in kind.conditions)]
     return Statement(tuple(Sentence(kind.name, kind.topic, kind.depth, kind.write(report)) for kind in made))
 
 
 def find_guess_bound(report: PrivacyReport) -> float:
-    """Return the largest chance of a right guess about one unit that a report's releases allow."""
+    """Compute the largest chance of a right guess about one unit from a report's releases."""
     return bound_guesses(report.ledger.events(), report.epsilon, report.delta)
 
 
@@ -145,7 +146,7 @@ def _sentence(
 
 @dataclass(frozen=True)
 class _Part:
-    """Releases that were made in one place by one kind of noise.
+    """Releases made in one place with one kind of noise.
 
     Attributes:
         mode: who added the noise by the plan: "server", "distributed" or "local".
@@ -159,7 +160,7 @@ class _Part:
 
 
 def _find_training(report: PrivacyReport) -> _Part:
-    """The noisy releases of the training; of what came before it too, unless nodes made the training.
+    """Return the noisy releases of the training, and of what came before it unless nodes trained.
 
     Who made the sums that a plan states, and where, is not recorded: nothing that nodes promise holds for them.
     """
@@ -169,7 +170,7 @@ def _find_training(report: PrivacyReport) -> _Part:
 
 
 def _list_evaluations(report: PrivacyReport) -> list[_Part]:
-    """Evaluations of which something else is true than of the training: other noise, or another place."""
+    """Return the evaluations with another noise mode or another place than the training."""
     own = [each for each in report.ledger if each.is_later and not each.is_at_one_site]
     later, parts = [each for each in own if each.noise_mode not in ("", "site")], list[_Part]()
     place = _find_evaluation_place(report)
@@ -191,138 +192,138 @@ def _known(place: str) -> str:
 
 
 def _holds(report: PrivacyReport) -> bool:
-    """The guarantee holds."""
+    """Return whether the guarantee holds."""
     return report.guarantee == "holds"
 
 
 def _is_small(report: PrivacyReport) -> bool:
-    """Odds may change by a factor of 1,000 at most."""
+    """Return whether odds may change by a factor of 1,000 at most."""
     return not _is_large(report)
 
 
 def _is_large(report: PrivacyReport) -> bool:
-    """Odds may change by a factor of more than 1,000."""
+    """Return whether odds may change by a factor of more than 1,000."""
     return report.epsilon > math.log(1000)
 
 
 def _has_noise(report: PrivacyReport) -> bool:
-    """Some release has noise."""
+    """Return whether some release has noise."""
     return any(each.noise_mode for each in report.ledger)
 
 
 def _has_no_noise(report: PrivacyReport) -> bool:
-    """No release has noise."""
+    """Return whether no release has noise."""
     return not _has_noise(report)
 
 
 def _has_training(report: PrivacyReport) -> bool:
-    """The training released something with noise."""
+    """Return whether the training released something with noise."""
     return bool(_find_training(report).releases)
 
 
 def _is_server(report: PrivacyReport) -> bool:
-    """The plan has the coordinator add the noise."""
+    """Return whether the plan has the coordinator add the noise."""
     return report.noise_mode == "server"
 
 
 def _is_distributed(report: PrivacyReport) -> bool:
-    """The plan has the sites add the noise."""
+    """Return whether the plan has the sites add the noise."""
     return report.noise_mode == "distributed"
 
 
 def _is_local(report: PrivacyReport) -> bool:
-    """The plan has each record's node add the noise."""
+    """Return whether the plan has each record's node add the noise."""
     return report.noise_mode == "local"
 
 
 def _is_not_local(report: PrivacyReport) -> bool:
-    """The plan does not have each record's node add the noise."""
+    """Return whether the plan does not have each record's node add the noise."""
     return not _is_local(report)
 
 
 def _is_process(report: PrivacyReport) -> bool:
-    """The model's file says that one process made it."""
+    """Return whether the model's file says that one process made it."""
     return report.made_in == PROCESS
 
 
 def _is_between_nodes(report: PrivacyReport) -> bool:
-    """The model's file says that nodes of the sites made it."""
+    """Return whether the model's file says that nodes of the sites made it."""
     return _known(report.made_in) not in ("", PROCESS)
 
 
 def _is_carried(report: PrivacyReport) -> bool:
-    """The model's file says that Flower or NVFlare carried the messages."""
+    """Return whether the model's file says that Flower or NVFlare carried the messages."""
     return report.made_in in (FLOWER, NVFLARE)
 
 
 def _is_placed(report: PrivacyReport) -> bool:
-    """The model's file says where it was made."""
+    """Return whether the model's file says where it was made."""
     return _known(report.made_in) != ""
 
 
 def _is_unplaced(report: PrivacyReport) -> bool:
-    """The model's file does not say where it was made."""
+    """Return whether the model's file does not say where it was made."""
     return not _is_placed(report)
 
 
 def _may_be_between_nodes(report: PrivacyReport) -> bool:
-    """The model's file does not say that one process made it."""
+    """Return whether the model's file does not say that one process made it."""
     return not _is_process(report)
 
 
 def _has_groups(report: PrivacyReport) -> bool:
-    """The training added up groups of sites."""
+    """Return whether the training added up groups of sites."""
     return report.n_groups > 0
 
 
 def _has_drawings(report: PrivacyReport) -> bool:
-    """Groups of sites, with noise of the sites, were drawn anew during the run."""
+    """Return whether groups of sites, with noise of the sites, were drawn anew during the run."""
     is_known = report.n_drawings > 1 and report.n_sites > report.n_groups > 0
     return is_known and _is_distributed(report) and _find_limit(report) > 0
 
 
 def _has_evaluations_apart(report: PrivacyReport) -> bool:
-    """An evaluation had other noise than the training, or was made elsewhere."""
+    """Return whether an evaluation had other noise than the training, or was made elsewhere."""
     return bool(_list_evaluations(report))
 
 
 def _has_site_figures(report: PrivacyReport) -> bool:
-    """An evaluation released figures of single sites."""
+    """Return whether an evaluation released figures of single sites."""
     return any(each.noise_mode == "site" for each in report.ledger)
 
 
 def _has_evaluation_at_site(report: PrivacyReport) -> bool:
-    """One site by itself evaluated the model."""
+    """Return whether one site by itself evaluated the model."""
     return any(each.noise_mode == "alone" and not each.is_recalibration for each in report.ledger)
 
 
 def _has_recalibration(report: PrivacyReport) -> bool:
-    """One site by itself recalibrated the model."""
+    """Return whether one site by itself recalibrated the model."""
     return any(each.noise_mode == "alone" and each.is_recalibration for each in report.ledger)
 
 
 def _has_prepared(report: PrivacyReport) -> bool:
-    """The plan states sums that were released before the training."""
+    """Return whether the plan states sums that were released before the training."""
     return report.n_prepared > 0
 
 
 def _has_clear_sums(report: PrivacyReport) -> bool:
-    """The plan adds sums of sites up without masks."""
+    """Return whether the plan adds sums of sites up without masks."""
     return report.sums_in_clear
 
 
 def _is_of_records(report: PrivacyReport) -> bool:
-    """The plan protects a record."""
+    """Return whether the plan protects a record."""
     return report.unit == "record"
 
 
 def _is_of_units(report: PrivacyReport) -> bool:
-    """The plan protects all rows of a unit."""
+    """Return whether the plan protects all rows of a unit."""
     return not _is_of_records(report)
 
 
 def _has_authors(report: PrivacyReport) -> bool:
-    """The run used a method, a loss or a label that is no part of Hedgerow."""
+    """Return whether the run used a method, a loss or a label that is no part of Hedgerow."""
     return bool(report.authors)
 
 
@@ -500,7 +501,7 @@ def _describe_sum(report: PrivacyReport, is_training: bool) -> str:
 
 
 def _describe_colluders(report: PrivacyReport, part: _Part, is_training: bool) -> str:
-    """The condition under which noise of the sites keeps the promise."""
+    """Describe the condition under which noise of the sites keeps the promise."""
     counts: dict[tuple[NoiseCohort, bool], int] = {}
     before = set(map(id, report.ledger.releases[: report.n_prepared]))
     for release in part.releases:
@@ -518,7 +519,7 @@ def _describe_colluders(report: PrivacyReport, part: _Part, is_training: bool) -
     known = (
         f"{', and '.join(said)} work together with it, or depart from the protocol (a site that falls silent does not)"
     )
-    # A version before did not keep among how many sites.
+    # An older version did not record the number of sites.
     lost = (getattr(release.event, "n_shares", 0) for release in part.releases if release.cohort is None)
     unknown = sorted(set(lost) - {0})
     if not unknown:
@@ -531,13 +532,13 @@ def _describe_colluders(report: PrivacyReport, part: _Part, is_training: bool) -
 
 
 def _describe_group_size(report: PrivacyReport, cohort: NoiseCohort) -> str:
-    """How many sites a group has: the smallest, as the roster deals them, to the largest."""
+    # From the smallest group that the roster gives to the largest.
     least = report.n_sites // report.n_groups if report.n_sites else cohort.n_sites
     return f"{least} to {cohort.n_sites}" if least < cohort.n_sites else str(cohort.n_sites)
 
 
 def _find_limit(report: PrivacyReport) -> int:
-    """How many sites of a group may work together in the training; 0 where no cohort is known."""
+    """Return the number of colluding sites that a training's group tolerates; 0 if no cohort is known."""
     found = [each.cohort.n_colluders for each in _find_training(report).releases if each.cohort is not None]
     return min(found, default=0)
 
@@ -602,7 +603,7 @@ def _say_more_sites(report: PrivacyReport) -> str:
 
 
 def describe_guesses(unit: str, bound: float, *, is_local: bool) -> str:
-    """Say how often somebody guesses rightly about one unit, at most; `bound` as `find_guess_bound` has it."""
+    """Describe the largest chance of a right guess about one unit; `bound` as from `find_guess_bound`."""
     rows = "one row" if unit == "record" else f"the rows of one {unit}"
     asked = f"whether {rows} {'was' if unit == 'record' else 'were'} in the data"
     if is_local:
@@ -617,5 +618,5 @@ def format_share(share: float) -> str:
 
 
 def _percent(delta: float) -> str:
-    """A small chance in percent, as it was written."""
+    """Format a small chance in percent, with its digits as written."""
     return f"{(Decimal(repr(delta)) * 100).normalize():f} %"
