@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The methods: each yields queries and receives noisy sums.
 
-Here is what a method is: rules for its plans, and a program. Each method says so in its folder's `__init__.py`, and
-`registry.py` has the table of them.
+A method is rules for its plans, and a program. Each method declares both in its folder's `__init__.py`, and
+`registry.py` has the table of methods.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hedgerow.plan.registry import PlanRules
 
 @dataclass(frozen=True)
 class Parts:
-    """What carries a method out.
+    """The parts that carry a method out.
 
     Attributes:
         resolve: decides every "auto" of a plan and calibrates its noise: the settings.
@@ -31,10 +31,10 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(PlanRules):
-    """What `model.algorithm` stands for.
+    """A method, the value of `model.algorithm`.
 
     Attributes:
-        parts: loads what carries it out; plans are read without.
+        parts: loads the parts that carry it out; plans are read without them.
         keeps_accounts: whether nodes keep an account for each record, so that rows may come while a run goes on. A
             method whose answers depend on what was answered before, and not on scores alone, has to say so: with other
             rows its nodes go on in no run.

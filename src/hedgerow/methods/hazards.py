@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run about a time to an event releases besides its trees: the baseline before them, and a slope after them.
+"""Releases about a time to an event besides trees: the baseline before, and a slope after them.
 
 Before the first tree, `FateCounts`: how many records have each code. An actuary reads the life table off them: e_j
 events among the n_j at risk in interval j, and p_j = e_j / n_j, whose log-odds are the baseline of a model without
@@ -16,8 +16,8 @@ each logistic in b_j + s f, must have the mean p_j. Who is at risk follows from 
 were censored before, which is taken to be alike in all bins. So b_j rises against the life table as those of high risk
 are gone.
 
-Between the two, trees may begin with a linear model of all features. With few records it ranks better than trees of so
-much noise, and trees then learn what it has left. It is five releases: the moments of the columns; X^T X of rows that
+Between the two, trees may begin with a linear model of all features. With few records it ranks better than such
+noisy trees, and trees then learn what it has left. It is five releases: the moments of the columns; X^T X of rows that
 these have centred and scaled, z; and three times the gradients g z of the hazards at the coefficients so far, w. With
 H = n h Z^T Z / n for the curvature, each of them estimates H w*, by Z^T g + H w. Their mean b has noise of a known
 deviation s; coefficients have a normal prior whose variance t is what b shows beyond its noise:
@@ -73,10 +73,10 @@ _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FateCounts(RecordCounts):
-    """How many records have each code of a time to an event: int64 [2K + 1], with 2**14 to a record."""
+    """Numbers of records with each code of a time to an event: int64 [2K + 1], 2**14 to a record."""
 
     def answer(self, site: ScoredSite) -> IntVector:
-        """See `Query.answer`: one record is in one entry."""
+        """Take in the update, then count records by code; each record is in one entry."""
         site.take_in(self.update)
         return self.count(site.records.labels)
 
@@ -93,7 +93,7 @@ _HALVINGS = 16
 
 @dataclass(frozen=True)
 class LifeTable:
-    """What `FateCounts` tells, each float [K].
+    """The life table that `FateCounts` tells, each float [K].
 
     Attributes:
         chances: p_j, of the event in an interval for those at risk in it.
@@ -105,7 +105,7 @@ class LifeTable:
 
     @classmethod
     def of(cls, released: IntVector, sigma: float) -> LifeTable:
-        """Read a release, int64 [2K + 1] with noise `sigma`.
+        """Read the life table of a release, int64 [2K + 1] with noise `sigma`.
 
         Where the noise outweighs an interval's records, its chance gives way to that of all intervals, and where it
         outweighs all of them, theirs to `PRIOR_HAZARD`: as with normal priors whose deviation is their mean.
@@ -134,7 +134,10 @@ class LifeTable:
 
     @property
     def baseline(self) -> Baseline:
-        """Log-odds of the chances: the inverse of a table, for a library's logarithm may round otherwise elsewhere."""
+        """Log-odds of the chances, in steps of 1/256.
+
+        They are read off a table, because a library's logarithm may round otherwise on another machine.
+        """
         return tuple(int(np.searchsorted(_logistic(), chance)) - STEPS // 2 for chance in self.chances)
 
 
@@ -144,13 +147,13 @@ def _logistic() -> Reals:
 
 
 def _chance(place: float) -> float:
-    """The logistic function of log-odds in steps of 1/256."""
+    """Return the logistic function of log-odds in steps of 1/256."""
     return float(_logistic()[min(max(math.floor(place) + STEPS // 2, 0), STEPS - 1)])
 
 
 @dataclass(frozen=True)
 class _HazardLine:
-    """What a slope says: the baseline, and of each bin its expected events and their information."""
+    """The baseline at a slope, and each bin's expected events and their information."""
 
     baseline: Baseline
     expected: tuple[float, ...]
@@ -158,7 +161,9 @@ class _HazardLine:
 
 
 def fit_hazards(table: LifeTable, known: KnownBins, usual_slope: float = SLOPE) -> tuple[Baseline, float]:
-    """The baseline and the slope of a finished model's scores; where noise covers all, the table's own and the usual.
+    """Fit the baseline and the slope of a finished model's scores.
+
+    Where noise covers all, they are the table's own and the usual.
 
     Args:
         known: of an answer to `ScoreBins` of classes: events and others.
@@ -179,16 +184,18 @@ def fit_hazards(table: LifeTable, known: KnownBins, usual_slope: float = SLOPE) 
 
 
 def count_expected(table: LifeTable, bins: Sequence[Bin], baseline: Baseline, slope: float) -> float:
-    """How many events a model expects among records with this life table."""
+    """Return the number of events that a model expects among records with this life table."""
     return math.fsum(_line(table, bins, slope, baseline).expected)
 
 
 def _pull(line: _HazardLine, bins: Sequence[Bin], beyond: float, noise: float) -> float:
-    """Above 0 where a larger slope is likelier: the score equation, and a prior as in `fit_score_line`.
+    """Return a number above 0 where a larger slope is likelier, by the score equation and a prior.
 
-    `beyond` is by how much the slope exceeds the usual.
+    The prior is as in `fit_score_line`. The number of events in all is the baseline's, so only the differences of
+    middles from their mean count.
 
-    How many events there are in all is the baseline's, so only how middles differ from their mean counts.
+    Args:
+        beyond: by how much the slope exceeds the usual.
     """
     total = max(math.fsum(line.expected), 1e-9)
     mean = math.fsum(score_bin.place * n for score_bin, n in zip(bins, line.expected, strict=True)) / total
@@ -206,7 +213,10 @@ def _pull(line: _HazardLine, bins: Sequence[Bin], beyond: float, noise: float) -
 
 
 def _line(table: LifeTable, bins: Sequence[Bin], slope: float, known: Baseline = ()) -> _HazardLine:
-    """See the module's text; the baseline is fitted unless it is `known`."""
+    """Return the baseline, expected events and information at a slope, as in the module's text.
+
+    The baseline is fitted unless it is `known`.
+    """
     without, baseline = [1.0] * len(bins), []
     events: list[list[float]] = [[] for _ in bins]
     information: list[list[float]] = [[] for _ in bins]
@@ -224,7 +234,10 @@ def _line(table: LifeTable, bins: Sequence[Bin], slope: float, known: Baseline =
 
 
 def _fit_baseline(bins: Sequence[Bin], weights: list[float], slope: float, chance: float) -> int:
-    """The baseline with which the weighted mean of the bins' hazards is `chance`: by halving, in steps of 1/256."""
+    """Return the baseline at which the weighted mean of the bins' hazards is `chance`.
+
+    It is found by halving, in steps of 1/256.
+    """
     low, high = -BASELINE_LIMIT, BASELINE_LIMIT
     wanted = chance * math.fsum(weights)
     while low < high:
@@ -242,7 +255,7 @@ def _fit_baseline(bins: Sequence[Bin], weights: list[float], slope: float, chanc
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnMoments(Query):
-    """The sum of each column, and of the squares of the numeric ones: int64 [p + number of numeric features].
+    """Sums of each column, and of squares of the numeric columns: int64 [p + n_numeric].
 
     A record adds its row r, and r_i**2 / unit of each numeric column, rounded towards zero.
 
@@ -280,7 +293,7 @@ class ColumnMoments(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HazardProducts(CrossProducts):
-    """How each column goes with what the model still gets wrong, of times to an event: `CrossProducts` of hazards."""
+    """Sums of products of columns with the model's errors, of times to an event: `CrossProducts`."""
 
     baseline: Baseline
 
@@ -290,7 +303,7 @@ class HazardProducts(CrossProducts):
 
 HAZARD_ROUNDS = 3
 HAZARD_SHARES = (0.15, 0.13, 0.24)
-"""Of the linear model's divergence: for the moments, for X^T X, and for each of the rounds."""
+"""Shares of the linear model's divergence: for the moments, for X^T X, and for each of the rounds."""
 MAX_COLUMNS = 256
 """Rows of more columns are those of the numeric features alone."""
 _CURVATURE = 0.45
@@ -298,12 +311,12 @@ _CURVATURE = 0.45
 _VARIANCE = 1 / 3
 """Of a column of numbers, and of all of a feature's categories together, before anything is known: as if even."""
 _DOUBT = 3.0
-"""Moments count for half where they are so many deviations of their noise."""
+"""Moments count for half where they are this many deviations of their noise."""
 _MIN_SPREAD = 0.1
-"""Columns are not scaled by more than this says."""
+"""The least spread that columns are scaled by."""
 _SQUARE_DOUBT = 0.3
 _LIFT = 0.5
-"""The least eigenvalue of Z^T Z / n is lifted to so many sqrt(p) deviations of its noise."""
+"""The least eigenvalue of Z^T Z / n is lifted to this many sqrt(p) deviations of its noise."""
 _MIN_EIGENVALUE = 0.05
 
 
@@ -327,12 +340,12 @@ class HazardStart:
 
     @property
     def has_columns(self) -> bool:
-        """Whether rows hold more than a constant, and no more than can be solved for in seconds."""
+        """True if rows hold more than a constant, and no more than can be solved for in seconds."""
         return 1 < self.basis.rows.n_columns <= MAX_LINEAR_START
 
     @property
     def n_trees(self) -> int:
-        """What nodes add to their scores: one tree per feature and round."""
+        """The number of trees that nodes add to their scores: one per feature and round."""
         return HAZARD_ROUNDS * len(self.plan.features)
 
     @cached_property
@@ -341,24 +354,27 @@ class HazardStart:
 
     @cached_property
     def loss(self) -> Loss:
-        """Of one statistic, the negative gradient; it has one norm for all baselines."""
+        """The loss of one statistic, the negative gradient; it has one norm for all baselines."""
         return linear_hazard_loss((0,) * len(self.plan.label.intervals))
 
     @cached_property
     def _moments_squared(self) -> int:
-        """The largest squared norm of what a record adds to `ColumnMoments`."""
+        """The largest squared norm of a record's contribution to `ColumnMoments`."""
         rows, unit = self.basis.rows, self.basis.unit
         largest = np.abs(rows.entry.astype(np.int64)).max(axis=1)
         squares = sum((int(largest[place]) ** 2 // unit) ** 2 for place in self._numeric)
         return rows.intercept**2 + int((largest**2).sum()) + squares
 
     def multipliers(self, whole: float) -> tuple[float, float, float]:
-        """Noise multipliers of the moments, X^T X and each round, when all cost as much as one release at `whole`."""
+        """Return noise multipliers of the moments, of X^T X and of each round.
+
+        Together they cost as much as one release at `whole`.
+        """
         moments, gram, each = (whole / math.sqrt(share) for share in HAZARD_SHARES)
         return moments, gram, each
 
     def rounds(self, whole: float) -> list[AlikeRounds]:
-        """What the start asks, with a noise multiplier as if it were one release."""
+        """Return the rounds of the start, for a noise multiplier as if it were one release."""
         rows, noises = self.plan.privacy.rows_per_unit, self.multipliers(whole)
         centred = self.basis.transform(np.eye(self.basis.rows.n_columns))
         return [
@@ -368,7 +384,7 @@ class HazardStart:
         ]
 
     def ask(self, run: Run, whole: float, largest: int, first: int, carried: Carried, baseline: Baseline) -> AskedModel:
-        """The start as a part of a program.
+        """Run the start as a part of a program, and return its trees.
 
         Args:
             whole: the start's noise multiplier, as if it were one release; 0 without privacy.
@@ -426,7 +442,9 @@ class HazardStart:
         )
 
     def _centring(self, moments: Reals, noise: float) -> tuple[Matrix, NDArray[np.float64], float]:
-        """What centres and scales rows, float64 [p, p]; the mean squares then, float64 [p]; and the records, >= 1.
+        """Return the matrix that centres and scales rows, the mean squares then, and the records.
+
+        They are float64 [p, p], float64 [p], and a number >= 1.
 
         Args:
             moments: float64 [p + n_numeric], what was released, in real units.
@@ -454,7 +472,7 @@ class HazardStart:
 
 
 def _curvature(gram: Matrix, squares: NDArray[np.float64], noise: float) -> Matrix:
-    """Z^T Z / n, where its noise outweighs what it says given way to columns that do not go together: [p, p].
+    """Return Z^T Z / n, shrunk towards unrelated columns where its noise is large: float64 [p, p].
 
     Args:
         gram: as released, float64 [p, p].
@@ -475,7 +493,10 @@ def _curvature(gram: Matrix, squares: NDArray[np.float64], noise: float) -> Matr
 
 
 def _times(matrix: Matrix, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A symmetric matrix times a vector, one column after the other: a library's product may add in another order."""
+    """Return a symmetric matrix times a vector, one column after the other.
+
+    A library's product may add in another order on another machine.
+    """
     total = np.zeros(len(vector))
     for column, factor in zip(matrix, vector, strict=True):
         total += factor * column
@@ -483,7 +504,7 @@ def _times(matrix: Matrix, vector: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _likeliest(curvature: Matrix, squared: Matrix, estimate: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
-    """Coefficients by the formula of the module's text: float64 [p].
+    """Return coefficients by the formula of the module's text: float64 [p].
 
     Args:
         curvature, squared: H and H H, float64 [p, p].

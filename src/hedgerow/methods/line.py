@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibrates the scores of a finished model with one more noisy sum.
+"""Calibration of the scores of a finished model by one more noisy sum.
 
 Of scores that may be noise a method asks `LineSums`. Labels may fill a narrow part of their public bounds, and trees
 that release little but noise then add far more than labels vary. So after the last tree a run asks how labels y go with
@@ -36,13 +36,13 @@ from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
 
 MAX_DOUBLINGS, MAX_DOUBLED = 8, 0.3
-"""Residuals are doubled so many times, as long as their spread about the mean is not beyond this."""
+"""The most doublings of residuals, and the largest spread about the mean of doubled residuals."""
 FIRST_OCTAVE, N_OCTAVES = 8, 14
 """The first holds all scores within 2**8 units of 2**-16 of the centre, the last those beyond 2**20, which is 16."""
 LINE_LENGTH = 2 + 3 * N_OCTAVES
 LINE_SENSITIVITY_SQUARED = RECORD_NORM**2 * 7 // 2
 MIN_LINE_DEVIATIONS = 3.0
-"""An octave counts from so many deviations of the noise on its squares on."""
+"""An octave with fewer deviations of the noise on its squares does not count."""
 PRIOR_SLOPE_MEAN, PRIOR_SLOPE_SD = 1.0, 0.4
 """The slope of scores that are of use, before anything is known, and one standard deviation."""
 PRIOR_ODDS_USEFUL = 10.0
@@ -50,13 +50,15 @@ PRIOR_ODDS_USEFUL = 10.0
 MAX_LINE_SLOPE = 1.5
 MIN_SHARE, MAX_SHARE = 0.05, 0.15
 SPREAD_SHARE = 0.1
-"""Of it, for the spread of labels about the centre."""
+"""Part of that share for the spread of labels about the centre."""
 _STEPS_PER_UNIT, _MAX_STEPS = 64, 64 * 40
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpreadSums(Query):
-    """The sum of how far labels are from their scores, or from a centre, each at most 1.0: int64 [1], 2**14 to 1.0.
+    """The sum of distances of labels from scores, or from a centre, each at most 1.0: int64 [1].
+
+    It has 2**14 to 1.0.
 
     Attributes:
         centre: in units of 2**-16; None for each record's own score.
@@ -65,7 +67,7 @@ class SpreadSums(Query):
     centre: int | None = None
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`: distances are clipped and rounded towards zero one by one."""
+        """Take in the update, then add up distances, clipped and rounded towards zero one by one."""
         site.take_in(self.update)
         places = site.records.scores[0] if self.centre is None else self.centre
         distances = np.abs(site.records.labels.astype(np.int64) - places)
@@ -79,7 +81,7 @@ class SpreadSums(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LineSums(Query):
-    """How labels go with finished scores: int64 [2 + 3 `N_OCTAVES`], with 2**14 to 1.0.
+    """Sums that relate labels to finished scores: int64 [2 + 3 `N_OCTAVES`], with 2**14 to 1.0.
 
     For a record, u is its label less `centre`, doubled `doublings` times and cut off at +-1.0; and w is its score less
     `centre`, as a share of its octave's upper end, so |w| < 1. It adds 1/2 and u to the first two entries and, in its
@@ -118,35 +120,45 @@ class LineSums(Query):
 
 
 def choose_doublings(spread: float, loss: Loss | None = None, widest: float = MAX_DOUBLED) -> int:
-    """How many times residuals are doubled so that their spread stays within `widest`; kernels hold no more."""
+    """Return the most doublings of residuals that keep their spread within `widest`.
+
+    Kernels hold no more than `bound_doublings`.
+    """
     most = MAX_DOUBLINGS if loss is None else bound_doublings(loss)
     return sum(spread * 2**doublings <= widest for doublings in range(1, most + 1))
 
 
 def bound_doublings(loss: Loss) -> int:
-    """How many times residuals of a loss are doubled at most."""
+    """Return the most times that residuals of a loss are doubled."""
     most: int = math.floor(MAX_UNIT / loss.scales[0]).bit_length() - 1
     return max(0, min(MAX_DOUBLINGS, most))
 
 
 def shorten(distances: IntVector, doublings: int) -> IntVector:
-    """Distances in units of 2**-16, doubled `doublings` times, in units of 2**-14, cut off at +-1.0: int64 [n]."""
+    """Double distances `doublings` times, and cut them off at +-1.0: int64 [n], in units of 2**-14.
+
+    Args:
+        distances: int64 [n], in units of 2**-16.
+    """
     sizes = np.minimum((np.abs(distances) << doublings) * RECORD_NORM // SCORE_UNIT, RECORD_NORM)
     return np.asarray(np.where(distances < 0, -sizes, sizes))
 
 
 def asks_for_line(plan: Plan) -> bool:
-    """Whether a run of a method that has no last release of its own ends with this one."""
+    """Return whether a run of a method without a last release of its own ends with this one."""
     return plan.label.kind.is_number and plan.model.calibration != "none" and not math.isinf(plan.privacy.epsilon)
 
 
 def choose_line_share(signal: float) -> float:
-    """Of mu^2, for this release: more where n mu is small, so that the mean and the slope are known at all."""
+    """Return the share of mu^2 for this release.
+
+    It is larger where n mu is small, so that the mean and the slope are known at all.
+    """
     return min(max(MIN_SHARE, 60 / signal), MAX_SHARE)
 
 
 def ask_spread(plan: Plan, round_number: int, noise_multiplier: float) -> SpreadSums:
-    """The question for the spread of labels about the scores that nodes have."""
+    """Return the question for the spread of labels about the scores that nodes have."""
     return SpreadSums(
         purpose=SpreadSums.purpose_of(round_number, "spread"),
         length=1,
@@ -157,7 +169,7 @@ def ask_spread(plan: Plan, round_number: int, noise_multiplier: float) -> Spread
 
 
 def ask_line(plan: Plan, round_number: int, noise_multiplier: float, centre: int, doublings: int = 0) -> LineSums:
-    """The last question of a run; what it says of the ensemble is to be added."""
+    """Return the last question of a run; the caller adds its fields about the ensemble."""
     return LineSums(
         purpose=LineSums.purpose_of(round_number, "calibration"),
         length=LINE_LENGTH,
@@ -170,7 +182,7 @@ def ask_line(plan: Plan, round_number: int, noise_multiplier: float, centre: int
 
 
 def list_line_rounds(plan: Plan, multipliers: tuple[float, float]) -> list[AlikeRounds]:
-    """What `calibrate_by_spread` asks."""
+    """Return the rounds that `calibrate_by_spread` asks for."""
     return [
         AlikeRounds(ask_spread(plan, 0, multipliers[0])),
         AlikeRounds(ask_line(plan, 1, multipliers[1], centre=0)),
@@ -178,12 +190,12 @@ def list_line_rounds(plan: Plan, multipliers: tuple[float, float]) -> list[Alike
 
 
 def divide_line_share(share: float) -> tuple[float, float]:
-    """The parts of these two in a share of mu^2."""
+    """Return the parts of the two releases in a share of mu^2."""
     return SPREAD_SHARE * share, (1 - SPREAD_SHARE) * share
 
 
 def divide_line_noise(whole: float) -> tuple[float, float]:
-    """Noise multipliers of the two releases, when both together cost as much as one at `whole`."""
+    """Return noise multipliers of the two releases that together cost as much as one at `whole`."""
     return whole / math.sqrt(SPREAD_SHARE), whole / math.sqrt(1 - SPREAD_SHARE)
 
 
@@ -194,7 +206,7 @@ def calibrate_by_spread(
     multipliers: tuple[float, float],
     carried: Carried,
 ) -> Generator[Query, IntVector, None]:
-    """Ask how far labels spread about the centre, and then for the line, see `calibrate_by_line`.
+    """Ask for the spread of labels about the centre, then calibrate the model by `calibrate_by_line`.
 
     Args:
         grown: all of the model.
@@ -212,12 +224,18 @@ def calibrate_by_spread(
 
 
 def reduce_for_line(doublings: int) -> int:
-    """A doubling less than for residuals that trees are fitted to: what is cut off of labels moves their mean."""
+    """Return a doubling less than for residuals that trees are fitted to, at least 0.
+
+    Cutting off labels moves their mean.
+    """
     return max(0, doublings - 1)
 
 
 def calibrate_by_line(grown: Grown, query: LineSums) -> Generator[Query, IntVector, None]:
-    """Ask, and put the finished scores of `grown` on the line that the answer tells; nodes need no scores after it."""
+    """Ask for the line, and put the finished scores of `grown` on it.
+
+    Nodes need no scores after it.
+    """
     released = yield query
     constant, slope = fit_line(released, grown.run.sigma(query), query.doublings)
     first, *others = [batch.values * slope for batch in grown.batches]
@@ -227,7 +245,7 @@ def calibrate_by_line(grown: Grown, query: LineSums) -> Generator[Query, IntVect
 
 
 def fit_line(released: IntVector, sigma: float, doublings: int) -> tuple[float, float]:
-    """The constant a and the slope b of the line a + b f, of labels less the centre, and scores f less the centre.
+    """Fit the line a + b f of labels by scores f, both less the centre, and return a and b.
 
     Args:
         released: int64 [`LINE_LENGTH`], an answer to `LineSums` with its noise.
@@ -257,7 +275,7 @@ def fit_line(released: IntVector, sigma: float, doublings: int) -> tuple[float, 
 
 
 def _likely(slope: float, doubt: float) -> float:
-    """What a slope is taken for that was released with this noise."""
+    """Return the likely slope behind one that was released with noise."""
     wide = doubt * doubt + PRIOR_SLOPE_SD * PRIOR_SLOPE_SD
     distance = slope - PRIOR_SLOPE_MEAN
     slab = PRIOR_ODDS_USEFUL * doubt / math.sqrt(wide) * _exponential(distance * distance / (2 * wide))
@@ -267,5 +285,5 @@ def _likely(slope: float, doubt: float) -> float:
 
 
 def _exponential(distance: float) -> float:
-    """exp(-distance), from a table."""
+    """Return exp(-distance), from a table."""
     return float(exponentials(_MAX_STEPS, _STEPS_PER_UNIT)[int(min(distance * _STEPS_PER_UNIT, _MAX_STEPS - 1))])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models that begin with the labels or a line ask first: the mean label, and a linear model of numeric features.
+"""The first releases of models with a start: the mean label, and a linear model of numeric features.
 
 For a bounded number the mean is one release of two sums. A count may be far below its bound, where a sum of counts up
 to the bound would be lost in its noise: there it is one release of how many records have counts of each size.
@@ -40,12 +40,12 @@ from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, S
 
 START_ROUNDS = 3
 START_SHARES = (3 / 7, 1 / 7, 1 / 7)
-"""Of a linear start's divergence: for A, for B, and for each of the rounds."""
+"""Shares of a linear start's divergence: for A, for B, and for each of the rounds."""
 ROW_NORM = 1.0
 FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
-"""What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
+"""The least eigenvalues after the lift, in sqrt(p) standard deviations of the noise."""
 MAX_LINEAR_START = 1000
-"""Where a plan leaves the start open, no linear model has more columns: solving takes their cube, 25 s for so many."""
+"""Most columns of a linear model if the plan leaves the start open: solving takes their cube, 25 s for this many."""
 MIN_SIZE_DEVIATIONS = 3.5
 CLASS_STEP = 2.0
 """The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
@@ -70,7 +70,10 @@ class LabelSums(Query):
     support: int
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`: labels are clipped and rounded towards zero one by one."""
+        """Take in the update, then add up labels and records.
+
+        Labels are clipped and rounded towards zero one by one.
+        """
         site.take_in(self.update)
         labels = site.plan.label.kind.centre(site.records.labels)
         sizes = np.minimum((np.abs(labels) * self.unit) >> 16, self.clip)
@@ -87,13 +90,13 @@ class LabelSums(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CountOctaves(RecordCounts):
-    """How many records have counts of each size: int64 [1 + octaves], with 2**14 to a record.
+    """Numbers of records with counts of each size: int64 [1 + octaves], with 2**14 to a record.
 
     The first entry is of 0, and entry k of counts from 2**(k-1) to 2**k - 1.
     """
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`: one record is in one entry."""
+        """Take in the update, then count records by size; each record is in one entry."""
         site.take_in(self.update)
         largest = int(site.plan.label.bounds[1])
         counts = ((site.records.labels.astype(np.int64) + SCORE_UNIT) * largest + SCORE_UNIT) // (2 * SCORE_UNIT)
@@ -103,12 +106,12 @@ class CountOctaves(RecordCounts):
 
 
 def count_octaves(plan: Plan) -> int:
-    """Entries of `CountOctaves`."""
+    """Return the number of entries of `CountOctaves`."""
     return 1 + int(plan.label.bounds[1]).bit_length()
 
 
 def read_level(released: IntVector, sigma: float, largest: float) -> tuple[float, float] | None:
-    """The mean of counts that an answer to `CountOctaves` tells, and their standard deviation.
+    """Return the mean and the standard deviation of counts by an answer to `CountOctaves`.
 
     A size within `MIN_SIZE_DEVIATIONS` of its noise counts as empty: a record of a high one weighs as much as hundreds.
 
@@ -135,13 +138,20 @@ def read_level(released: IntVector, sigma: float, largest: float) -> tuple[float
 
 
 def label_statistics(largest: float) -> tuple[int, int, int]:
-    """Unit, clip and support of `LabelSums` for labels of that magnitude, of which a record's norm is below 2**14."""
+    """Return unit, clip and support of `LabelSums` for labels up to `largest` in magnitude.
+
+    The norm of a record is below 2**14.
+    """
     unit = math.floor(RECORD_NORM / math.hypot(largest, largest / 2))
     return unit, math.floor(largest * unit), math.floor(largest / 2 * unit)
 
 
 def ask_labels(statistics: tuple[int, int, int], noise_multiplier: float, rows: int) -> LabelSums:
-    """The question for the mean, by `label_statistics`; `rows` is the largest number of rows of one unit."""
+    """Return the question for the mean, by `label_statistics`.
+
+    Args:
+        rows: the largest number of rows of one unit.
+    """
     unit, clip, support = statistics
     return LabelSums(
         purpose=LabelSums.purpose_of(0, "initial score"),
@@ -156,13 +166,13 @@ def ask_labels(statistics: tuple[int, int, int], noise_multiplier: float, rows: 
 
 
 def read_mean(released: IntVector, statistics: tuple[int, int, int]) -> float:
-    """The mean that an answer to `ask_labels` tells."""
+    """Return the mean label by an answer to `ask_labels`."""
     unit, _, support = statistics
     return float(released[0]) / unit / max(1.0, float(released[1]) / support)
 
 
 def make_constant_trees(grid: Grid, depth: int, value: float, largest: int) -> FittedTrees:
-    """One tree that adds `value` to every score, but at most `largest` units of 2**-16."""
+    """Return one tree that adds `value` to every score, but at most `largest` units of 2**-16."""
     trees = make_constant_tree(grid, depth)
     values = np.zeros((1, trees.n_leaves, 1), dtype=np.int32)
     values[0, 0, 0] = min(max(math.floor(value * SCORE_UNIT + 0.5), -largest), largest)
@@ -170,7 +180,10 @@ def make_constant_trees(grid: Grid, depth: int, value: float, largest: int) -> F
 
 
 def make_constant_tree(grid: Grid, depth: int) -> TreeBatch:
-    """A tree that sends every record to its first leaf: a batch of one, which carries an initial score."""
+    """Return a tree that sends every record to its first leaf: a batch of one.
+
+    It carries an initial score.
+    """
     shape = (1, 2**depth - 1)
     goes_left, threshold = np.ones((*shape, grid.n_codes), np.uint8), np.full(shape, grid.n_codes - 1, np.int32)
     return TreeBatch(np.zeros(shape, np.int32), goes_left, threshold)
@@ -192,12 +205,12 @@ class LinearStart:
 
     @property
     def n_trees(self) -> int:
-        """What nodes add to their scores: one tree per feature and round."""
+        """The number of trees that nodes add to their scores: one per feature and round."""
         return START_ROUNDS * len(self.plan.features)
 
     @property
     def loss(self) -> Loss:
-        """The logistic loss, or squares with clipped gradients, of one integer at least."""
+        """The logistic loss, or squares with gradients clipped to one integer at least."""
         clip = min(max(self.gradient_clip, 1 / RECORD_NORM), 1.0)
         return linear.linear_loss("logistic", self.plan.label.kind.is_number, clip)
 
@@ -207,7 +220,7 @@ class LinearStart:
         return linear.LinearBasis.of(self.plan, build_grid(self.plan), ROW_NORM, self.scale, numeric_only=True)
 
     def rounds(self, whole: float) -> list[AlikeRounds]:
-        """What the start asks, with a noise multiplier as if it were one release."""
+        """Return the rounds of the start, for a noise multiplier as if it were one release."""
         basis, rows, noises = self.basis, self.plan.privacy.rows_per_unit, divide_start_noise(whole)
         white_rows = basis.transform(np.eye(basis.rows.n_columns))
         return [
@@ -225,7 +238,7 @@ class LinearStart:
         carried: Carried,
         doublings: int = 0,
     ) -> AskedModel:
-        """The start as a part of a program.
+        """Run the start as a part of a program, and return its trees.
 
         Args:
             whole: the start's noise multiplier, as if it were one release; 0 without privacy.
@@ -270,13 +283,16 @@ class LinearStart:
 
 
 def divide_start_noise(whole: float) -> tuple[float, float, float]:
-    """Noise multipliers of A, B and each round, when all together cost as much as one release at `whole`."""
+    """Return noise multipliers of A, B and each round.
+
+    Together they cost as much as one release at `whole`.
+    """
     first, second, each = (whole / math.sqrt(share) for share in START_SHARES)
     return first, second, each
 
 
 def _whitening_matrix(gram: linear.Matrix, factor: linear.Matrix) -> linear.Matrix:
-    """What whitens rows, and makes their mean squared norm about 1: sqrt(A_00 / d) L^-1.
+    """Return sqrt(A_00 / d) L^-1, which whitens rows to a mean squared norm of about 1.
 
     d = p - lambda tr (L L^T)^-1 is how many of the p directions stand out of the ridge. Both A_00 and d are 1 at least.
     """

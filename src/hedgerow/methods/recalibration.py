@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A finished model at a site that it was not made at: its level and slope, by the answer of that site's rows.
+"""A finished model at another site: its level and slope, fitted to the answers of that site's rows.
 
 Sites differ in how often an event happens more than in who is at risk. So the trees stay as they are, and of scores f
 the line a + (1 + b) f is fitted: log-odds of two classes, logarithms of mean counts, numbers, and of times to an event
@@ -37,14 +37,14 @@ from hedgerow.trees.ensemble import MAX_STORED_STRETCH, Ensemble
 STEP = SCORE_UNIT
 """Bins twice as wide as in a training: there are fewer rows, and fewer bins hold less noise."""
 _WITHIN = np.array([-3, -1, 1, 3]) / 8
-"""Where records of a bin are taken to be, in widths from its middle."""
+"""The places of a bin's records, in widths from its middle."""
 FATES_SHARE = 0.4
-"""Of mu squared, what tells the hazards of intervals; the rest tells the slope."""
+"""Share of mu squared for the hazards of intervals; the rest is for the slope."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recalibration:
-    """A model's trees with another level and slope, and what the release says of the rows there; all is public.
+    """A model's trees with another level and slope, and public facts about the rows there.
 
     Attributes:
         ensemble: the trees.
@@ -73,7 +73,7 @@ _Program = Generator[Query, IntVector, Recalibration]
 
 
 def find_obstacle(plan: Plan, ensemble: Ensemble) -> str:
-    """Why scores have no level and slope to be fitted; "" where they have."""
+    """Return why scores have no level and slope to be fitted, or "" if they have."""
     if plan.label.kind.position == "probability":
         return "it has three classes or more"
     if plan.loss is not None:
@@ -84,13 +84,13 @@ def find_obstacle(plan: Plan, ensemble: Ensemble) -> str:
 
 
 def require_line(plan: Plan, ensemble: Ensemble) -> None:
-    """Raise ModelError, code "no-recalibration", where `find_obstacle` finds one."""
+    """Raise ModelError, code "no-recalibration", if `find_obstacle` finds an obstacle."""
     if reason := find_obstacle(plan, ensemble):
         raise ModelError("no-recalibration", reason=reason)
 
 
 def recalibrate_ensemble(plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int) -> _Program:
-    """The program that asks one site: yields a query or two, and receives their noisy answers.
+    """Run the program for one site: yield a query or two, and receive their noisy answers.
 
     Args:
         epsilon, delta: what all answers together may cost.
@@ -121,7 +121,7 @@ class _Questions:
         self._ensemble, self._first_round = ensemble, first_round
 
     def ask(self, kind: type[Query], **details: Any) -> Any:
-        """The question of this kind."""
+        """Return the question of this kind."""
         number, demand = list(self._demands).index(kind), self._demands[kind]
         # The first one brings the whole model.
         model = {"ensemble_size": self._ensemble.n_trees} if number else {"update": self._ensemble.fitted}
@@ -137,7 +137,7 @@ class _Questions:
 
 
 def _recalibrate_hazards(plan: Plan, ensemble: Ensemble, questions: _Questions) -> _Program:
-    """The program for times to an event, whose level is a baseline in each interval."""
+    """Run the program for times to an event, which have a baseline in each interval for a level."""
     table = LifeTable.of((yield questions.ask(FateCounts)), questions.sigmas[FateCounts])
     query = questions.ask(ScoreBins)
     known = KnownBins.of(query, (yield query), questions.sigmas[ScoreBins])
@@ -150,7 +150,7 @@ def _recalibrate_hazards(plan: Plan, ensemble: Ensemble, questions: _Questions) 
 
 @dataclass(frozen=True, eq=False)
 class _WideBins:
-    """Bins so wide that what is expected in one is a mean over it: records lie in it as the bins beside it tell.
+    """Bins so wide that an expectation is a mean over the bin; its records lie as neighbours tell.
 
     Attributes:
         shares: what is expected at a place.
@@ -164,39 +164,42 @@ class _WideBins:
 
     @classmethod
     def of(cls, shares: Callable[[Floats], Floats], query: ScoreBins, known: KnownBins) -> _WideBins:
-        """By how many records are in the bins on either side."""
+        """Return bins with records that lean towards the fuller of the bins on either side."""
         width, beside = query.step / SCORE_UNIT, {score_bin.place: score_bin.n_records for score_bin in known.bins}
         leans = [(beside.get(at + width, 0.0) - beside.get(at - width, 0.0)) / (2 * n) for at, n in beside.items()]
         weights = (1 + np.clip(leans, -2, 2)[:, None] * _WITHIN) / len(_WITHIN)
         return cls(shares, _WITHIN * width, weights)
 
     def expect_share(self, places: Floats) -> Floats:
-        """The mean of `shares` in each bin, whose middle is moved to its place: float64 [n_bins]."""
+        """Return the expected label of each bin centred at places, as a share of its range.
+
+        The result is float64 [n_bins].
+        """
         within = [self.shares(places + offset) for offset in self.offsets]
         return np.asarray((self.weights * np.array(within).T).sum(axis=1))
 
     def expect_class(self, places: Floats) -> tuple[Floats, Floats, Floats]:
-        """A `Curve` as `score_bins.expect_class`, of these means."""
+        """Return expected label, slope and variance per bin, for classes coded -1/2 and 1/2."""
         chances = self.expect_share(places)
         return chances - 0.5, chances * (1 - chances), chances * (1 - chances)
 
 
 def _recalibrate_line(plan: Plan, ensemble: Ensemble, questions: _Questions) -> _Program:
-    """The program for two classes, numbers and counts."""
+    """Run the program for two classes, numbers and counts."""
     label, is_number, is_count = plan.label, plan.label.kind.is_number, plan.label.type == "count"
     low, high = label.bounds if is_number else (0.0, 1.0)
     usual = centre_and_spread(ensemble)
-    # Scores of classes that are weighed stay above their log-odds; records are counted as they are.
+    # Class weights move scores above their log-odds, and the release counts records without weights.
     logs = [float(Decimal(weight).ln()) for weight in plan.model.class_weights or (1, 1)]
     centre = round((usual[0] if is_number else logs[1] - logs[0]) * SCORE_UNIT)
 
     def expect_share(places: Floats) -> Floats:
-        """What is expected of a label at scores less the centre, as a share of its range; of classes its chance."""
+        """Return expected labels at scores less the centre, as shares of their range, or chances."""
         return score_bins.expect_share(plan, centre, places) if is_number else score_bins.expect_class(places)[0] + 0.5
 
     origin, doublings = centre / SCORE_UNIT, 0
     if is_count:
-        # Cut off is what is so far above a prediction as hardly any count of the usual mean.
+        # Cut off distances that hardly any count of the usual mean has.
         mean = float(expect_share(np.zeros(1))[0]) * (high - low)
         doublings = max(0, math.frexp((high - low) / max(3.0, mean + 3 * math.sqrt(mean)))[1] - 2)
     step = STEP if is_count or not is_number else SCORE_UNIT // score_bins.BINS_PER_UNIT
@@ -218,7 +221,7 @@ def _recalibrate_line(plan: Plan, ensemble: Ensemble, questions: _Questions) -> 
 
 
 def move_scores(plan: Plan, ensemble: Ensemble, shift: float, stretch: float) -> Ensemble:
-    """The model whose every score is `shift` + `stretch` times what it was, but for rounding."""
+    """Return the model with each score moved to `shift` + `stretch` times itself, up to rounding."""
     fitted = ensemble.fitted
     if fitted is None:
         raise ValueError("a model without trees has no scores")
@@ -226,7 +229,7 @@ def move_scores(plan: Plan, ensemble: Ensemble, shift: float, stretch: float) ->
     # Each record is in one leaf of the first tree.
     moved[0] += shift * SCORE_UNIT
     values = np.rint(np.clip(moved, -largest, largest)).astype(np.int32)
-    # What is rounded once more may be out of order by a unit.
+    # Rounding may put values out of order by a unit.
     ordered = OrderedSum(Directions.from_plan(plan, ensemble.grid), ensemble.grid.n_codes).add(fitted.trees, values)
     whole = min(ensemble.stretch * stretch, MAX_STORED_STRETCH)
     return replace(ensemble, fitted=FittedTrees(fitted.trees, ordered), stretch=whole)
@@ -240,7 +243,7 @@ def _make_recalibration(
     origin: float,
     usual: tuple[float, float],
 ) -> Recalibration:
-    """See `Recalibration`: `sums` are those of what was predicted, is predicted now, and was seen."""
+    """Build the result; `sums` are of the predictions before, the predictions now, and the labels."""
     places, n_records, _ = np.array(known.bins).reshape(-1, 3).T
     n = max(1.0, float(n_records.sum()))
     mean = elementary.dot(places, n_records) / n

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods: one line here makes a method exist."""
+"""The table of methods; a line here adds a method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ METHODS: Registry[Method] = Registry("method", METHOD_ADDERS)
 
 
 def add_method(name: str, method: Method) -> None:
-    """Let plans have `model.algorithm` = `name`; UsageError for a name that is taken."""
+    """Add a method that plans can name as `model.algorithm`.
+
+    Raises:
+        UsageError: the name is taken.
+    """
     add_rules(name, method)
     METHODS[name] = method
 
@@ -31,7 +35,11 @@ add_method("dp-xgboost", dp_xgboost.METHOD)
 
 
 def find_method(plan: Plan) -> Method:
-    """The method of a plan; ModelError, code "method-absent", for a model's plan whose method is not installed."""
+    """Return the method of a plan.
+
+    Raises:
+        ModelError: code "method-absent"; the method of a model's plan is not installed.
+    """
     if isinstance(plan.own, AbsentMethod):
         raise ModelError("method-absent", what=f"{plan.model.algorithm} {plan.own.version}".strip())
     return METHODS[plan.model.algorithm]
@@ -48,7 +56,7 @@ def resolve(plan: Plan) -> Settings:
 
 
 def program_for(plan: Plan, settings: Settings | None = None) -> Program:
-    """A fresh program of a plan.
+    """Return a fresh program of a plan.
 
     Args:
         settings: its resolved settings, or None to resolve them here.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica of a run's program: every party that holds the plan and the releases has the same queries and model.
+"""A replica of a run's program: all parties with the plan and the releases have the same queries.
 
 The coordinator runs one, and so does every node, which therefore never needs to be told what it is asked: the queries
 of an evaluation need no bytes on the wire either, for they follow from the task.
@@ -24,7 +24,7 @@ from hedgerow.survey.program import Found, SurveyProgram
 from hedgerow.training.steps import EndedEarly, Program
 from hedgerow.trees.ensemble import Ensemble
 
-# No sum within the plan, and no noise but with a chance below 10^-300, is larger than this many times its bound.
+# Every sum within the plan, with its noise, is below this many times its bound, except with a chance below 10^-300.
 _BEYOND = 64
 _N_REHEARSED = 3
 _MAX_REHEARSED = 1 << 22
@@ -32,21 +32,21 @@ _MAX_REHEARSED = 1 << 22
 
 
 class Replica:
-    """A program and the releases it has been given.
+    """A program with the releases that it has been given.
 
     Attributes:
-        query: what it asks now; None when it has finished.
-        n_releases: releases it was given; also the number of the round that it stands in.
+        query: the query that it asks now; None when it has finished.
+        n_releases: releases it was given; also the number of the present round.
         history: 32-byte digest of the task as it is run and of all releases so far, in order.
-        n_groups: of sites, whose sums a release holds; 0 for one sum over all.
-        n_rounds: that are summed over the same groups; 0 where they are those of the roster throughout.
+        n_groups: groups of sites with a sum each in a release; 0 for one sum over all.
+        n_rounds: rounds over the same groups; 0 if the roster's groups stay throughout.
         plan: the task's as it is run, with the seed that the sites have drawn once `begin` was called.
     """
 
     def __init__(self, task: Task) -> None:
         self.plan, self._task = task.plan, task
         self.n_groups = task.run_plan.federation.groups
-        # Exact sums over other groups of the same rows would show single sites'; noisy ones are each a release.
+        # Exact sums for two groupings would reveal single sites by subtraction; noisy sums are charged one by one.
         is_drawn = self.n_groups and task.run_plan.privacy.noise == "distributed" and task.plan.has_joint_structure
         self.n_rounds = count_drawing_rounds(task.schedule.n_rounds) if is_drawn else 0
         self._program: Program | EvaluationProgram | SurveyProgram | None = None
@@ -79,7 +79,7 @@ class Replica:
 
     @property
     def structure_seed(self) -> int:
-        """The seed of the trees' structure; ValueError before `begin` where the sites draw it."""
+        """The seed of the trees' structure; ValueError before `begin` if the sites draw it."""
         seed = self.plan.model.structure_seed
         if isinstance(seed, str):
             raise ValueError("the sites have not drawn the seed yet")
@@ -95,23 +95,24 @@ class Replica:
 
     @property
     def result(self) -> Ensemble | Evaluation | Found:
-        """What the program has found; ValueError before it has finished."""
+        """The result of the program; ValueError before it has finished."""
         if self._result is None:
             raise ValueError("the program still asks")
         return self._result
 
     @property
     def ensemble(self) -> Ensemble:
-        """The model; ValueError before the program has finished, or when it makes none."""
+        """The model; ValueError before the program has finished, or if it makes none."""
         if not isinstance(self.result, Ensemble):
             raise ValueError("an evaluation or a survey makes no model")
         return self.result
 
     def result_digest(self) -> bytes:
-        """32 bytes that tell results apart: the hash of all releases, and of every number of the model that they made.
+        """Return 32 bytes that tell results apart.
 
-        An evaluation's estimates are numbers for people, which may differ in their last digit between machines; what a
-        survey found follows from its releases.
+        They are the hash of all releases and of every number of the model. An evaluation's estimates are numbers for
+        people, which may differ in their last digit between machines, and the findings of a survey follow from its
+        releases: there they are the hash of all releases.
         """
         if isinstance(self.result, Ensemble):
             self._result_digest = self._result_digest or _digest_state(self.history, self.result)
@@ -119,15 +120,16 @@ class Replica:
         return self.history
 
     def context(self) -> bytes:
-        """32 bytes that a round's signed spec is bound to: `history`, and what the purpose of the query leaves open.
+        """Return 32 bytes that a round's signed spec is bound to.
 
-        Where the sites drew the trees' seed, which is 63 bits of a hash, the whole digest of their epoch is in it.
+        They are `history` with the facts that the query's purpose leaves open. Where the sites drew the trees' seed,
+        which is 63 bits of a hash, the whole digest of their epoch is among these.
         """
         left_open = self._origin + (b"" if self.query is None else self.query.left_open())
         return hashlib.sha256(self.history + left_open).digest() if left_open else self.history
 
     def feed(self, release: IntVector) -> None:
-        """Give the program the release that it waits for.
+        """Give the program the release that it waits for, and advance to its next query.
 
         Raises:
             RemoteProtocolError: it cannot be this release: another length, larger than any sum with noise, or too many.
@@ -138,7 +140,7 @@ class Replica:
             raise RemoteProtocolError("release-unfit", why="one came that nothing was asked for, or of another length")
         rows = self.read_sums(release)
         largest = max(int(rows.max()), -int(rows.min()))
-        # The noise is worked out only for a release that is beyond any sum without it.
+        # Compute the noise only for a release that is beyond any sum without noise.
         if largest > self._limit(query, 0.0) and largest > self._limit(query, noise_of(query).sigma):
             raise RemoteProtocolError("release-unfit", why="its numbers are beyond any sum over the plan's records")
         hasher = hashlib.sha256(self.history)
@@ -153,36 +155,36 @@ class Replica:
 
     @property
     def drawing(self) -> bytes:
-        """By what sites are dealt to groups in the round that it stands in: a function of the plan, seed and round."""
+        """The bytes that deal sites to groups in the present round, from the plan, seed and round."""
         return derive_drawing(self.structure_seed, self.n_drawings) if self.n_drawings else b""
 
     @property
     def n_drawings(self) -> int:
-        """How often sites were dealt anew until the round that it stands in."""
+        """The number of new deals of sites to groups until the present round."""
         return self.n_releases // self.n_rounds if self.n_rounds else 0
 
     def count_drawings(self) -> int:
-        """Return how many drawings the releases so far were made in; 0 for groups that are never drawn anew."""
+        """Return the number of drawings that the releases so far were made in; 0 for fixed groups."""
         return -(-self.n_releases // self.n_rounds) if self.n_rounds else 0
 
     @property
     def n_drawings_left(self) -> int:
-        """How often they are dealt anew after it."""
+        """The number of new deals of sites to groups after the present one."""
         return -(-self._task.schedule.n_rounds // self.n_rounds) - 1 - self.n_drawings if self.n_rounds else 0
 
     @property
     def n_left_of_drawing(self) -> int:
-        """Rounds for which the groups stay as they are now, or the run if they do."""
+        """The rounds left with the present groups, or of the run if groups never change."""
         n_left = self._task.schedule.n_rounds - self.n_releases
         return min(n_left, self.n_rounds - self.n_releases % self.n_rounds) if self.n_rounds else n_left
 
     @property
     def release_length(self) -> int:
-        """Entries of the release that it waits for; 0 once it has finished."""
+        """The number of entries of the awaited release; 0 once the program has finished."""
         return 0 if self.query is None else count_entries(self.query, self.n_groups)
 
     def read_sums(self, release: IntVector) -> IntVector:
-        """The sums in a release: int64 [n, length], one or one for each group, 0 for a group that sat out.
+        """Return the sums in a release: int64 [n, length], one, or one per group (0 if it sat out).
 
         Raises:
             RemoteProtocolError: code "release-unfit"; it has no weights, or too few groups.
@@ -195,7 +197,7 @@ class Replica:
             raise RemoteProtocolError("release-unfit", why=str(fault)) from fault
 
     def end_early(self) -> bool:
-        """End the program at the releases so far; returns whether they make a model.
+        """End the program at the releases so far, and return whether they make a model.
 
         The model is the program's own, of the trees whose releases are all there: a party that holds the plan and the
         releases has the same. An evaluation or a survey has nothing to show before its end.
@@ -212,12 +214,15 @@ class Replica:
         return isinstance(self._result, Ensemble) and self._result.n_trees > 0
 
     def close(self) -> None:
-        """End the program, which asks nothing more: its destructor would drop a Ctrl-C that comes at this moment."""
+        """Close the program, which asks nothing more.
+
+        Its destructor would drop a Ctrl-C that comes at this moment.
+        """
         if self._program is not None:
             self._program.close()
 
     def _limit(self, query: Query, sigma: float) -> int:
-        """What no entry of a release is beyond, given the standard deviation of its noise."""
+        """Return a bound on every entry of a release, given the standard deviation of its noise."""
         # Python's integers: these products are beyond 64 bits for the largest plans.
         rows = self.plan.privacy.n_records * self.plan.privacy.rows_per_unit
         n_draws = rows if self.plan.privacy.noise == "local" else 1
@@ -225,9 +230,10 @@ class Replica:
 
 
 def _digest_state(history: bytes, ensemble: Ensemble) -> bytes:
-    """Of the arrays as they are: text of a model takes many times as long.
+    """Return the digest of a history and of a model's arrays.
 
-    The plan's grid, the link and the number of outputs follow from the plan, which `history` begins with.
+    Text of a model would take many times as long. The plan's grid, the link and the number of outputs follow from the
+    plan, which `history` begins with.
     """
     hasher = hashlib.sha256(history)
     fitted, weights = ensemble.fitted, ensemble.leaf_weights
@@ -251,13 +257,13 @@ def _digest_state(history: bytes, ensemble: Ensemble) -> bytes:
 
 
 def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None) -> None:
-    """Carry out the first rounds of a task with sums of zero, so that its code is loaded; nothing of it is kept.
+    """Run the first rounds of a task with sums of zero, so that its code is loaded; keep nothing.
 
     A task that cannot be carried out is not refused here, but where the other parties hear of it.
 
     Args:
         task: of a plan whose trees' seed is fixed, or any seed but the run's own.
-        answer: what this party does with each query.
+        answer: called with each query, as this party answers it.
     """
     try:
         if task.schedule.longest > _MAX_REHEARSED:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the finished scores of numbers fit best by a loss that the plan names: one more noisy sum.
+"""A shift of finished scores of numbers to the best fit by a named loss: one more noisy sum.
 
 Gradients are clipped, or smoothed, and trees stop before the end, so that a quantile's scores cover more or less than
 they should. How far labels lie from their scores is asked in cells that are as wide as they are far, on either side:
@@ -28,20 +28,20 @@ NEAREST, FURTHEST = 5, 17
 N_SIDE = FURTHEST - NEAREST + 1
 N_CELLS = 2 * N_SIDE
 MIN_DEVIATIONS = 2.0
-"""A cell with less than so many deviations of its noise counts as empty."""
+"""A cell with less than this many deviations of its noise counts as empty."""
 _PARTS = 16
-"""Within a cell labels are taken to lie at so many places, along a line between its neighbours."""
+"""Places within a cell at which labels are taken to lie, along a line between its neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResidualCounts(RecordCounts):
-    """How many records' labels lie how far below or above their scores: int64 [`N_CELLS`], with 2**14 to a record.
+    """Numbers of records by distance of labels from scores: int64 [`N_CELLS`], 2**14 to a record.
 
     The first half is of labels below their scores, the nearest first, and the second of the others.
     """
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`: one record is in one entry."""
+        """Take in the update, then count records by distance; each record is in one entry."""
         site.take_in(self.update)
         beyond = site.records.labels.astype(np.int64) - site.records.scores[0]
         # The exponent of a double is the length of a whole number below 2**53, exactly.
@@ -50,7 +50,7 @@ class ResidualCounts(RecordCounts):
 
 
 def require_residual_loss(plan: Plan) -> ResidualLoss:
-    """The loss that a plan names; PlanError where it is none of residuals."""
+    """Return the loss that a plan names; PlanError unless it is a loss of residuals."""
     if not isinstance(plan.loss, ResidualLoss):
         raise refuse("loss.name", getattr(plan.loss, "name", None), "a loss of residuals (ResidualLoss)")
     return plan.loss
@@ -59,7 +59,9 @@ def require_residual_loss(plan: Plan) -> ResidualLoss:
 def fit_shift(
     released: IntVector, sigma: float, gradient: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 ) -> float:
-    """The shift of all scores at which the gradients of a loss add up to 0, within +-2; 0 where nothing stands out.
+    """Return the shift of all scores at which the gradients of a loss add up to 0, within +-2.
+
+    It is 0 if no cell stands out of the noise.
 
     Args:
         released: int64 [`N_CELLS`], with its noise.

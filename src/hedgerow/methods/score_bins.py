@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How labels lie about the scores of a finished model, and the line on which scores mean what they should.
+"""Labels by bin of finished scores, and the line on which scores mean what they should.
 
 Clips and ridges bias what is learned. So after its last tree a run asks, by bin of the finished score f, how many
 records there are and what their labels add up to. Of f, less a centre, the line a + (1 + b) f is then fitted by which
@@ -35,7 +35,7 @@ BINS_SENSITIVITY_SQUARED = (RECORD_NORM // 2) ** 2 + RECORD_NORM**2
 LOGIT_STEP, BINS_PER_UNIT = SCORE_UNIT // 2, 8
 """The width of a bin of log-odds, and of logarithms of means; of numbers so many bins are as wide as 1.0 of a score."""
 MIN_KNOWN = 3.0
-"""A bin counts from so many deviations of noise on its records on: else empty ones would add up."""
+"""A bin with fewer deviations of noise on its records does not count: else empty bins would add up."""
 MIN_STRETCH, MAX_STRETCH, MAX_SHIFT = -0.75, 3.0, 8.0
 _MAX_ROUNDS, _MAX_STEP = 40, 1.0
 _BLOCK = 1 << 16
@@ -45,7 +45,7 @@ _MIN_SPREAD = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreBins(Query):
-    """How labels lie about finished scores: int64 [2 `N_BINS`], records by bin, and labels by bin.
+    """Numbers of records and sums of labels by bin of the finished score: int64 [2 `N_BINS`].
 
     Bins are `step` wide, about the places up to 20 steps from `centre`, and the outermost hold all beyond. A score
     between two places is in the outer bin, so scores below the centre have the mirror images of the bins above. Of
@@ -66,7 +66,7 @@ class ScoreBins(Query):
     is_number: bool = False
 
     def answer(self, site: ScoredSite) -> IntVector:
-        """See `Query.answer`: what a record adds follows from its own score and label."""
+        """Take in the update, then add up records and labels; a record's part follows from it alone."""
         site.take_in(self.update)
         label, records = site.plan.label, site.records
         record = RECORD_NORM // 2 if label.kind.is_number else RECORD_NORM
@@ -102,7 +102,7 @@ class ScoreBins(Query):
 
 
 class Bin(NamedTuple):
-    """What was released of a bin: its place less the centre, in units of score, its records, and their labels' sum."""
+    """The release of a bin: its place less the centre, in units of score, records, and sum of labels."""
 
     place: float
     n_records: float
@@ -111,7 +111,7 @@ class Bin(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownBins:
-    """The bins whose records stand out of the noise, and standard deviations of what is in records and labels."""
+    """The bins whose records stand out of the noise, with the noise of records and labels."""
 
     bins: tuple[Bin, ...]
     noise_of_records: float
@@ -119,7 +119,7 @@ class KnownBins:
 
     @classmethod
     def of(cls, query: ScoreBins, released: IntVector, sigma: float) -> KnownBins:
-        """Of what was released for a question.
+        """Read an answer to a question, and keep the bins that stand out of the noise.
 
         Labels are not cut off at what their bins can hold: they would lean towards the middle where records are few.
 
@@ -137,7 +137,7 @@ class KnownBins:
 
 @dataclass(frozen=True)
 class LinePrior:
-    """What the line is taken for before any release: about no shift; about which stretch; and how far from either."""
+    """The line before any release: no shift, a stretch, and one standard deviation of either."""
 
     shift_doubt: float
     stretch: float
@@ -157,7 +157,7 @@ Curve = Callable[[Floats], tuple[Floats, Floats, Floats]]
 
 
 def fit_score_line(known: KnownBins, curve: Curve, prior: LinePrior) -> tuple[float, float]:
-    """Shift and stretch, a and b, such that records at f have the labels that are expected at a + (1 + b) f.
+    """Fit shift a and stretch b such that records at f have the labels expected at a + (1 + b) f.
 
     The equations are S = sum over bins (1, f) (Y - N y(f)), and H is how they change with a and b. With the covariance
     V that labels and noise give S, what they say is H V^-1 S, and counts H V^-1 H beside the prior.
@@ -195,7 +195,7 @@ def _step_of_line(
     prior: LinePrior,
     line: tuple[float, float],
 ) -> tuple[float, float]:
-    """By how much the equations move the shift and the stretch; of symmetric matrices, three entries each."""
+    """Return the next step of shift and stretch; symmetric matrices are given by three entries."""
     (g0, g1), (h00, h01, h11), (v00, v01, v11) = score, change, covariance
     least = _MIN_SPREAD * (v00 + v11)
     v00, v11 = v00 + least, v11 + least
@@ -212,9 +212,10 @@ def _step_of_line(
 
 
 def expect_class(places: Floats) -> tuple[Floats, Floats, Floats]:
-    """A `Curve` of two classes, which are -1/2 and 1/2: an odd function, so that swapped classes have -a and b.
+    """Return expected label, slope and variance for two classes coded -1/2 and 1/2: a `Curve`.
 
-    Between two entries of the logistic function's table in proportion.
+    It is an odd function, so that swapped classes have -a and b. Between two entries of the logistic function's table
+    it is a straight line.
     """
     table = logistic(2 * STEPS + 1, SCORE_UNIT >> STEP_BITS)
     steps = np.minimum(np.abs(places) * (SCORE_UNIT >> STEP_BITS), STEPS - 1.0)
@@ -225,7 +226,7 @@ def expect_class(places: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def expect_share(plan: Plan, centre: int, places: Floats) -> Floats:
-    """The means that a model of numbers or counts predicts at scores less `centre`, as shares of the label's range."""
+    """Return the predicted means at scores less `centre`, as shares of the label's range."""
     units = loss_kind(plan).link.units(np.rint(places * SCORE_UNIT).astype(np.int64) + centre, plan.label)
     return np.asarray((units + SCORE_UNIT) / (2 * SCORE_UNIT))
 
@@ -233,7 +234,7 @@ def expect_share(plan: Plan, centre: int, places: Floats) -> Floats:
 def expect_mean(
     shares: Callable[[Floats], Floats], places: Floats, doublings: int, *, is_count: bool, spread: float = 1.0
 ) -> Curve:
-    """A `Curve` of numbers and counts: how far labels are expected to be above what is predicted at `places` now.
+    """Return a `Curve` of numbers or counts: the expected label less the prediction at `places` now.
 
     Args:
         shares: what is predicted, as `expect_share`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run is for: to train a model by a plan, to evaluate a model, or to survey columns.
+"""The tasks of runs: to train a model by a plan, to evaluate a model, or to survey columns.
 
 A survey comes before a plan, for what the plan is to say, or is for statistics alone. A task is public, and every party
 of its run has the same one.
@@ -42,59 +42,62 @@ _SURVEY_DOMAIN = b"hedgerow survey 1"
 
 @dataclass(frozen=True, eq=False)
 class TrainingTask:
-    """Train a model by `plan`."""
+    """The task of training a model by `plan`."""
 
     plan: Plan
 
     @cached_property
     def settings(self) -> Settings:
-        """The plan's; PrivacyError when no noise keeps its promise."""
+        """The plan's settings; PrivacyError if no noise keeps its promise."""
         return resolve(self.plan)
 
     @property
     def run_plan(self) -> Plan:
-        """The plan that says how sums are made: who adds the noise, and how many sites there are at least."""
+        """The plan for making sums: who adds the noise, and the least number of sites."""
         return self.plan
 
     @property
     def digest(self) -> str:
-        """64 hexadecimal digits: the plan's."""
+        """The plan's digest: 64 hexadecimal digits."""
         return self.plan.digest
 
     @property
     def promise(self) -> tuple[float, float]:
-        """The epsilon that the releases may cost, and the delta of it; infinity where exact counts are among them."""
+        """The epsilon and delta that releases may cost; epsilon is infinity with exact counts."""
         privacy = self.plan.privacy
         return math.inf if self.plan.reads_quantiles else privacy.epsilon, privacy.delta
 
     @cached_property
     def schedule(self) -> Schedule:
-        """What a whole run asks for, at most, and what it costs at its most expensive.
+        """The most that a whole run asks for, with its highest cost.
 
         The plan's [[prepared]] releases are not in it: who answered those was charged for them then.
         """
         return self.settings.schedule(self.plan)
 
     def with_structure_seed(self, seed: int) -> TrainingTask:
-        """The task as it is run, see `Plan.with_structure_seed`; the settings do not depend on the seed."""
+        """Return the task as it is run, see `Plan.with_structure_seed`.
+
+        The settings do not depend on the seed.
+        """
         as_run = TrainingTask(self.plan.with_structure_seed(seed))
         as_run.__dict__["settings"] = self.settings
         return as_run
 
     def program(self) -> Program:
-        """A fresh program."""
+        """Return a fresh program."""
         return program_for(self.plan, self.settings)
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationTask:
-    """Evaluate a model over the rows that the sites hold out.
+    """The task of evaluating a model over the rows that the sites hold out.
 
     Attributes:
         plan: of the model.
         model: the ensemble, as `ensemble_bytes` writes it. It is read when it is needed, so that a node can ask first
             whether it knows the model.
-        epsilon, delta: what the evaluation may cost by itself.
+        epsilon, delta: the cost that the evaluation may have by itself.
         first_round: releases on the model's account before this one.
         noise: who adds the noise to this evaluation: "server" or "distributed", which may differ from the training's;
             "local" for the models of plans with local noise, and only for these. "" takes the sites: a party with the
@@ -140,7 +143,7 @@ class EvaluationTask:
 
     @cached_property
     def run_plan(self) -> Plan:
-        """See `TrainingTask.run_plan`: the model's plan, with this evaluation's noise."""
+        """The model's plan for one sum over all sites, with this evaluation's noise."""
         plan = self.plan.with_one_sum()
         if plan.privacy.noise == self.noise:
             return plan
@@ -150,7 +153,7 @@ class EvaluationTask:
 
     @cached_property
     def ensemble(self) -> Ensemble:
-        """The model's trees; RemoteProtocolError or ModelError for bytes that are not a model of this plan."""
+        """The model's trees; RemoteProtocolError or ModelError if the bytes are no model of the plan."""
         try:
             table = read_json(self.model)
         except ValueError as fault:
@@ -161,12 +164,12 @@ class EvaluationTask:
 
     @property
     def model_digest(self) -> bytes:
-        """32 bytes that tell models apart."""
+        """The SHA-256 of the model: 32 bytes."""
         return hashlib.sha256(self.model).digest()
 
     @cached_property
     def digest(self) -> str:
-        """64 hexadecimal digits over all of it."""
+        """The digest of the whole task: 64 hexadecimal digits."""
         numbers = struct.pack(">ddQ", self.epsilon, self.delta, self.first_round)
         parts = bytes.fromhex(self.plan.digest) + self.model_digest + numbers + self.noise.encode()
         parts += b"".join(b"\0" + column.encode() for column in self.by)
@@ -175,71 +178,79 @@ class EvaluationTask:
 
     @property
     def promise(self) -> tuple[float, float]:
-        """What the evaluation may cost by itself: epsilon and delta."""
+        """The epsilon and delta that the evaluation may cost by itself."""
         return self.epsilon, self.delta
 
     @cached_property
     def schedule(self) -> Schedule:
-        """See `TrainingTask.schedule`: an outline of the scores, their detail, then by columns."""
+        """The rounds of the evaluation: an outline of the scores, their detail, then by columns."""
         return schedule_of_evaluation(self.plan, self.epsilon, self.delta, self.by, self.sites)
 
     def with_structure_seed(self, _: int) -> EvaluationTask:
-        """Itself: the trees are there already."""
+        """Return the task itself: the trees are there already."""
         return self
 
     def program(self) -> EvaluationProgram:
-        """A fresh program."""
+        """Return a fresh program."""
         promise = self.epsilon, self.delta
         return evaluate_ensemble(self.plan, self.ensemble, *promise, self.first_round, self.by, self.sites)
 
 
 @dataclass(frozen=True, eq=False)
 class SurveyTask:
-    """Answer questions about raw columns by noisy sums.
+    """The task of answering questions about raw columns by noisy sums.
 
     Attributes:
-        asked: the questions and their program; what is written to all parties is its `KIND` and its bytes.
+        asked: the questions and their program; all parties get its `KIND` and its bytes.
     """
 
     asked: OpenTable
 
     @property
     def plan(self) -> Plan:
-        """A plan that says how the sums are made, each over all sites; no one trains by it."""
+        """The plan for making sums, each over all sites; no one trains by it."""
         return self.asked.carrier.with_one_sum()
 
     @property
     def run_plan(self) -> Plan:
-        """See `TrainingTask.run_plan`."""
+        """The plan for making sums, which is `plan`."""
         return self.plan
 
     @cached_property
     def digest(self) -> str:
-        """64 hexadecimal digits over all of it."""
+        """The digest of the whole task: 64 hexadecimal digits."""
         parts = self.asked.KIND.encode() + b"\0" + self.asked.to_bytes()
         return hashlib.sha256(_SURVEY_DOMAIN + parts).hexdigest()
 
     @property
     def promise(self) -> tuple[float, float]:
-        """What the survey may cost by itself, which is part of the promise of a plan that is made of it."""
+        """The epsilon and delta that the survey may cost by itself.
+
+        They are part of the promise of a plan that is made of it.
+        """
         return self.asked.epsilon, self.plan.privacy.delta
 
     @cached_property
     def schedule(self) -> Schedule:
-        """See `TrainingTask.schedule`."""
+        """The rounds of the survey's questions."""
         return self.asked.questions.schedule
 
     def with_structure_seed(self, _: int) -> SurveyTask:
-        """Itself: there are no trees."""
+        """Return the task itself: there are no trees."""
         return self
 
     def program(self) -> SurveyProgram:
-        """A fresh program."""
+        """Return a fresh program."""
         return self.asked.program()
 
 
 def survey_task(about: str, content: bytes) -> SurveyTask:
-    """The task of an invitation; raises RemoteProtocolError for what cannot be read, PrivacyError for a bad promise."""
+    """Read the task of a survey's invitation.
+
+    Raises:
+        RemoteProtocolError: it cannot be read.
+        PrivacyError: its epsilon or delta is out of range.
+    """
     try:
         if about != OpenTable.KIND:
             raise ValueError(f"nothing is asked about {about!r}")
@@ -255,7 +266,7 @@ Task = TrainingTask | EvaluationTask | SurveyTask
 def read_invitation(
     message: Invitation | EvaluationInvitation | SurveyInvitation,
 ) -> tuple[tuple[str, str, str, float], Task | HedgerowError]:
-    """What an invitation asks for, in the words of a site's list of invitations, and what it is for.
+    """Read an invitation: its line in a site's list, and its task or the error in it.
 
     Returns:
         Kind, digest, name and epsilon, as `hedgerow.client.budget.InvitationLine` has them; and the task, or why it
@@ -286,7 +297,11 @@ def read_invitation(
 
 
 def read_plan(content: bytes) -> Plan:
-    """The plan in an invitation; raises RemoteProtocolError."""
+    """Read the plan in an invitation.
+
+    Raises:
+        RemoteProtocolError: it cannot be read.
+    """
     try:
         return Plan.from_dict(read_json(content, MAX_VALUES))
     except (ValueError, AttributeError) as fault:
@@ -295,7 +310,7 @@ def read_plan(content: bytes) -> Plan:
 
 
 def find_visibility(task: Task, shows: Callable[[SiteQuery], bool] = lambda query: False) -> str:
-    """Who sees what in a run for this task, for whatever says so: words between spaces, which `who_sees` explains.
+    """Return who sees what in a run for this task, as words between spaces for `who_sees`.
 
     "none" where totals have no noise, else who adds it (`Privacy.noise`); "groups" where a sum is over a group of
     sites; "own-figures" where figures of a site by itself leave it, "others-figures" where those of others do.
@@ -312,25 +327,28 @@ def find_visibility(task: Task, shows: Callable[[SiteQuery], bool] = lambda quer
 
 
 def build_checks(task: Task) -> ReleaseChecks:
-    """What a run for this task asks of its releases."""
+    """Return the checks of releases in a run for this task."""
     if isinstance(task, TrainingTask):
         return ReleaseChecks(lambda: task.settings.loss(task.plan))
     return ReleaseChecks(lambda: resolve(task.plan).loss(task.plan))
 
 
 def ensemble_bytes(ensemble: Ensemble) -> bytes:
-    """The one way to write an ensemble for hashing and sending; equal ensembles give equal bytes."""
+    """Return an ensemble as bytes for hashing and sending; equal ensembles give equal bytes."""
     content = json.dumps(ensemble_to_dict(ensemble), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return content.encode("ascii")
 
 
 def digest_model(ensemble: Ensemble) -> bytes:
-    """32 bytes by which a node knows a model again when it is asked to evaluate it: `EvaluationTask.model_digest`."""
+    """Return the 32 bytes of `EvaluationTask.model_digest`.
+
+    By them a node knows a model again when it is asked to evaluate it.
+    """
     return hashlib.sha256(ensemble_bytes(ensemble)).digest()
 
 
 def task_to_text(task: Task) -> str:
-    """A task as JSON, for a node's own store."""
+    """Return a task as JSON, for a node's own store."""
     if isinstance(task, SurveyTask):
         asked = {"about": task.asked.KIND, "questions": task.asked.to_bytes().decode("utf-8")}
         return json.dumps({"survey": asked}, sort_keys=True)
@@ -349,7 +367,7 @@ def task_to_text(task: Task) -> str:
 
 
 def task_from_text(text: str) -> Task:
-    """The task that `task_to_text` wrote."""
+    """Return the task that `task_to_text` wrote."""
     table = json.loads(text)
     if "survey" in table:
         return survey_task(str(table["survey"]["about"]), str(table["survey"]["questions"]).encode())

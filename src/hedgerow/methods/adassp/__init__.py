@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boosted linear models by AdaSSP: the section [adassp] of a plan, and where the method's parts are."""
+"""Boosted linear models by AdaSSP: the section [adassp] of a plan, and the method's parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hedgerow.plan.registry import own_section
 
 @dataclass(frozen=True, kw_only=True)
 class Adassp:
-    """Boosted linear models by AdaSSP (Rho et al. 2022, Algorithm 2). "auto" is decided from public numbers only.
+    """Boosted linear models by AdaSSP (Rho et al. 2022, Algorithm 2).
+
+    "auto" is decided from public numbers only.
 
     Attributes:
         loss: whose gradients are fitted; a regression has the squared loss only ("auto").
@@ -44,7 +46,7 @@ class Adassp:
 
     @classmethod
     def of(cls, plan: Plan) -> Adassp:
-        """The section of a plan of this method; ValueError for another's."""
+        """Return the section of a plan of this method; ValueError for another method's plan."""
         return own_section(cls, plan)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear models over a public grid: their equations, their design matrix, and the sums that a node makes for them.
+"""Linear models over a public grid: equations, design matrix, and the sums that a node makes.
 
 A record's value of a feature is one of at most 256 codes, so whatever a linear model makes of a feature is a table from
 code to number, and such a table is a tree of depth 8 or less that asks for that feature alone. (Of the finer grids of
@@ -47,8 +47,8 @@ TRANSFORM_BITS = 16
 ENTRY_LIMIT = 2**24
 """Largest entry of a transformed row before it is shortened."""
 MAX_TRANSFORMED = 2**14
-"""Most entries of a transformed row: the squares of so many largest ones add up to 2**62. A sum beyond 64 bits would be
-negative, and the row would stay as long as it is."""
+"""Most entries of a transformed row: the squares of this many largest ones add up to 2**62. A sum beyond 64 bits would
+be negative, and the row would stay as long as it is."""
 
 GRAM_SHIFT = 7
 """Products of two entries keep 2**7 times the precision of their sum's noise at a multiplier of 1 and more."""
@@ -57,7 +57,7 @@ CROSS_SHIFT = RECORD_NORM.bit_length() - 1
 
 @dataclass(frozen=True, eq=False)
 class LinearRows:
-    """How a record's codes become its row of integers: a constant, then one entry per feature.
+    """The rule from a record's codes to its row of integers: a constant, then one entry per feature.
 
     A record's row r has the entry `intercept` in column 0 and, for each feature f with code c, `entry[f, c]` in column
     `column[f, c]`; all others are zero. A row longer than `limit` is shortened: every entry is multiplied by limit over
@@ -83,13 +83,16 @@ class LinearRows:
     transform: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
 
     def left_open(self) -> bytes:
-        """See `Query.left_open`: operations that are rounded alike everywhere make a transform, in floating point."""
+        """Return the bytes of the transform, which is made in floating point.
+
+        Its operations are rounded alike on every machine.
+        """
         return self.transform.astype("<i8").tobytes()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GramMatrix(Query):
-    """How each two columns go together over all records: int64 [p (p + 1) / 2], row by row.
+    """Sums of products of every two columns over all records: int64 [p (p + 1) / 2], row by row.
 
     Of a record's row r it is the sum of r_i r_j / 2**shift, rounded towards zero, for i <= j. The squared
     norm of one record's contribution is at most (|r|⁴ + sum of r_i⁴) / 2 / 4**shift: off the diagonal each product is
@@ -111,7 +114,10 @@ class GramMatrix(Query):
         return self.rows.left_open()
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: squares are not negative, 2 |x y| <= x**2 + y**2, and rounding takes less than a unit."""
+        """Yield a fault if a square is negative, or a product is beyond 2 |x y| <= x**2 + y**2.
+
+        Rounding takes less than a unit.
+        """
         reach = facts.reach(1)
         first, second = np.triu_indices(self.rows.n_columns)
         squares = released[first == second]
@@ -124,7 +130,7 @@ class GramMatrix(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CrossProducts(Query):
-    """How each column goes with what the model still gets wrong: int64 [p].
+    """Sums of products of each column with the model's errors: int64 [p].
 
     It is the sum of g r_i / 2**shift, rounded towards zero; g is the record's negative gradient, an integer. The
     squared norm of one record's contribution is at most g² |r|² / 4**shift.
@@ -147,12 +153,15 @@ class CrossProducts(Query):
         return self.rows.left_open()
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: products of gradients with a row have both signs, and nothing to be compared with."""
+        """Yield nothing.
+
+        Products of gradients with a row have both signs, and nothing to be compared with.
+        """
         return iter(())
 
 
 def cholesky(matrix: Matrix) -> Matrix | None:
-    """The lower triangular L with L L^T = matrix, float64 [p, p]; None when it is not positive definite.
+    """Return the lower triangular L with L L^T = matrix: float64 [p, p]; None if not positive definite.
 
     Source: the outer-product form, Golub & Van Loan, Matrix Computations (4th ed.), section 4.2.5.
     """
@@ -171,7 +180,7 @@ def cholesky(matrix: Matrix) -> Matrix | None:
 
 
 def solve(lower: Matrix, right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """x with L L^T x = right, for the L of `cholesky`: float64 [p]."""
+    """Return x with L L^T x = right, for the L of `cholesky`: float64 [p]."""
     size = len(lower)
     x = np.array(right, dtype=np.float64)
     for step in range(size):
@@ -184,7 +193,7 @@ def solve(lower: Matrix, right: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def lower_inverse(lower: Matrix) -> Matrix:
-    """The inverse of a lower triangular matrix: float64 [p, p], lower triangular."""
+    """Return the inverse of a lower triangular matrix: float64 [p, p], lower triangular."""
     inverse = np.eye(len(lower))
     for step in range(len(lower)):
         inverse[step] = inverse[step] / lower[step, step]
@@ -193,7 +202,9 @@ def lower_inverse(lower: Matrix) -> Matrix:
 
 
 def least_eigenvalue(matrix: Matrix, span: float, steps: int = 12) -> float:
-    """The least eigenvalue of a symmetric matrix within [-span, span], from below, to span / 2**(steps - 1).
+    """Return the least eigenvalue of a symmetric matrix within [-span, span], from below.
+
+    It is exact to span / 2**(steps - 1).
 
     matrix - t I has a Cholesky factor iff t is below the least eigenvalue, so halving an interval finds it. Below -span
     and above span the nearest end is the answer.
@@ -231,7 +242,7 @@ class LinearBasis:
 
     @classmethod
     def of(cls, plan: Plan, grid: Grid, row_norm: float, scale: str, numeric_only: bool = False) -> LinearBasis:
-        """The basis of a plan.
+        """Build the basis of a plan.
 
         Args:
             row_norm: the largest norm of a record's row, in real units.
@@ -250,7 +261,7 @@ class LinearBasis:
             n_columns = cells.n_cells if cells.is_categorical else 1
             column[index] = next_column
             if cells.is_categorical:
-                # What is missing shares the column of what is not listed.
+                # Missing values share the column of values that are not listed.
                 column[index, : cells.n_codes] += np.minimum(np.arange(cells.n_codes), cells.n_cells - 1)
                 entry[index, : cells.n_codes] = unit
             else:
@@ -265,14 +276,20 @@ class LinearBasis:
         return cls(rows, unit, tuple(blocks), trees, leaf_of_code)
 
     def transform(self, matrix: NDArray[np.float64]) -> LinearBasis:
-        """The basis whose rows are `matrix` times these rows, to 2**-16: float64 [p, p], a function of releases.
+        """Return the basis whose rows are `matrix` times these rows, to 2**-16.
 
-        Entries are cut off at +-2**10, and what is not a number counts as 0; ValueError for more than 2**14 columns.
+        Entries are cut off at +-2**10, and those that are not a number count as 0.
+
+        Args:
+            matrix: float64 [p, p], a function of releases.
+
+        Raises:
+            ValueError: more than 2**14 columns.
         """
         if len(matrix) > MAX_TRANSFORMED:
             raise ValueError(f"rows of {len(matrix)} entries are too long to be transformed")
         reach = 2.0**_TRANSFORM_REACH
-        # Machines make different integers of what is not a number.
+        # Machines convert NaN and infinities to different integers.
         numbers = np.nan_to_num(matrix, nan=0.0, posinf=reach, neginf=-reach)
         transform = np.rint(np.clip(numbers, -reach, reach) * 2.0**TRANSFORM_BITS).astype(np.int64)
         return replace(self, rows=replace(self.rows, transform=transform))
@@ -293,7 +310,9 @@ class LinearBasis:
         return min(self.rows.limit, max(self.rows.intercept, int(np.abs(self.rows.entry).max())))
 
     def values(self, coefficients: NDArray[np.float64], largest: int) -> NDArray[np.int32]:
-        """What each leaf adds to a score: int32 [n_features, n_leaves, 1], in units of 2**-16, at most `largest`.
+        """Return the value that each leaf adds to a score: int32 [n_features, n_leaves, 1].
+
+        Values are in units of 2**-16, at most `largest`.
 
         Args:
             coefficients: float64 [p] for real rows.
@@ -312,7 +331,7 @@ class LinearBasis:
         return values
 
     def held(self, coefficients: NDArray[np.float64], factor: Matrix, directions: Directions) -> NDArray[np.float64]:
-        """Coefficients for real rows whose slopes have no wrong sign, near to those given: float64 [p].
+        """Return coefficients near those given whose slopes have no wrong sign: float64 [p].
 
         Slopes of the wrong sign are set to 0, and all others moved to where the quadratic form L L^T then has its
         least, until none is wrong: where features go together, they stand in for one another.
@@ -345,7 +364,7 @@ class LinearBasis:
                 held -= share * direction
 
     def _undo_transform(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The coefficients for rows before the transform: float64 [p]."""
+        """Return the coefficients for rows before the transform: float64 [p]."""
         if not len(self.rows.transform):
             return coefficients
         matrix = self.rows.transform * 2.0**-TRANSFORM_BITS
@@ -357,7 +376,7 @@ class LinearBasis:
 
 
 def _positions(feature: Feature, cells: FeatureGrid, scale: str) -> NDArray[np.float64]:
-    """The value of each cell in [-1, 1]: float64 [n_cells]."""
+    """Return the value of each cell in [-1, 1]: float64 [n_cells]."""
     n_cells = cells.n_cells
     if n_cells == 1:
         return np.zeros(1)
@@ -371,19 +390,22 @@ def _positions(feature: Feature, cells: FeatureGrid, scale: str) -> NDArray[np.f
 
 
 def _find_cell_leaves(cells: FeatureGrid) -> NDArray[np.int64]:
-    """The leaf of each cell of a numeric feature: int64 [n_cells], ascending, at most 255 as leaves are bytes."""
+    """Return the leaf of each cell of a numeric feature: int64 [n_cells], ascending.
+
+    It is at most 255, as leaves are bytes.
+    """
     n_leaves = min(cells.n_cells, MAX_BYTE_CODES)
     return np.asarray(np.arange(cells.n_cells) * n_leaves // cells.n_cells)
 
 
 def _middles(leaves: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each cell, the cell in the middle of those of its leaf: int64 [n_cells]."""
+    """Return, for each cell, the cell in the middle of those of its leaf: int64 [n_cells]."""
     first, last = np.searchsorted(leaves, leaves, "left"), np.searchsorted(leaves, leaves, "right") - 1
     return np.asarray((first + last) // 2)
 
 
 def _table_trees(grid: Grid) -> tuple[TreeBatch, NDArray[np.int64]]:
-    """One tree per feature with leaves in the order of the codes; and the leaf of each code."""
+    """Return one tree per feature with leaves in the order of the codes, and the leaf of each code."""
     leaf_of_code = np.full((grid.n_features, grid.n_codes), -1, dtype=np.int64)
     for index, cells in enumerate(grid.features):
         if cells.is_categorical:
@@ -442,7 +464,10 @@ def _shorten(values, limit):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _fill_row(codes, record, rows, places, values):  # type: ignore[no-untyped-def]
-    """The row of one record, in `places` and `values`: int64 [1 + n_features], shortened to the limit."""
+    """Write the row of one record, shortened to the limit, to `places` and `values`.
+
+    Both are int64 [1 + n_features].
+    """
     column, entry, intercept = rows[:3]
     places[0], values[0] = 0, intercept
     for feature in range(codes.shape[0]):
@@ -453,7 +478,7 @@ def _fill_row(codes, record, rows, places, values):  # type: ignore[no-untyped-d
 
 @numba.njit(cache=True, nogil=True)
 def _fill_transformed(codes, record, rows, values):  # type: ignore[no-untyped-def]
-    """The transformed row of one record: int64 [p], shortened to the limit."""
+    """Write the transformed row of one record, int64 [p], shortened to the limit, to `values`."""
     column, entry, intercept, limit, transform = rows
     for index in range(len(values)):
         total = transform[index, 0] * np.int64(intercept)
@@ -466,7 +491,10 @@ def _fill_transformed(codes, record, rows, values):  # type: ignore[no-untyped-d
 
 @numba.njit(cache=True, nogil=True)
 def gram_sums(codes, rows, n_columns, shift, begin, end):  # type: ignore[no-untyped-def]
-    """Upper triangle of the sum of r r^T over records begin..end-1: int64 [p, p], zero below the diagonal."""
+    """Return the upper triangle of the sum of r r^T over records begin..end-1.
+
+    It is int64 [p, p], zero below the diagonal.
+    """
     sums = np.zeros((n_columns, n_columns), dtype=np.int64)
     is_transformed = len(rows[4]) > 0
     n_entries = n_columns if is_transformed else codes.shape[0] + 1
@@ -485,7 +513,10 @@ def gram_sums(codes, rows, n_columns, shift, begin, end):  # type: ignore[no-unt
 
 @numba.njit(cache=True, nogil=True)
 def negative_gradient(label, score, table, clip, unit):  # type: ignore[no-untyped-def]
-    """-dL/ds of one record, an integer: from the table over (class, score), or a clipped residual without one."""
+    """Return -dL/ds of one record, an integer.
+
+    It is from the table over (class, score), or a clipped residual without one.
+    """
     if table.shape[0] > 0:
         half = np.int32(table.shape[1] // 2)
         step = min(max((score >> np.int32(STEP_BITS)) + half, np.int32(0)), np.int32(table.shape[1] - 1))
@@ -499,7 +530,7 @@ def negative_gradient(label, score, table, clip, unit):  # type: ignore[no-untyp
 def cross_sums(  # type: ignore[no-untyped-def]
     codes, labels, scores, gradients, rows, n_columns, shift, begin, end
 ):
-    """The sum of g r over records begin..end-1: int64 [p]; `gradients` is (table, clip, unit)."""
+    """Return the sum of g r over records begin..end-1: int64 [p]; `gradients` is (table, clip, unit)."""
     table, clip, unit = gradients
     sums = np.zeros(n_columns, dtype=np.int64)
     is_transformed = len(rows[4]) > 0
@@ -521,7 +552,12 @@ def cross_sums(  # type: ignore[no-untyped-def]
 def ask_gram(
     round_number: int, what: str, basis: LinearBasis, noise_multiplier: float, rows: int, known: int = 0
 ) -> GramMatrix:
-    """The question for X^T X; `rows` is the largest number of rows of one unit, `known` the trees that nodes hold."""
+    """Return the question for X^T X.
+
+    Args:
+        rows: the largest number of rows of one unit.
+        known: the trees that nodes hold.
+    """
     p, largest = basis.rows.n_columns, basis.norm_squared * (basis.norm_squared + basis.largest_entry**2)
     return GramMatrix(
         purpose=GramMatrix.purpose_of(round_number, what),
@@ -545,13 +581,13 @@ def ask_cross(
     carried: Carried,
     doublings: int = 0,
 ) -> CrossProducts:
-    """The question for X^T g.
+    """Return the question for X^T g, with the update that nodes need.
 
     Args:
         basis: the rows X.
         loss: whose negative gradients are g.
         rows: the largest number of rows of one unit.
-        carried: what scores know; the question brings the rest.
+        carried: the trees in the scores; the question brings the rest.
         doublings: of the gradients, see `hedgerow.losses.tables.double_residuals`.
     """
     gradient_squared = loss.sensitivity_squared(carried.score_bound)
@@ -573,7 +609,7 @@ def ask_cross(
 def list_cross_rounds(
     kind: type[Query], basis: LinearBasis, loss: Loss, noise_multiplier: float, rows: int, count: int
 ) -> AlikeRounds:
-    """All rounds that ask for X^T g by queries of this kind; as `ask_cross` for the rest."""
+    """Return all rounds that ask for X^T g by queries of this kind; other arguments as of `ask_cross`."""
     purpose = kind.purpose_of(0, "any")
     most, least = (
         ask_cross(purpose, basis, loss, noise_multiplier, rows, Carried(score_bound=bound))
@@ -583,7 +619,9 @@ def list_cross_rounds(
 
 
 def linear_loss(kind: str, is_regression: bool, clip: float) -> Loss:
-    """The loss of a linear model: one statistic, its negative gradient, `RECORD_NORM` units to 1.0.
+    """Build the loss of a linear model: one statistic, its negative gradient.
+
+    It has `RECORD_NORM` units to 1.0.
 
     Args:
         kind: "squared", "logistic" or "hinge".
@@ -611,14 +649,14 @@ def linear_loss(kind: str, is_regression: bool, clip: float) -> Loss:
 
 
 def gram_matrix(records: SiteRecords, query: GramMatrix, n_threads: int = 1) -> IntVector:
-    """Answer a `GramMatrix` query: int64 [query.length]."""
+    """Return the answer to a `GramMatrix` query: int64 [query.length]."""
     shape = (_pack_rows(query.rows), query.rows.n_columns, query.shift)
     sums = sum_in_threads(records.n_records, n_threads, lambda begin, end: gram_sums(records.codes, *shape, begin, end))
     return np.ascontiguousarray(sums[np.triu_indices(query.rows.n_columns)])
 
 
 def cross_products(records: SiteRecords, query: CrossProducts, loss: Loss, n_threads: int = 1) -> IntVector:
-    """Answer a `CrossProducts` query: apply its update to the scores, then sum; int64 [query.length]."""
+    """Apply a `CrossProducts` query's update to the scores, then return its sums: int64 [query.length]."""
     if query.update is not None:
         apply_update(records, query.update, n_threads)
     gradients = (np.ascontiguousarray(loss.table[:, :, 0]), loss.clip, int(loss.scales[0]))
@@ -628,5 +666,5 @@ def cross_products(records: SiteRecords, query: CrossProducts, loss: Loss, n_thr
 
 
 def _pack_rows(rows: LinearRows) -> tuple[NDArray[np.int32], NDArray[np.int32], int, int, NDArray[np.int64]]:
-    """The rows as the kernels take them."""
+    """Return the rows as the kernels take them."""
     return rows.column, rows.entry, rows.intercept, rows.limit, rows.transform

@@ -37,13 +37,13 @@ from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by
 MIN_RIDGE = 1.0
 """Added to lambda, in records: without noise, categories that add up to the constant leave X^T X singular."""
 CHANCE_DEVIATIONS = 1.0
-"""Slopes are shrunk by what noise alone would make of them, and by so many of its standard deviations."""
+"""Slopes are shrunk by the expected energy of the noise, and by this many of its standard deviations."""
 SEARCH_SPAN = 8.0
-"""Eigenvalues are looked for within so many sigma sqrt(p): the norm of the noise is near 2 sigma sqrt(p) at most."""
+"""Eigenvalues are searched within this many sigma sqrt(p): the norm of the noise is near 2 sigma sqrt(p) at most."""
 
 
 def read_gram(release: IntVector, basis: linear.LinearBasis) -> linear.Matrix:
-    """X^T X in real units from its released triangle: float64 [p, p]."""
+    """Return X^T X in real units from its released triangle: float64 [p, p]."""
     p = basis.rows.n_columns
     gram: NDArray[np.float64] = np.zeros((p, p))
     gram[np.triu_indices(p)] = release * (2.0**linear.GRAM_SHIFT / basis.unit**2)
@@ -51,21 +51,23 @@ def read_gram(release: IntVector, basis: linear.LinearBasis) -> linear.Matrix:
 
 
 def read_cross(release: IntVector, basis: linear.LinearBasis) -> NDArray[np.float64]:
-    """X^T g in real units: float64 [p]."""
+    """Return X^T g in real units: float64 [p]."""
     return release.astype(np.float64) * (2.0**linear.CROSS_SHIFT / (basis.unit * RECORD_NORM))
 
 
 def gram_sigma(sigma: float, basis: linear.LinearBasis) -> float:
-    """The noise on one entry of X^T X in real units, from the one of the release."""
+    """Return the noise on one entry of X^T X in real units, from that of the release."""
     return sigma * 2.0**linear.GRAM_SHIFT / basis.unit**2
 
 
 def factor_shifted(gram: linear.Matrix, wanted: float, sigma: float) -> linear.Matrix:
-    """The Cholesky factor of gram + lambda I with lambda = max(0, wanted - least eigenvalue) + `MIN_RIDGE`.
+    """Return the Cholesky factor of gram + lambda I.
+
+    lambda is max(0, wanted - least eigenvalue) + `MIN_RIDGE`, and larger if there is no such factor.
 
     Args:
         gram: the noisy X^T X, float64 [p, p].
-        wanted: what the least eigenvalue shall at least be.
+        wanted: the least eigenvalue that the sum shall have.
         sigma: standard deviation of the noise on one entry.
     """
     size = len(gram)
@@ -81,14 +83,14 @@ def factor_shifted(gram: linear.Matrix, wanted: float, sigma: float) -> linear.M
 
 
 def boost_adassp(plan: Plan, settings: AdasspSettings) -> Program:
-    """The program of a plan with `algorithm = "adassp"`."""
+    """Return the program of a plan with `algorithm = "adassp"`."""
     run = Run.from_plan(plan, settings)
     basis = linear.LinearBasis.of(plan, run.grid, settings.row_norm, Adassp.of(plan).scale)
     return grow_by(run, lambda grown: _boost(grown, settings, basis))
 
 
 def _boost(grown: Grown, own: AdasspSettings, basis: linear.LinearBasis) -> Generator[Query, IntVector, None]:
-    """Adds all trees at once; each round changes their values."""
+    """Add all trees at once; each round changes their values."""
     run = grown.run
     first = gram_query(run, basis, own)
     gram = correct_gram((yield first), basis)
@@ -127,7 +129,7 @@ def _boost(grown: Grown, own: AdasspSettings, basis: linear.LinearBasis) -> Gene
 def solve_centred(
     gram: linear.Matrix, cross: NDArray[np.float64], noises: tuple[float, float], wanted: float, shrinkage: float
 ) -> NDArray[np.float64]:
-    """Coefficients whose slopes are shrunk by what noise alone would make of them: float64 [p].
+    """Return coefficients with slopes shrunk by the expected part of the noise: float64 [p].
 
     A label whose mean is far from the middle of its bounds, with little spread about it, would be buried in the noise
     of X^T X, times that mean. So slopes are fitted to rows less their mean, with the noise of both releases counted.
@@ -135,7 +137,7 @@ def solve_centred(
     Args:
         gram, cross: X^T X and X^T g, float64 [p, p] and [p]; column 0 is the constant.
         noises: standard deviations of an entry of each.
-        wanted: what the least eigenvalue of the slopes' matrix is lifted to.
+        wanted: the least eigenvalue of the slopes' matrix after the lift.
         shrinkage: share of the correction that is applied.
     """
     count = max(1.0, float(gram[0, 0]))
@@ -155,19 +157,22 @@ def solve_centred(
 
 
 def gram_query(run: Run, basis: linear.LinearBasis, settings: AdasspSettings) -> linear.GramMatrix:
-    """The question for X^T X."""
+    """Return the question for X^T X."""
     return linear.ask_gram(0, "X^T X", basis, settings.gram_multiplier, run.plan.privacy.rows_per_unit)
 
 
 def cross_query(run: Run, basis: linear.LinearBasis, number: int, carried: Carried) -> linear.CrossProducts:
-    """The question for X^T g in a round; `number` counts rounds from 0."""
+    """Return the question for X^T g in a round; `number` counts rounds from 0."""
     purpose = linear.CrossProducts.purpose_of(1 + number, f"X^T g, round {number}")
     rows = run.plan.privacy.rows_per_unit
     return linear.ask_cross(purpose, basis, run.loss, run.settings.noise_multiplier, rows, carried)
 
 
 def correct_gram(release: IntVector, basis: linear.LinearBasis) -> linear.Matrix:
-    """X^T X in real units from its released triangle, with what everybody knows of it put right: float64 [p, p]."""
+    """Return X^T X in real units from its released triangle: float64 [p, p].
+
+    Entries that are publicly known are corrected: see the module's text.
+    """
     gram = read_gram(release, basis)
     for first, size in basis.blocks:
         if size > 1:

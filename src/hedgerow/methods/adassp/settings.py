@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of boosted AdaSSP: every "auto" decided from public numbers, and the noise of its two statistics."""
+"""The settings of boosted AdaSSP: every "auto" decided, and the noise of its two statistics."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class AdasspSettings(Settings):
     step: ClassVar[str] = "round"
 
     def loss(self, plan: Plan) -> Loss:
-        """See `Settings.loss`: one statistic, the negative gradient."""
+        """Return the loss of one statistic, the negative gradient."""
         return linear_loss(self.loss_kind, plan.label.kind.is_number, Adassp.of(plan).gradient_clip)
 
     @property
     def has_line(self) -> bool:
-        """Whether a last release calibrates the scores of numbers (`hedgerow.methods.line`)."""
+        """True if a last release calibrates the scores of numbers (`hedgerow.methods.line`)."""
         return self.calibration_share > 0
 
     def schedule(self, plan: Plan) -> Schedule:
@@ -119,7 +119,7 @@ def _calibrate(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
 
 
 def _alike_rounds(plan: Plan, settings: AdasspSettings) -> list[AlikeRounds]:
-    """X^T X once, X^T g in every round, and the last release."""
+    """Return the rounds: X^T X once, X^T g in every round, and the last release."""
     basis = LinearBasis.of(plan, build_grid(plan), settings.row_norm, Adassp.of(plan).scale)
     rows = plan.privacy.rows_per_unit
     return [

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last release of boosted trees, by which finished scores are calibrated: each says all about itself in one place.
+"""The last release of boosted trees, which calibrates finished scores; each kind has one class.
 
-It says what it asks, with which sensitivity, and what it makes of the answer; what is charged follows from the question
-itself. `hedgerow.methods.boosting.settings` decides which plan has which, by the names in `CALIBRATIONS`, and what part
-of mu^2 it has.
+A class has the question, its sensitivity, and the use of the answer; the charge follows from the question itself.
+`hedgerow.methods.boosting.settings` chooses the kind for a plan, by its name in `CALIBRATIONS`, and its part of mu^2.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ Steps = Generator[Query, IntVector, None]
 
 @dataclass(frozen=True)
 class Calibration:
-    """A last release, by which finished scores are calibrated; here none.
+    """A last release that calibrates finished scores; here none.
 
-    What is changed is the finished model: nodes have no more use for scores.
+    It changes the finished model only: nodes have no more use for scores.
 
     Attributes:
         plan: the plan.
@@ -65,7 +64,7 @@ class Calibration:
 
     @property
     def rounds(self) -> tuple[AlikeRounds, ...]:
-        """What it asks, if anything."""
+        """The rounds of this release, if any."""
         return (AlikeRounds.of(self.kind, **self._numbers),) if self.length else ()
 
     @property
@@ -78,22 +77,29 @@ class Calibration:
         }
 
     def question(self, round_number: int, **details: Any) -> Any:
-        """The question, of `kind`, in the round of that number; `details` are of scores and of the ensemble."""
+        """Return the question, of `kind`, in the round of that number.
+
+        Args:
+            details: fields about scores and the ensemble.
+        """
         return self.kind(purpose=self.kind.purpose_of(round_number, "calibration"), **self._numbers, **details)
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
-        """Ask, and give the model what the answer tells.
+        """Ask, and calibrate the model by the answer.
 
         Args:
             grown: the model with all its trees.
-            begun: what its start found.
-            asked: the number of the round, and what its question says of the ensemble.
+            begun: the result of its start.
+            asked: the number of the round, and the question's fields about the ensemble.
         """
         yield from ()
 
 
 class LineCalibration(Calibration):
-    """For numbers where leaves are not smoothed, so that scores may be of no use: see `hedgerow.methods.line`."""
+    """The calibration of numbers by a line, where leaves are not smoothed.
+
+    Scores may be of no use there: see `hedgerow.methods.line`.
+    """
 
     kind, length, record_squared = LineSums, LINE_LENGTH, LINE_SENSITIVITY_SQUARED
 
@@ -103,13 +109,13 @@ class LineCalibration(Calibration):
 
 
 class BinnedCalibration(Calibration):
-    """By sums of labels by bin of the finished score."""
+    """A calibration by sums of labels by bin of the finished score."""
 
     kind, length, record_squared = score_bins.ScoreBins, score_bins.BINS_LENGTH, score_bins.BINS_SENSITIVITY_SQUARED
 
 
 class MeansCalibration(BinnedCalibration):
-    """For numbers and counts: all scores are shifted, and stretched beyond the mean.
+    """The calibration of numbers and counts: scores are shifted, and stretched beyond the mean.
 
     Residuals are clipped, so the means of skewed labels are off, and many short steps do not go all the way.
     """
@@ -119,7 +125,7 @@ class MeansCalibration(BinnedCalibration):
         if is_count:
             prior = score_bins.CUT_RESIDUALS if doublings else score_bins.WHOLE_RESIDUALS
             step = score_bins.LOGIT_STEP
-            # What is cut off of counts is above the mean: it is less where residuals are twice and twice as wide.
+            # Cut-off counts are above the mean; two doublings less cut off fewer.
             doublings = max(0, doublings - 2)
         else:
             step = SCORE_UNIT // score_bins.BINS_PER_UNIT >> doublings
@@ -130,7 +136,7 @@ class MeansCalibration(BinnedCalibration):
         known = score_bins.KnownBins.of(query, (yield query), grown.run.sigma(query))
         places = np.array([score_bin.place for score_bin in known.bins])
         shares = partial(score_bins.expect_share, self.plan, centre)
-        # Doubled as in trees, distances are spread by no more than `MAX_DOUBLED`, and here by so much less.
+        # Doubled as in trees, distances have a spread of at most `MAX_DOUBLED`; here they are doubled less often.
         spread = MAX_DOUBLED / 2 ** (begun.doublings - doublings) if begun.doublings else 1.0
         curve = score_bins.expect_mean(shares, places, doublings, is_count=is_count, spread=spread)
         shift, stretch = score_bins.fit_score_line(known, curve, prior)
@@ -141,7 +147,7 @@ class MeansCalibration(BinnedCalibration):
 
 
 class ResidualCalibration(Calibration):
-    """For numbers by a loss that the plan names: the shift by which scores fit best, by a tree of one value more."""
+    """The calibration of numbers by a named loss: the best shift, in a tree of one value."""
 
     kind, length, record_squared = ResidualCounts, N_CELLS, RECORD_NORM**2
     n_trees = 1
@@ -153,7 +159,7 @@ class ResidualCalibration(Calibration):
 
 
 class OddsCalibration(BinnedCalibration):
-    """For two classes: scores become log-odds, by a tree of one value more, and all others stretched.
+    """The calibration of two classes to log-odds, by a tree of one value and a stretch of all others.
 
     Joint clipping biases what little is learned, and ridges shorten it; a ranking does not feel that, a probability
     does.
@@ -164,7 +170,7 @@ class OddsCalibration(BinnedCalibration):
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         run, query = grown.run, self.question(**asked)
         known = score_bins.KnownBins.of(query, (yield query), run.sigma(query))
-        # The release counts records as they are, and scores are of classes that are weighed: they stay so far above.
+        # The release counts records without class weights, and class weights move all scores by this much.
         logs = [Decimal(weight).ln() for weight in self.plan.model.class_weights or (1, 1)]
         above = float(logs[1] - logs[0])
         bins = tuple(score_bin._replace(place=score_bin.place - above) for score_bin in known.bins)
@@ -177,7 +183,7 @@ class OddsCalibration(BinnedCalibration):
 
 
 class HazardsCalibration(BinnedCalibration):
-    """For times to an event: hazards of the scores, by another baseline, and all values stretched."""
+    """The calibration of times to an event: another baseline, and all values stretched."""
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         if begun.life_table is None:
@@ -195,7 +201,7 @@ def _add_constant(grown: Grown, ordered: OrderedSum, value: float) -> None:
 
 
 def _centre(grown: Grown) -> int:
-    """The mean that a run began with, or that of averaged trees, in units of 2**-16."""
+    """Return the mean that a run began with, or that of averaged trees, in units of 2**-16."""
     values, weights = grown.batches[0].values[:, :, 0].astype(np.float64), grown.weights[0]
     if weights is None:
         raise ValueError("a batch of boosted trees has weights")

@@ -52,7 +52,9 @@ Sums = TypeVar("Sums", bound=PartitionSums)
 
 
 def boosting(plan: Plan, settings: BoostingSettings) -> Program:
-    """Boosted trees: greedy ones where splits are chosen, totally random ones where there is nothing to choose.
+    """Return the program of a plan for boosted trees.
+
+    Trees are greedy where splits are chosen, and totally random where there is nothing to choose.
 
     Partially random splits of a single feature leave nothing to choose.
     """
@@ -66,19 +68,19 @@ def boosting(plan: Plan, settings: BoostingSettings) -> Program:
 
 @dataclass(eq=False)
 class _Position:
-    """How far a run has come.
+    """The progress of a run.
 
     Attributes:
-        run, settings: what is trained, and how.
-        candidates: where features may be cut.
-        order: which features the next trees may ask for.
+        run, settings: the fixed parts of the run, and its settings.
+        candidates: the candidates for cuts of features.
+        order: the order of features for the next trees.
         n_fitted: trees so far, without those of a start.
         round: number of the next query.
-        carried: what nodes know of the trees.
-        begun: what came before the first tree.
-        classes: what is known of how several classes go together; None where that is not used.
-        spread: what is known of how far values lie apart; None where that is not used.
-        new_edges: of features that were cut again, as nodes do not know yet.
+        carried: the nodes' knowledge of the trees.
+        begun: the result of the start, before the first tree.
+        classes: the covariance of several classes so far; None if it is not used.
+        spread: the spread of values so far; None if it is not used.
+        new_edges: edges of features that were cut again, which nodes do not know yet.
         ordered: the sum of all trees so far.
     """
 
@@ -101,7 +103,7 @@ class _Position:
         return double_residuals(self.run.loss, self.begun.doublings)
 
     def ask(self, kind: type[Sums], n_trees: int, level: str, n_entries: int, per_record: int, **details: Any) -> Sums:
-        """A query about the next `n_trees` trees.
+        """Return a query about the next `n_trees` trees; it counts as a round.
 
         Args:
             n_entries: per statistic in the answer.
@@ -119,7 +121,9 @@ class _Position:
         )
 
     def histogram(self) -> Histogram:
-        """A paid round of candidates: the Hessians of all features (CCS'22, Algorithm 2).
+        """Return a query for candidates that is paid for: the Hessians of all features.
+
+        See CCS'22, Algorithm 2. It counts as a round.
 
         Before the first tree all Hessians are equal: un-noised for candidates at quantiles, these are counts.
         """
@@ -137,7 +141,7 @@ class _Position:
         )
 
     def _common(self, kind: type[Query], subject: str) -> dict[str, Any]:
-        """What all queries say; the next one is of the next round."""
+        """Return the fields that all queries share, and count the round."""
         self.round += 1
         return {
             "purpose": kind.purpose_of(self.round - 1, subject),
@@ -146,7 +150,10 @@ class _Position:
         }
 
     def describe_ensemble(self) -> dict[str, Any]:
-        """What the next query says of the ensemble: the trees that it brings, how many are known, and new edges."""
+        """Return the next query's fields about the ensemble, which are sent once.
+
+        They are the trees that it brings, how many are known, and new edges.
+        """
         new_edges, self.new_edges = self.new_edges, {}
         return {**self.carried.send(), "new_edges": new_edges}
 
@@ -160,7 +167,7 @@ def _boost(
     order = FeatureOrder(run.structure_seed, run.grid.n_features, settings.n_trees, kind, size, share, run.groups)
     at = _Position(run, settings, candidates, order, run.make_ordered_sum())
     if run.loss.n_outputs > 1 and kind == "adaptive" and settings.shrinkage > 0:
-        # Plans that name their shrinkage were written down before features had filters of their own.
+        # Plans that name their shrinkage are older than filters by feature.
         at.classes = ClassCovariance(run.loss.n_outputs, run.plan.model.shrinkage == "auto")
     if settings.shape_rate or settings.subset_rate:
         at.spread = ValueSpread()
@@ -187,7 +194,10 @@ def _boost(
 
 
 def _cut_again(grown: Grown, at: _Position) -> None:
-    """Cut features again whose rows the last release found in a few cells, and write all trees in the new cells."""
+    """Cut crowded features again, and write all trees in the new cells.
+
+    The last release found the rows of these features in a few cells.
+    """
     used = {
         feature: {cut for number in grown.asking[feature] for cut in find_cuts(grown.batches[number].trees, feature)}
         for feature in at.candidates.find_crowded()
@@ -234,7 +244,11 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
 
 
 def _fit_leaves(at: _Position, trees: TreeBatch, sums: IntArray, sigma: float) -> tuple[FittedTrees, IntArray]:
-    """A batch by the sums of its leaves, int64 [B, n_leaves, n_statistics] or flattened, with noise `sigma` in each."""
+    """Return a batch and its leaf weights by the sums of its leaves.
+
+    Args:
+        sums: int64 [B, n_leaves, n_statistics] or flattened, with noise `sigma` in each.
+    """
     run, rule = at.run, make_smoothing_rule(at.run, at.settings, trees.n_trees)
     values = leaf_values(sums, sigma, run.loss, trees, rule)
     weights = leaf_weights(sums, run.loss, trees.n_trees)
@@ -244,7 +258,7 @@ def _fit_leaves(at: _Position, trees: TreeBatch, sums: IntArray, sigma: float) -
 
 
 class _Batch:
-    """Greedy trees while they grow."""
+    """A batch of greedy trees while it grows."""
 
     def __init__(self, at: _Position, n_trees: int) -> None:
         self.at, self.run = at, at.run
@@ -254,7 +268,7 @@ class _Batch:
         self.growing = GrowingTrees(features, at.candidates.bins(), self.run.grid.n_codes, self.run.groups)
 
     def ask(self, kind: type[Sums], n_entries: int, **details: Any) -> Sums:
-        """A query of the next level; `n_entries` per statistic in the answer."""
+        """Return a query of the next level; `n_entries` is per statistic in the answer."""
         growing, trees = self.growing, self.growing.trees
         return self.at.ask(
             kind,
@@ -270,7 +284,7 @@ class _Batch:
         )
 
     def rule(self, query: Query) -> SplitRule:
-        """How a release's sums are scored."""
+        """Return the rule for scoring a release's sums."""
         model, run = self.run.plan.model, self.run
         return SplitRule(
             loss=run.loss,
@@ -281,7 +295,7 @@ class _Batch:
         )
 
     def coins(self, n_nodes: int) -> NDArray[np.bool_]:
-        """A public coin per node: bool [B, n_nodes]."""
+        """Draw a public coin per node: bool [B, n_nodes]."""
         return np.array([[randomness.coin() for _ in range(n_nodes)] for randomness in self.randomness])
 
 
@@ -306,7 +320,11 @@ def _by_histograms(at: _Position, n_trees: int) -> Growth:
 
 
 def _offer_candidates(batch: _Batch, roots: IntArray, sigma: float) -> None:
-    """The Hessians of the roots' histograms refine the candidates of the next batch; int64 [B, k, width, S]."""
+    """Refine the candidates of the next batch by the Hessians of the roots' histograms.
+
+    Args:
+        roots: int64 [B, k, width, S].
+    """
     if batch.run.plan.model.weight_update == "averaging" or not batch.at.candidates.reads_splits:
         return
     first = max(1, batch.run.loss.n_outputs)
@@ -340,7 +358,7 @@ def _by_draws(at: _Position, n_trees: int) -> Growth:
 
 
 def _draw(batch: _Batch, keys: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """One split per node and feature, uniformly among those that divide it: bool [B, n_nodes, k, width]."""
+    """Draw a split per node and feature among those that divide it: bool [B, n_nodes, k, width]."""
     growing = batch.growing
     n_values = growing.values.sum(axis=3)
     cuts = np.zeros(n_values.shape, dtype=np.int64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of boosted trees, what they ask for, and what part of a run's noise that takes.
+"""The settings of boosted trees, the rounds that they ask for, and the cost of these rounds.
 
 How they are decided is in `hedgerow.methods.boosting.settings`.
 
@@ -85,17 +85,17 @@ class BoostingSettings(Settings):
     )  # fmt: skip
 
     def start_of(self, plan: Plan) -> Start:
-        """All about what the trees begin with."""
+        """Return the start of the trees."""
         return STARTS[self.start](
             plan, self.start_share, self._multiplier(plan, self.start_share), self.calibration != "none"
         )
 
     def calibration_of(self, plan: Plan) -> Calibration:
-        """All about the last release."""
+        """Return the last release."""
         return CALIBRATIONS[self.calibration](plan, self._multiplier(plan, self.calibration_share))
 
     def _multiplier(self, plan: Plan, share: float) -> float:
-        """The noise multiplier of what has this share of mu^2; 0 without privacy."""
+        """Return the noise multiplier of releases with this share of mu^2; 0 without privacy."""
         if not self.noise_multiplier or not share:
             return 0.0
         left = 1 - self.start_share - self.calibration_share
@@ -116,12 +116,15 @@ class BoostingSettings(Settings):
         return self.start_of(plan).n_trees + self.calibration_of(plan).n_trees
 
     def features_asked(self, plan: Plan) -> int:
-        """The features whose sums a tree's rounds ask for: k for greedy splits; 1 for totally random trees."""
+        """Return the number of features whose sums a tree's rounds ask for.
+
+        It is k for greedy splits, and 1 for totally random trees.
+        """
         greedy = plan.model.split_method != "totally_random"
         return min(self.interaction_size, len(plan.features)) if greedy else 1
 
     def n_levels_asked(self, plan: Plan) -> int:
-        """Rounds per batch of trees: one per level of greedy splits.
+        """Return the number of rounds per batch of trees: one per level of greedy splits.
 
         A single one does for totally random trees, and for histograms of a single feature, which every level can read.
         """
@@ -129,7 +132,7 @@ class BoostingSettings(Settings):
 
     @property
     def deepest(self) -> int:
-        """Levels of splits, at most."""
+        """The most levels of splits of any tree."""
         return self.max_depth + self.subset_levels
 
     @property
@@ -149,7 +152,10 @@ class BoostingSettings(Settings):
 
 @lru_cache(maxsize=4)
 def make_smoothing_rule(run: Run, settings: BoostingSettings, n_trees: int, doublings: int = 0) -> LeafRule:
-    """How the sums of a batch of `n_trees` become values; kept, for all batches of a run but the last are alike."""
+    """Return the rule for the leaf values of a batch of `n_trees`.
+
+    It is kept, since all batches of a run except the last are alike.
+    """
     return replace(
         make_leaf_rule(run, settings.learning_rate / 2**doublings, settings.noise_ridge, n_trees),
         smooths=settings.interaction == "adaptive",
@@ -160,7 +166,7 @@ def make_smoothing_rule(run: Run, settings: BoostingSettings, n_trees: int, doub
 
 
 def list_tree_rounds(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds]:
-    """The histograms that candidates are paid for by, and then all trees, batch by batch and level by level.
+    """Return the rounds of paid candidates, and of all trees, batch by batch and level by level.
 
     The sensitivity of a batch depends on how far scores have come; it is smallest at the start, however often
     residuals are doubled.
@@ -200,13 +206,19 @@ def list_tree_rounds(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds
 
 
 def weigh_trees(plan: Plan, settings: BoostingSettings) -> float:
-    """The squared sensitivities of all these releases together, where one tree's noise multiplier is 1 for each."""
+    """Return the squared sensitivities of all these releases together.
+
+    They are in units such that one tree's noise multiplier is 1 for each release.
+    """
     of_trees = settings.n_trees * settings.n_levels_asked(plan) * settings.features_asked(plan)
     return float(of_trees + _paid_histograms(plan, settings) * len(plan.features))
 
 
 def _rounds_of_candidates(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds]:
-    """Histograms of Hessians; un-noised for candidates at quantiles, where they are counts of every cell."""
+    """Return the rounds of histograms of Hessians for candidates.
+
+    For candidates at quantiles they are un-noised counts of every cell.
+    """
     loss, rows, m = settings.loss(plan), plan.privacy.rows_per_unit, len(plan.features)
     n_paid = _paid_histograms(plan, settings)
     if not n_paid and not plan.reads_quantiles:
@@ -227,7 +239,7 @@ def _rounds_of_candidates(plan: Plan, settings: BoostingSettings) -> list[AlikeR
 
 
 def _paid_bins(plan: Plan) -> list[int]:
-    """Of histograms, how many bins of each feature the grid is paid for in, the fewest first."""
+    """Return the bins of each feature's histogram that the grid is paid for, the fewest first."""
     return sorted(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
 
 

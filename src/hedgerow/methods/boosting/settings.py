@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the settings of boosted trees are decided: a rule on public quantities only, and the noise.
+"""The rule for the settings of boosted trees, on public quantities only, and their noise.
 
-`COLUMNS` has most of the table of docs/defaults.md, where its evidence stands too. After it comes the rest: where it
-does not hold as it stands, what a plan says itself, and where values are expected. The rule may look at epsilon, delta,
+`COLUMNS` has most of the table of docs/defaults.md, where its evidence stands too. After it come the exceptions, the
+plan's own settings, and the rule for expected values. The rule may look at epsilon, delta,
 the declared number of records and the schema; it never looks at data or at a released number.
 """
 
@@ -27,7 +27,7 @@ from hedgerow.training.settings import calibrate_noise, value_or
 
 @dataclass(frozen=True)
 class Power:
-    """What a setting is at a signal of s: `at` times (s / `signal`) to a power, from `least` to `most`."""
+    """A setting at a signal s: `at` times (s / `signal`) to a power, from `least` to `most`."""
 
     at: float
     signal: float
@@ -36,7 +36,10 @@ class Power:
     most: float
 
     def __call__(self, signal: float) -> float:
-        """By square roots, which are the same on every machine; so powers are quarters."""
+        """Return the setting at a signal.
+
+        It is made by square roots, which are the same on every machine; so powers are quarters.
+        """
         ratio = signal / self.signal if self.power > 0 else self.signal / signal
         value, left = self.at, abs(self.power)
         for part in (1, 1 / 2, 1 / 4):
@@ -167,7 +170,7 @@ ADAPTIVE_SUBSET = 3
 
 
 def _decide_usual(plan: Plan, signal: float) -> BoostingSettings:
-    """What holds wherever a kind of labels says nothing."""
+    """Return the settings that hold unless `COLUMNS` has others for the label."""
     model, kind, m = plan.model, loss_kind(plan), len(plan.features)
     order = "adaptive" if model.split_method == "totally_random" else "cyclical"
     interaction = order if model.interaction == "auto" else model.interaction
@@ -188,7 +191,7 @@ MEAN_SHARE_OF_NUMBERS = 0.05
 
 
 def _with_start(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSettings:
-    """The rule with what its trees begin with."""
+    """Return the rule with a start for its trees."""
     start, label, is_smoothed = plan.model.start, plan.label.type, rule.interaction == "adaptive"
     if label == "survival":
         if is_smoothed and start != "none" and HazardStart(plan).has_columns:
@@ -207,7 +210,10 @@ def _with_start(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSe
 
 
 def _with_line(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSettings:
-    """The rule with the last release of numbers and counts whose scores may be of no use (`hedgerow.methods.line`)."""
+    """Return the rule with the last release of numbers and counts, if the plan asks for it.
+
+    Their scores may be of no use, see `hedgerow.methods.line`.
+    """
     if not asks_for_line(plan):
         return rule
     return replace(rule, calibration="line", calibration_share=choose_line_share(signal))
@@ -222,7 +228,7 @@ FEW_FEATURES, MANY_FEATURES = 3, 7
 
 
 def _with_little_signal(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSettings:
-    """The rule of two classes: with little signal few large leaves and short steps."""
+    """Return the rule of two classes: with little signal few large leaves and short steps."""
     lack = _within(0.0, (RULE_ENDS_AT - signal) / (RULE_ENDS_AT - RULE_FADES_FROM), 1.0)
     of_subsets = lack * _within(0.0, (len(plan.features) - FEW_FEATURES) / (MANY_FEATURES - FEW_FEATURES), 1.0)
     # A plan that names a size of subsets wants them tried.
@@ -241,7 +247,7 @@ RESIDUALS_SHARE = 0.05
 
 
 def _with_residuals(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
-    """The rule of numbers with the clip of the loss that a plan names, and another last release."""
+    """Return the rule of numbers with the clip of the plan's named loss, and another last release."""
     kind = loss_kind(plan)
     return replace(
         rule,
@@ -261,7 +267,7 @@ GREEDY_TREES = 25
 
 
 def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
-    """What a plan says itself, and in place of its every "auto" the rule."""
+    """Return the plan's own settings, with the rule in place of its every "auto"."""
     model, m = plan.model, len(plan.features)
     size = {"auto": rule.interaction_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
     pays_for_splits = model.split_method != "totally_random" and size != 1 and not math.isinf(plan.privacy.epsilon)
@@ -287,14 +293,14 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
 
 
 SIGNAL_OF_SPREAD = 500.0
-"""From so much signal on values are expected; of less the releases say too little of how far they lie apart."""
+"""Values are expected from this signal on; with less, the releases say too little about their spread."""
 SUBSET_RATE, SUBSET_LEVELS, MAX_MU_OF_CLASSES = 0.4, 1, 3.0
 """Of trees of two classes on several features. Up to this mu, an epsilon of about 15 at a delta of 1e-4: with less
 noise, values that follow releases more closely fit what is chance in the records."""
 
 
 def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
-    """The settings with what holds from some signal of a unit on: central splits, and expected values.
+    """Return the settings with central splits and expected values, where a unit has signal enough.
 
     Values are expected where a plan leaves them to the rule, and only with noise of the coordinator: sums with noise of
     the sites hold more of it than is known.

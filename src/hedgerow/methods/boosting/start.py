@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What boosted trees begin with: each start says all about itself in one place.
+"""The starts of boosted trees: each start has one class.
 
-A start asks before the first tree that asks for sums. It says what it asks, in this order, with which sensitivity; what
-is charged and how long vectors are follows from the questions themselves. Then it says what it makes of the answers.
-`hedgerow.methods.boosting.settings` decides which plan has which, by the names in `STARTS`, and what part of mu^2 it
-has. What follows the last tree stands in `hedgerow.methods.boosting.calibration`.
+A start asks before the first tree that asks for sums. It has its questions in order, with their sensitivity; charges
+and lengths follow from the questions themselves. Then it has the use of the answers.
+`hedgerow.methods.boosting.settings` chooses the start of a plan, by its name in `STARTS`, and its part of mu^2. The
+release after the last tree is in `hedgerow.methods.boosting.calibration`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ START_CLIP = 0.25
 BASELINE_SHARE = 0.05
 """Of mu^2, for the baseline of a time to an event."""
 MIN_CLIP_OF_COUNTS = 0.7
-"""Residuals of counts are doubled as long as the clip is so many of their deviations, and so much of one count."""
+"""Residuals of counts are doubled while the clip is at least this many of their deviations, and of one count."""
 
 
 # What trees begin with ------------------------------------------------------------------------------------------------
@@ -59,11 +59,11 @@ MIN_CLIP_OF_COUNTS = 0.7
 
 @dataclass(frozen=True, eq=False)
 class StartResult:
-    """What a start leaves to the trees after it, and to the last release.
+    """The result of a start, for the trees after it and for the last release.
 
     Attributes:
-        trees: what it gives to the model.
-        carried: what nodes know of its trees.
+        trees: trees for the model.
+        carried: the nodes' knowledge of its trees.
         doublings: of the residuals, see `hedgerow.losses.tables.double_residuals`.
         life_table: of a time to an event, as released.
     """
@@ -75,13 +75,13 @@ class StartResult:
 
     @property
     def baseline(self) -> Baseline:
-        """The life table's; empty for other labels."""
+        """The life table's baseline; empty for other labels."""
         return () if self.life_table is None else self.life_table.baseline
 
 
 @dataclass(frozen=True)
 class Start:
-    """What trees begin with; here nothing.
+    """A start of trees, before their first sums; here none.
 
     Attributes:
         plan: the plan.
@@ -106,33 +106,33 @@ class Start:
         return tuple(self.noise_multiplier / math.sqrt(part) for part in self.parts)
 
     def questions(self) -> tuple[Query, ...]:
-        """What is asked first, in this order; an update that depends on answers is left open."""
+        """Return the first questions, in order; an update that depends on answers is left open."""
         return ()
 
     @cached_property
     def model(self) -> LinearStart | HazardStart | None:
-        """The linear model that is asked for after `questions`."""
+        """The linear model that follows `questions`; None without one."""
         return None
 
     def begin(self, grown: Grown) -> Beginning:
-        """Ask, and say what comes of it."""
+        """Ask, and return the result."""
         yield from ()
         return StartResult()
 
     @property
     def n_trees(self) -> int:
-        """Trees that nodes add to their scores."""
+        """The number of trees that nodes add to their scores."""
         return self.n_constants + (self.model.n_trees if self.model else 0)
 
     @property
     def rounds(self) -> tuple[AlikeRounds, ...]:
-        """What it asks, in this order."""
+        """The rounds of the start, in order."""
         linear = self.model.rounds(self.multipliers[-1]) if self.model else []
         return *map(AlikeRounds, self.questions()), *linear
 
 
 class MeanStart(Start):
-    """For numbers: their mean, and the spread about it, by which residuals are doubled."""
+    """The start of numbers: their mean, and the spread about it, by which residuals are doubled."""
 
     parts: ClassVar[tuple[float, ...]] = (
         MEAN_PART / (MEAN_PART + SPREAD_PART),
@@ -162,7 +162,7 @@ class MeanStart(Start):
 
 
 class LinearAfterMean(MeanStart):
-    """For numbers: mean and spread, and then a linear model of the numeric features."""
+    """The start of numbers by mean and spread, then by a linear model of the numeric features."""
 
     parts = MEAN_PART, SPREAD_PART, LINEAR_PART
 
@@ -178,7 +178,10 @@ class LinearAfterMean(MeanStart):
 
 
 class LevelStart(Start):
-    """For counts: their mean, by sizes; residuals are doubled where a last release corrects what that cuts."""
+    """The start of counts: their mean, by sizes.
+
+    Residuals are doubled where a last release corrects what that cuts.
+    """
 
     n_constants = 1
 
@@ -201,7 +204,9 @@ class LevelStart(Start):
 
 
 def _choose_count_doublings(mean: float, spread: float, run: Run) -> int:
-    """How many times residuals of counts are doubled: the clip stays above a share of their spread.
+    """Return the doublings of residuals of counts.
+
+    The clip stays above a share of their spread.
 
     Counts are spread as much as sqrt(mean) by chance alone, and by about their mean where records differ much; a few
     large ones among zeros further, as far as the release of their sizes tells. What is rare lies one count from zero,
@@ -213,7 +218,7 @@ def _choose_count_doublings(mean: float, spread: float, run: Run) -> int:
 
 
 class BaselineStart(Start):
-    """For times to an event: the baseline that all records share."""
+    """The start of times to an event: the baseline that all records share."""
 
     def questions(self) -> tuple[Query, ...]:
         return (_make_first_query(self.plan, FateCounts, "baseline", self.plan.label.n_codes, self.multipliers[0]),)
@@ -226,7 +231,7 @@ class BaselineStart(Start):
 
 
 class LinearAfterBaseline(BaselineStart):
-    """For times to an event: the baseline, and then a linear model of all features."""
+    """The start of times to an event by the baseline, then by a linear model of all features."""
 
     @property
     def multipliers(self) -> tuple[float, ...]:
@@ -246,7 +251,7 @@ class LinearAfterBaseline(BaselineStart):
 
 
 def _make_first_query(plan: Plan, kind: type[Query], subject: str, length: int, noise_multiplier: float) -> Query:
-    """A first question by which every record counts in one entry."""
+    """Return a first question in which every record counts in one entry."""
     return kind(
         purpose=kind.purpose_of(0, subject),
         length=length,
@@ -257,7 +262,10 @@ def _make_first_query(plan: Plan, kind: type[Query], subject: str, length: int, 
 
 
 def _add_trees(begun: StartResult, trees: FittedTrees) -> StartResult:
-    """What was begun, with the trees of a linear model. No release has counted their records."""
+    """Return a result with the trees of a linear model, whose scores have no closer bound.
+
+    No release has counted their records.
+    """
     weights = np.zeros(trees.values.shape[:2], dtype=np.int64)
     begun.carried.score_bound = SCORE_LIMIT
     return replace(begun, trees=(*begun.trees, (trees, weights)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DP-XGBoost: the section [dp_xgboost] of a plan, and where the method's parts are."""
+"""DP-XGBoost: the section [dp_xgboost] of a plan, and the method's parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hedgerow.plan.registry import own_section
 
 @dataclass(frozen=True, kw_only=True)
 class DpXgboost:
-    """DP-XGBoost (Grislain & Gonzalvez 2021), with its leaks closed; shared fields of [model] are read as well.
+    """DP-XGBoost (Grislain & Gonzalvez 2021), with its leaks closed.
+
+    Shared fields of [model] are read as well.
 
     Attributes:
         splits: "exponential": the coordinator, who sees the exact sums, chooses by the exponential mechanism; or
@@ -50,16 +52,16 @@ class DpXgboost:
 
     @classmethod
     def of(cls, plan: Plan) -> DpXgboost:
-        """The section of a plan of this method; ValueError for another's."""
+        """Return the section of a plan of this method; ValueError for another method's plan."""
         return own_section(cls, plan)
 
     def starts_with_mean(self, plan: Plan) -> bool:
-        """Whether the mean is released first."""
+        """Return whether the mean is released first."""
         return self.start == "mean" or (self.start is None and plan.label.kind.is_number)
 
 
 def check(plan: Plan) -> None:
-    """What releases of pure differential privacy cannot do."""
+    """Raise PlanError for a plan that releases of pure differential privacy cannot serve."""
     privacy, own = plan.privacy, DpXgboost.of(plan)
     if privacy.noise != "server":
         raise refuse("privacy.noise", privacy.noise, '"server" with "dp-xgboost", whose noise has no shares')

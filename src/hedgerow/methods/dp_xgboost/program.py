@@ -60,7 +60,7 @@ GRADIENT_LIMIT = 1.0
 
 
 def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
-    """The program of a plan with `algorithm = "dp-xgboost"`."""
+    """Return the program of a plan with `algorithm = "dp-xgboost"`."""
     asking = _Asking(Run.from_plan(plan, settings), settings)
     return grow_by(asking.run, lambda grown: _boost(asking, grown))
 
@@ -107,32 +107,35 @@ class _Asking:
         _, self._spread, self._sketch, self._split, self._leaf = sensitivities(run.plan, run.loss)
 
     def fitted(self, fitted: FittedTrees) -> None:
-        """A tree is complete."""
+        """Count a complete tree, and let the next query bring it."""
         self.number += 1
         self.carried.take(fitted)
 
     def mean(self) -> PureLeafSums:
-        """The sum of gradients at a score of 0, which are the labels with the other sign, and the count of records."""
+        """Return the query for the sum of gradients at a score of 0, and the count of records.
+
+        These gradients are the labels with the other sign.
+        """
         trees = make_constant_tree(self.run.grid, self.run.settings.max_depth)
         noise = self._leaf, self.settings.start_scale
         return PureLeafSums(**self._common(PureLeafSums, "mean", 2 * trees.n_leaves, *noise), trees=trees)
 
     def spread(self) -> PureSpreadSums:
-        """How far labels are from the mean."""
+        """Return the query for the distances of labels from the mean."""
         noise = self._spread, self.settings.spread_scale
         common = self._common(PureSpreadSums, "spread", 1, *noise)
         del common["score_bound"]
         return PureSpreadSums(**{**common, "bound": RECORD_NORM})
 
     def sketch(self, candidates: CandidateSource) -> PureHistogram:
-        """Counts of all features' bins."""
+        """Return the query for counts of all features' bins."""
         tables, count = candidates.bin_tables(), self.run.loss.largest_statistic(1)
         noise = self._sketch, self.settings.sketch_scale
         common = self._common(PureHistogram, "candidates", sum(tables["n_bins"]), *noise)
         return PureHistogram(**{**common, **tables, "bound": count})
 
     def selection(self, growing: GrowingTrees, is_candidate: NDArray[np.bool_], coins: NDArray[np.bool_]) -> Query:
-        """One split per node of the level that is to be added."""
+        """Return the query for one split per node of the level that is to be added."""
         return SplitSelection(
             **self._level(SplitSelection, growing),
             is_candidate=is_candidate,
@@ -145,11 +148,11 @@ class _Asking:
         )
 
     def histograms(self, growing: GrowingTrees) -> Query:
-        """Noisy histograms of every node of the level that is to be added."""
+        """Return the query for noisy histograms of every node of the level that is to be added."""
         return PureNodeHistograms(**self._level(PureNodeHistograms, growing))
 
     def leaves(self, growing: GrowingTrees) -> PureLeafSums:
-        """Sums of gradients and counts per leaf."""
+        """Return the query for sums of gradients and counts per leaf."""
         trees = growing.trees
         noise = self._leaf, self.settings.leaf_scale
         common = self._common(PureLeafSums, "leaves", 2 * trees.n_leaves, *noise)
@@ -169,7 +172,7 @@ class _Asking:
         return common
 
     def _common(self, kind: type[Query], subject: str, length: int, changed: Sensitivity, scale: int) -> dict[str, Any]:
-        """The fields that all these queries share; the round counts as asked."""
+        """Return the fields that all these queries share, and count the round."""
         pure = changed.noise(scale, self._threshold)
         self._round += 1
         return {
@@ -185,12 +188,12 @@ class _Asking:
 
 
 def laplace_noise(scale: int) -> float:
-    """Standard deviation of Laplace noise of this scale."""
+    """Return the standard deviation of Laplace noise of this scale."""
     return math.sqrt(2) * scale
 
 
 def _take_sketch(asking: _Asking, candidates: CandidateSource, counts: IntVector) -> None:
-    """Re-cut every numeric feature's candidates at the quantiles that its noisy histogram shows."""
+    """Cut every numeric feature's candidates again at the quantiles of its noisy histogram."""
     position = 0
     for feature in range(asking.run.grid.n_features):
         n_bins = int(candidates.bin_of_code(feature).max()) + 1
@@ -220,10 +223,10 @@ def _grow(asking: _Asking, candidates: CandidateSource) -> Growth:
 
 
 def find_candidates(growing: GrowingTrees) -> NDArray[np.bool_]:
-    """Which splits of each node are possible: bool [n_nodes, k, width].
+    """Return which splits of each node are possible: bool [n_nodes, k, width].
 
-    Of a numeric feature, after each of its alive bins but the last; of a categorical one, each alive category alone,
-    where there are two at least.
+    A numeric feature can be split after each of its alive bins except the last, and a categorical one by each alive
+    category alone, if there are two at least.
     """
     values = growing.values[0]
     last = (
@@ -238,7 +241,7 @@ def find_candidates(growing: GrowingTrees) -> NDArray[np.bool_]:
 def read_splits(
     growing: GrowingTrees, is_candidate: NDArray[np.bool_], coins: NDArray[np.bool_], chosen: IntVector
 ) -> Splits:
-    """The splits that were chosen; a node whose choice is no candidate of its own stays whole.
+    """Return the chosen splits; a node whose choice is no candidate of its own stays whole.
 
     Args:
         is_candidate: bool [n_nodes, k, width].
@@ -275,7 +278,8 @@ def _rule(asking: _Asking) -> LeafRule:
     run, own = asking.run, asking.settings
     # A leaf's value is bounded, before the learning rate, by g*, or by g* (1 - eta)^t in tree t, from 0 on.
     # Source: Li et al. 2020 (AAAI 34), geometric leaf clipping. Theirs bounds the exact value before noise is added to
-    # it. No party of a federation has that value: here it is the quotient of noisy sums, so this is post-processing.
+    # it. In a federation that value is unknown to all: here it is the quotient of noisy sums, so this is
+    # post-processing.
     limit = GRADIENT_LIMIT
     if DpXgboost.of(run.plan).geometric_leaf_clip:
         # One factor after the other: machines need not agree on the last bit of a power.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of DP-XGBoost: every "auto" decided from public numbers, and how epsilon is divided among releases."""
+"""The settings of DP-XGBoost: every "auto" decided, and epsilon divided among releases."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class DpXgboostSettings(Settings):
 
     @property
     def scales(self) -> tuple[int, ...]:
-        """Of the mean, the spread about it, a sketch, a split, and leaves."""
+        """Noise scales of the mean, the spread about it, a sketch, a split, and leaves."""
         return self.start_scale, self.spread_scale, self.sketch_scale, self.split_scale, self.leaf_scale
 
     def loss(self, plan: Plan) -> Loss:
-        """See `Settings.loss`: (gradient, count)."""
+        """Return the loss of the statistics (gradient, count)."""
         own = DpXgboost.of(plan)
         return trees.dp_xgboost_loss(plan.label.kind.is_number, own.gradient == "filter", own.count_weight)
 
@@ -69,13 +69,13 @@ class DpXgboostSettings(Settings):
         return Schedule(_alike_rounds(plan, self, self.scales))
 
     def n_other_trees(self, plan: Plan) -> int:
-        """See `Settings.n_other_trees`: the mean."""
+        """Return 1 if the model has a tree for the mean, else 0."""
         return int(DpXgboost.of(plan).starts_with_mean(plan))
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What one unit changes in a release.
+    """The most that one unit changes a release.
 
     Attributes:
         size: the L1 norm of a vector, in integer units, or the range of a choice's scores.
@@ -88,11 +88,11 @@ class Sensitivity:
     is_choice: bool = False
 
     def noise(self, scale: int, threshold: int) -> PureNoise:
-        """Noise of this scale on a release over such samples."""
+        """Return noise of this scale on a release over such samples."""
         return PureNoise(scale, self.size, threshold)
 
     def least_scale(self, weight: float, rate: float, *, is_pure: bool) -> int:
-        """The least noise with which a release costs at most `weight` (> 0).
+        """Return the least noise scale at which a release costs at most `weight` (> 0).
 
         `weight` is its epsilon, sampling included, where the account is pure, and else twice its rho (see
         `hedgerow.privacy.cost.zcdp_weight`).
@@ -105,12 +105,15 @@ class Sensitivity:
 
 
 def sampling_threshold(plan: Plan) -> int:
-    """The plan's chance of a record, in steps of the sampler, rounded up."""
+    """Return the plan's chance of a record, in steps of the sampler, rounded up."""
     return min(SAMPLING_STEPS, math.ceil(DpXgboost.of(plan).subsampling_ratio * SAMPLING_STEPS))
 
 
 def sensitivities(plan: Plan, loss: Loss) -> tuple[Sensitivity, Sensitivity, Sensitivity, Sensitivity, Sensitivity]:
-    """Of the start, of the sketch, of a level's splits (choices, or noisy histograms), and of the leaves."""
+    """Return the sensitivities of the start, the spread, the sketch, a level's splits, and leaves.
+
+    Splits are choices or noisy histograms.
+    """
     rows, m = plan.privacy.rows_per_unit, len(plan.features)
     count = loss.largest_statistic(1)
     leaves = Sensitivity(trees.l1_sensitivity(loss) * rows, loss.norm_squared * rows * rows)
@@ -158,7 +161,10 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
 
 
 def _alike_rounds(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -> tuple[AlikeRounds, ...]:
-    """The mean and the spread about it, sketches, every tree's levels of splits, and its leaves, with these scales."""
+    """Return all rounds with these noise scales.
+
+    They are the mean and the spread about it, sketches, every tree's levels of splits, and its leaves.
+    """
     loss, bins, n_trees = settings.loss(plan), sum(bound_bins(plan)), settings.n_trees
     chooses, levels = DpXgboost.of(plan).splits == "exponential", range(settings.max_depth)
     of_start, of_spread, of_sketch, of_splits, of_leaves = zip(sensitivities(plan, loss), scales, strict=True)
@@ -192,7 +198,10 @@ def _alike_rounds(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]
 
 
 def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
-    """The smallest noise, each kind of release having its share of the sum of epsilons or of rho, by bisection."""
+    """Return the smallest noise scales that keep the promise, by bisection.
+
+    Each kind of release has its share of the sum of epsilons or of rho.
+    """
     privacy, own = plan.privacy, DpXgboost.of(plan)
     judge, is_pure = get_accountant(privacy.accountant), privacy.accountant == "pure"
     start_share = own.start_share if settings.n_other_trees(plan) else 0.0
@@ -229,7 +238,7 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
 
 
 def undo_amplification(epsilon: float, rate: float) -> float:
-    """The epsilon that sampling at this rate amplifies to the one given (or a little below it)."""
+    """Return the epsilon that sampling at this rate amplifies to the given one, or a little below it."""
     exact = math.log1p(math.expm1(epsilon) / rate) if epsilon < 500 else epsilon - math.log(rate)
     while amplify_epsilon(exact, rate) > epsilon:
         exact *= 1 - 1e-15

@@ -28,7 +28,7 @@ RIDGE_UNIT = 1000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _OfSample(PureQuery):
-    """Sums over the records of a sample, which have the query's update."""
+    """Sums over a sample of the records, after the query's update."""
 
     def answer(self, site: TrainingSite) -> IntVector:
         site.take_in(self.update)
@@ -45,7 +45,7 @@ class PureHistogram(_OfSample, Histogram):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PureSpreadSums(_OfSample, SpreadSums):
-    """How far labels are from the mean, with Laplace noise."""
+    """The sum of distances of labels from the mean, with Laplace noise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,7 +60,7 @@ class PureNodeHistograms(_OfSample, NodeHistograms):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitSelection(_OfSample, Choice, NodeHistograms):
-    """Which split each node of a tree has: drawn by chance, better ones more often, from sums that are not released.
+    """The split of each node, drawn from sums that are not released; better ones are likelier.
 
     The sum is as for `NodeHistograms`, of one tree; released is only, per node, which candidate was chosen. The
     coordinator computes each candidate's gain from the exact sums and chooses by the exponential mechanism: int64
@@ -88,7 +88,7 @@ class SplitSelection(_OfSample, Choice, NodeHistograms):
 
     @property
     def release_length(self) -> int:
-        """One choice per node."""
+        """The number of nodes, since the release has one choice for each."""
         return len(self.is_candidate)
 
     def candidates(self, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -96,7 +96,9 @@ class SplitSelection(_OfSample, Choice, NodeHistograms):
 
 
 def dp_xgboost_loss(is_regression: bool, filters: bool, count_weight: float) -> Loss:
-    """Two statistics, (gradient, count): `GRADIENT_UNIT` and count_weight * GRADIENT_UNIT integers to 1.
+    """Build the loss of two statistics, (gradient, count).
+
+    They have `GRADIENT_UNIT` and count_weight * `GRADIENT_UNIT` integers to 1.
 
     Args:
         is_regression: whether labels are numbers in [-1, 1]; classes count as -1 and 1.
@@ -121,14 +123,14 @@ def dp_xgboost_loss(is_regression: bool, filters: bool, count_weight: float) -> 
 
 
 def l1_sensitivity(loss: Loss) -> int:
-    """The largest L1 norm of one record's statistics, in integer units."""
+    """Return the largest L1 norm of one record's statistics, in integer units."""
     if len(loss.table):
         return int(np.abs(loss.table.astype(np.int64)).sum(axis=-1).max())
     return loss.clip + loss.constant
 
 
 def score_range(score_unit: int, rows_per_unit: int) -> int:
-    """The range over which a unit of so many records can move the scores of `candidate_scores`.
+    """Return the range over which a unit of `rows_per_unit` records moves `candidate_scores`.
 
     Let f(S, n) = S² / (n + lambda) for n records whose gradients g, |g| <= 1, have the sum S. A record more changes the
     gain f(left) + f(right) in one of the two terms only. There |S| <= n, and
@@ -153,7 +155,7 @@ def score_range(score_unit: int, rows_per_unit: int) -> int:
 
 
 def candidate_scores(query: SplitSelection, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Per node the candidates (slot * n_bins + position, int64 [n]) and their scores (int64 [n])."""
+    """Return each node's candidates (slot * n_bins + position) and their scores: int64 [n] each."""
     n_nodes, n_slots, width = query.is_candidate.shape
     sums = pad_histograms(total, query.n_bins[query.features], n_nodes, width)[0]
     found = []
@@ -171,17 +173,18 @@ def candidate_scores(query: SplitSelection, total: IntVector) -> list[tuple[NDAr
 
 
 def _in_words(scores: Sequence[int]) -> NDArray[np.int64]:
-    """Scores (>= 0) as int64, which only lying sites make larger than that: a choice depends on differences alone.
+    """Return scores (>= 0) as int64, lowered alike if the best is too large.
 
-    What is more than `MAX_SCORE` units below the best is drawn as if it were just that. The best moves as all
-    scores do, so the range of their changes stays what it was.
+    Only lying sites make scores that large, and a choice depends on differences alone. A score more than `MAX_SCORE`
+    units below the best is drawn as if it were just that. The best moves as all scores do, so the range of their
+    changes stays what it was.
     """
     beyond = max(0, max(scores, default=0) - MAX_SCORE)
     return np.array([max(0, score - beyond) for score in scores], dtype=np.int64)
 
 
 def _score_splits(query: SplitSelection, sums: NDArray[np.int64], node: int, slot: int) -> list[int]:
-    """The score of a split at each position, from the exact sums of one node's bins, int64 [n_bins, 2]."""
+    """Return the score of a split at each position, from one node's exact sums, int64 [n_bins, 2]."""
     is_alive = query.is_alive[node, slot]
     # Sums modulo 2^64, as the words that they come from.
     alive = np.where(is_alive[:, None], sums, 0)
@@ -199,7 +202,9 @@ def _score_splits(query: SplitSelection, sums: NDArray[np.int64], node: int, slo
 
 
 def _worth(query: SplitSelection, side: NDArray[np.int64]) -> list[int]:
-    """floor(score_unit * S² / (n + lambda)) of each side; 0 for an empty side without lambda.
+    """Return floor(score_unit * S² / (n + lambda)) of each side.
+
+    It is 0 for an empty side without lambda.
 
     What no records can add up to is cut off, see `score_range`; without lies nothing is.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S-GBDT: the section [s_gbdt] of a plan, and where the method's parts are."""
+"""S-GBDT: the section [s_gbdt] of a plan, and the method's parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIN_START_SHARE = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class SGbdt:
-    """How S-GBDT trains.
+    """The parameters of S-GBDT.
 
     Attributes:
         subsampling_ratio: gamma, each record's chance to be in a round's sum.
@@ -60,7 +60,7 @@ class SGbdt:
 
     @classmethod
     def of(cls, plan: Plan) -> SGbdt:
-        """The section of a plan of this method; ValueError for another's."""
+        """Return the section of a plan of this method; ValueError for another method's plan."""
         return own_section(cls, plan)
 
 
@@ -98,7 +98,10 @@ def check(plan: Plan) -> None:
 
 
 def choose_accountant(plan: Plan) -> str:
-    """Return "pld" for rounds over samples that no filter can leave a record out of; Renyi's bound is 10 % above it."""
+    """Return "pld" if rounds are over samples and no filter can leave a record out, else "gdp".
+
+    Renyi's bound is 10 % above that of "pld".
+    """
     section = SGbdt.of(plan)
     is_composed = section.subsampling_ratio < 1 and not section.extra_rounds and section.bound == "tight"
     return "pld" if is_composed else "gdp"

@@ -61,7 +61,7 @@ INITIAL_REACH = 4.0
 
 
 def s_gbdt(plan: Plan, settings: SGbdtSettings) -> Program:
-    """The program of a plan with `model.algorithm = "s-gbdt"`."""
+    """Run the program of a plan with `model.algorithm = "s-gbdt"`."""
     grown = Grown(Run.from_plan(plan, settings))
     with suppress(EndedEarly):
         yield from _boost(grown, settings)
@@ -118,7 +118,7 @@ def _boost(grown: Grown, settings: SGbdtSettings) -> Generator[Query, IntVector,
 
 
 class _Structures:
-    """Where trees come from."""
+    """The source of the trees' structures."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -128,7 +128,7 @@ class _Structures:
             self._order = FeatureOrder(run.structure_seed, run.grid.n_features, run.settings.n_trees)
 
     def draw(self, number: int) -> TreeBatch:
-        """The structure of one tree, from public randomness and earlier releases."""
+        """Draw the structure of one tree, from public randomness and earlier releases."""
         run = self._run
         randomness = PublicRandom(run.structure_seed, f"tree {number}")
         if not self._is_cyclical:
@@ -143,7 +143,7 @@ class _Structures:
 
 
 def _values(run: Run, settings: SGbdtSettings, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArray[np.int32]:
-    """Leaf values: int32 [1, n_leaves, 1]; everything here is post-processing."""
+    """Return leaf values: int32 [1, n_leaves, 1]; everything here is post-processing."""
     model = run.plan.model
     if SGbdt.of(run.plan).leaf_rule == "shrunk":
         rule = make_leaf_rule(run, settings.learning_rate, settings.noise_ridge)
@@ -159,7 +159,7 @@ def _values(run: Run, settings: SGbdtSettings, sums: IntVector, sigma: float, tr
 
 
 def _initial_score(run: Run, released: IntVector) -> FittedTrees:
-    """The mean label, or the log-odds of its class, as a tree of one value."""
+    """Return the mean label, or the log-odds of its class, as a tree of one value."""
     mean = read_mean(released, start_statistics(run.plan))
     if run.plan.label.kind.is_number:
         value = min(max(mean, -1.0), 1.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of S-GBDT and its linear start: noise, filter and initial score, from public quantities only.
+"""The settings of S-GBDT and its linear start: noise, filter and initial score.
 
 Every "auto" is decided from the parameters that its authors found best (docs/s-gbdt.md). A run over samples is bounded
 by one Renyi account: at every order a, the initial score costs a / (2 z0²) and each regular round the divergence of a
@@ -47,14 +47,14 @@ MEAN_SHARE = 0.1
 LINE_SHARE, LINE_SHARE_OF_LINEAR = 0.5, 0.1
 """Of the initial score's budget for the last release of numbers, beside a mean alone and beside a linear model."""
 MARGIN = 1e-7
-"""Relative noise beyond what the account asks for: it pays for rounding, and for noise in several shares."""
+"""Relative noise beyond that of the account: it pays for rounding, and for noise in several shares."""
 _FINE_SIGMA = 2**40
-"""A grid that costs nothing; what the real one costs is added afterwards."""
+"""A grid that costs nothing; the cost of the real grid is added afterwards."""
 
 
 @dataclass(frozen=True)
 class SGbdtTerms:
-    """What S-GBDT's rounds ask for.
+    """The terms of S-GBDT's rounds.
 
     Attributes:
         n_regular_rounds, n_rounds: without and with the extra ones.
@@ -83,7 +83,9 @@ class SGbdtTerms:
 
     @property
     def multipliers(self) -> tuple[float, float, float]:
-        """Noise multipliers of the mean, of the linear model as if it were one release, and of the last release.
+        """Noise multipliers of the mean, of the linear model, and of the last release.
+
+        That of the linear model is as if it were one release.
 
         0 without privacy. Entries of parts that the run does not have mean nothing.
         """
@@ -101,7 +103,7 @@ class SGbdtTerms:
 
 @dataclass(frozen=True)
 class _Promise:
-    """What decides the noise."""
+    """The facts that decide the noise."""
 
     epsilon: float
     delta: float
@@ -116,14 +118,20 @@ class _Promise:
         return (paper_divergence if self.is_general else compute_sampled_divergence)(order, self.rate, noise_multiplier)
 
     def initial(self, noise_multiplier: float) -> float:
-        """The initial score's noise multiplier: its share of the divergence, as if sampled noise were z / q."""
+        """Return the initial score's noise multiplier.
+
+        It has the initial share of the divergence, as if sampled noise were z / q.
+        """
         if not self.initial_share:
             return 0.0
         rest = (1 - self.initial_share) / self.initial_share
         return noise_multiplier / self.rate * math.sqrt(rest / self.n_rounds)
 
     def spent(self, noise_multiplier: float) -> tuple[float, int]:
-        """Epsilon of the initial score and the regular rounds by Renyi accounting, and the order that gives it."""
+        """Return the epsilon of the initial score and the regular rounds by Renyi accounting.
+
+        Also return the order that gives it.
+        """
         initial = self.initial(noise_multiplier)
         fixed = 1 / (2 * initial * initial) if initial else 0.0
         curve = [order * fixed + self.n_rounds * self.divergence(order, noise_multiplier) for order in ORDERS]
@@ -131,13 +139,13 @@ class _Promise:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the rounds are composed without Renyi's loss."""
+        """True if the rounds are composed without Renyi's loss."""
         if self.is_general or self.accountant == "rdp":
             return False
         return self.rate == 1 or (self.accountant == "pld" and not self.has_extra_rounds)
 
     def exactly_spent(self, noise_multiplier: float) -> float:
-        """Epsilon of the initial score and the regular rounds by the plan's accountant."""
+        """Return the epsilon of the initial score and the regular rounds by the plan's accountant."""
         rounds = SampledGaussianEvent(noise_multiplier, self.rate, _FINE_SIGMA, 1, 1, self.n_rounds)
         initial = self.initial(noise_multiplier)
         return get_accountant(self.accountant).epsilon(
@@ -146,7 +154,7 @@ class _Promise:
 
 
 def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
-    """The terms of a plan, and the noise multiplier of its rounds (0 without privacy).
+    """Return the terms of a plan, and the noise multiplier of its rounds (0 without privacy).
 
     Raises:
         PrivacyError: when no noise keeps the promise.
@@ -199,9 +207,10 @@ def _depth(plan: Plan) -> int:
 
 @lru_cache(maxsize=256)
 def _calibrate(promise: _Promise) -> tuple[float, int]:
-    """The least noise multiplier that keeps a promise, from above, and the best order of the Renyi account.
+    """Return the least noise multiplier that keeps a promise, and the best order of the Renyi account.
 
-    To a relative 1e-6 by Renyi accounting, and from there to 2e-4 by an exact accountant, which never needs more.
+    The multiplier is found from above, to a relative 1e-6 by Renyi accounting, and from there to 2e-4 by an exact
+    accountant, which never needs more.
     """
     low, high = 0.0, 1.0
     while promise.spent(high)[0] > promise.epsilon:
@@ -220,7 +229,7 @@ def _calibrate(promise: _Promise) -> tuple[float, int]:
 
 
 def round_filter(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, number: int) -> FilterTerms | None:
-    """What the filter charges in round `number`, from 0 on, and what it keeps back then; None without a filter.
+    """Return the filter's charges and limit in round `number`, from 0 on; None without a filter.
 
     Before the closing rounds it keeps back what the largest gradient costs in all of them. So a record that has spent
     the rest has a place in every one of them: the regular rounds pay for as many, at that price.
@@ -244,19 +253,19 @@ def _charges(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTe
 
 
 def start_statistics(plan: Plan) -> tuple[int, int, int]:
-    """Unit, clip and support of the initial score's release."""
+    """Return unit, clip and support of the initial score's release."""
     return label_statistics(SGbdt.of(plan).label_clip if plan.label.kind.is_number else 0.5)
 
 
 def list_start_rounds(plan: Plan, terms: SGbdtTerms) -> list[AlikeRounds]:
-    """What is asked before the first round."""
+    """Return the rounds before the first tree's."""
     mean, linear, _ = terms.multipliers
     first = [AlikeRounds(ask_labels(start_statistics(plan), mean, 1))] if terms.has_mean else []
     return first + (build_start(plan).rounds(linear) if terms.is_linear else [])
 
 
 def build_s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> Schedule:
-    """What a whole run asks for."""
+    """Return the rounds of a whole run."""
     loss, n_leaves = s_gbdt_loss(plan), 2**depth
     # What a round charges each record follows from its number; what all of them may cost does not.
     no_costs = np.zeros(0, dtype=np.int64)
@@ -274,14 +283,16 @@ def build_s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float
 
 
 def build_start(plan: Plan) -> LinearStart:
-    """The linear start of a plan."""
+    """Return the linear start of a plan."""
     section = SGbdt.of(plan)
     return LinearStart(plan, section.gradient_clip, section.linear_scale)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGbdtSettings(Settings):
-    """Numbers in place of every "auto"; one tree a round. `n_trees` counts those of the initial score as well.
+    """Numbers in place of every "auto"; one tree a round.
+
+    `n_trees` counts the trees of the initial score as well.
 
     Attributes:
         learning_rate: as in the plan.
@@ -303,7 +314,7 @@ class SGbdtSettings(Settings):
         return f"samples of {terms.sampling_rate:.3g}, bounded as a whole by Renyi accounting"
 
     def loss(self, plan: Plan) -> Loss:
-        """See `Settings.loss`: a leaf's support and its sum of clipped gradients."""
+        """Return the loss of a leaf's support and its sum of clipped gradients."""
         return s_gbdt_loss(plan)
 
     def linear_loss(self, plan: Plan) -> Loss:
@@ -314,7 +325,11 @@ class SGbdtSettings(Settings):
 
 
 def resolve_s_gbdt(plan: Plan) -> SGbdtSettings:
-    """Decide every "auto" and calibrate the noise; PrivacyError when no noise keeps the promise."""
+    """Decide every "auto" of a plan and calibrate the noise.
+
+    Raises:
+        PrivacyError: when no noise keeps the promise.
+    """
     model = plan.model
     terms, noise_multiplier = s_gbdt_terms(plan)
     return SGbdtSettings(

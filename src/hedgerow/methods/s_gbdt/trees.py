@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What S-GBDT adds to boosting: its loss, its kind of query, the individual Renyi filter, and its random trees.
+"""The parts of S-GBDT beyond boosting: loss, kind of query, individual Renyi filter, random trees.
 
 The loss: the paper adds noise of variance sigma² / (2 r1) to the support and sigma² / (2 r2) to the sum of gradients
 (arXiv 2309.12041, algorithm 4). Noise of one variance on (g, c), c = sqrt(r1 / r2), is the same after dividing by c.
@@ -51,15 +51,21 @@ Divergence = Callable[[float], float]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SampledLeafSums(SampledQuery, LeafSums):
-    """`LeafSums` of a sample of the records, which each node draws in secret."""
+    """`LeafSums` of a sample of the records, drawn in secret by each node."""
 
     @property
     def furthest_score(self) -> int:
-        """Any: the filter stands for all scores, and the query states no bound on them."""
+        """The end of the tables.
+
+        The filter stands for all scores, and the query states no bound on them.
+        """
         return STEPS << STEP_BITS
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`: the sums over the records that the filter lets through and the sample holds."""
+        """Return the sums over the records that the filter lets through and the sample holds.
+
+        Takes in the update, and charges every record's account.
+        """
         site.take_in(self.update)
         chosen = site.draw_sample(self.sampling_threshold, self)
         if self.filter is not None:
@@ -67,7 +73,7 @@ class SampledLeafSums(SampledQuery, LeafSums):
         return leaf_sums(site.records.only(chosen), replace(self, update=None), site.loss, site.n_threads)
 
     def miss(self, site: TrainingSite) -> None:
-        """See `Query.miss`. The filter charges records as if they had been in the sum.
+        """Take in the update, and charge records as if they had been in the sum.
 
         Whether a missed round's vector reached the sum is not known after a restart, and to charge too much is safe.
         """
@@ -77,7 +83,10 @@ class SampledLeafSums(SampledQuery, LeafSums):
 
 
 def accounts(site: TrainingSite) -> NDArray[np.int64]:
-    """What each record has spent, int64 [n]; those that have come since the last round have spent nothing."""
+    """Return the spending of each record, int64 [n], as the site keeps it.
+
+    Records that have come since the last round have spent nothing.
+    """
     if site.kept is None:
         raise ValueError("a sample of records has no accounts")
     spent = site.kept.get("accounts", np.zeros(0, dtype=np.int64))
@@ -88,7 +97,7 @@ def accounts(site: TrainingSite) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=32)
 def s_gbdt_loss(plan: Plan) -> Loss:
-    """The loss of an S-GBDT plan: statistics (clip(g), c), gradients of squared or logistic loss.
+    """Build the loss of a plan: statistics (clip(g), c), gradients of squared or logistic loss.
 
     Raises:
         PlanError: when the clip and the share leave a statistic no integers.
@@ -114,7 +123,7 @@ def s_gbdt_loss(plan: Plan) -> Loss:
 
 
 def filter_terms(loss: Loss, noise_multiplier: float, order: int, budget: float, divergence: Divergence) -> FilterTerms:
-    """The charges of a round whose noise is `noise_multiplier` times the loss's norm.
+    """Return the charges of a round whose noise is `noise_multiplier` times the loss's norm.
 
     Args:
         loss: of two statistics, a gradient and a constant.
@@ -135,7 +144,7 @@ def filter_terms(loss: Loss, noise_multiplier: float, order: int, budget: float,
 
 
 def charge(records: SiteRecords, loss: Loss, terms: FilterTerms, spent: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Charge every record for a round, in place, and say which records may be in it: bool [n].
+    """Charge every record for a round, in place, and return which records may be in it: bool [n].
 
     Args:
         records: the site's records; their scores decide their gradients.
@@ -172,7 +181,7 @@ def _charge(records, loss, costs, limit, spent, active):  # type: ignore[no-unty
 def uniform_tree(
     randomness: PublicRandom, plan: Plan, grid: Grid, depth: int, groups: Groups | None = None
 ) -> TreeBatch:
-    """One complete tree of random splits: a batch of one.
+    """Draw one complete tree of random splits: a batch of one.
 
     Args:
         randomness: the public stream of this tree.
