@@ -244,14 +244,21 @@ def test_other_names_are_other_accounts_and_near_ones_are_asked_about(one: str, 
     assert (find_near_name(other, [one]) == one) is is_near
 
 
-def test_an_account_without_a_name_has_all_runs_of_its_book(tmp_path: Path) -> None:
-    """Rows without a name may be those of any account of the book, so their total leaves nothing out."""
-    path = tmp_path / "book.db"
-    for name in ("a", "b", ""):
-        with Account([BookStore(path)], name).open_run(RunFacts("r"), [GaussianEvent(3.0)]) as run:
+@pytest.mark.parametrize("in_file", [True, False])
+def test_runs_without_a_name_are_in_every_account_of_a_book(tmp_path: Path, in_file: bool) -> None:
+    """Rows without a name may be those of any account: their total leaves nothing out, and no other leaves them out."""
+    store: Any = BookStore(tmp_path / "book.db") if in_file else MemoryStore()
+    for name in ("a", "b", "b", "", " "):
+        with Account([store], name).open_run(RunFacts("r"), [GaussianEvent(3.0)]) as run:
             run.charge(GaussianEvent(3.0))
-    counts = [Account([BookStore(path)], name).read_state("record", DELTA).n_runs for name in ("a", "b", "")]
-    assert counts == [1, 1, 3]
+    counts = [Account([store], name).read_state("record", DELTA).n_runs for name in ("a", "b", "", "c")]
+    assert counts == [3, 4, 5, 2]
+    # A limit counts them as well, whichever name the next run has.
+    store.limit = (compose_epsilon([GaussianEvent(3.0, 3)], DELTA), DELTA)
+    with pytest.raises(PolicyRefusal), Account([store], "a").open_run(RunFacts("r"), [GaussianEvent(3.0)]):
+        pass
+    with Account([store], "c").open_run(RunFacts("r"), [GaussianEvent(3.0)]):
+        pass
 
 
 # The estimators -------------------------------------------------------------------------------------------------------
@@ -264,7 +271,9 @@ def test_all_fits_of_a_process_go_to_one_account_unless_another_is_named(rows: R
     assert read_account(second).n_runs == 2
     assert read_account(second).epsilon == pytest.approx(compose([first, second]), rel=1e-9)
     named = make_model(data_set="wards").fit(*rows)
-    assert (read_account(named).n_runs, read_account(named).data_set) == (1, "wards")
+    # The two fits without a name may have been over these rows as well.
+    assert (read_account(named).n_runs, read_account(named).data_set) == (3, "wards")
+    assert read_account(make_model(data_set="births").fit(*rows)).n_runs == 3
 
 
 def test_a_report_says_what_its_account_holds(rows: Rows) -> None:

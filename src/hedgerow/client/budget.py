@@ -10,7 +10,7 @@ person may be in the rows of each, so such lines are composed as rows of one per
 A line says in which state folder its run stands, so that a run that does not go on can be settled at what it has cost.
 
 Runs in one process (`hedgerow.local.accounts`) have lines of no node: they are written with `put`. A line without a
-data set is of all rows that the book is for, so its account holds all runs of the book.
+data set may be over any rows that the book is for, so its account holds all runs of the book, and every account has it.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ class BudgetBook:
     def lines(self, data_set: str | None = None) -> list[BudgetLine]:
         """The runs of a data set, or of all, of all nodes, oldest first; names that look alike are one: `fold_name`.
 
-        Runs without a data set (`ALL_ROWS`) may be over any rows that the book is for: their account has all runs.
+        Runs without a data set (`ALL_ROWS`) may be over any rows that the book is for: their account has all runs, and
+        they are in every account.
         """
         rows = self._database.rows(
             "select run_id, site, state, data_set, plan_name, plan_digest, unit, status, events, begun from runs"
@@ -153,7 +154,7 @@ class BudgetBook:
         wanted, first, found = fold_name(data_set or ALL_ROWS), dict[str, str](), []
         for run_id, site, state, name, plan, digest, unit, status, events, begun in rows:
             own = first.setdefault(fold_name(name), name)
-            if wanted in (ALL_ROWS, fold_name(name)):
+            if is_in_account(name, wanted):
                 read = _read(events, run_id)
                 found.append(BudgetLine(run_id, site, state, own, plan, digest, unit, status, read, begun))
         return found
@@ -627,6 +628,11 @@ def fold_name(name: str) -> str:
     for word in words[1:]:
         joined += ("-" if joined[-1] in _DIGITS and word[0] in _DIGITS else "") + word
     return joined or folded.strip()
+
+
+def is_in_account(name: str, wanted: str) -> bool:
+    """Whether a run over the data set of this name may be over rows of the account whose folded name is `wanted`."""
+    return ALL_ROWS in (wanted, own := fold_name(name)) or own == wanted
 
 
 def find_near_name(name: str, known: Iterable[str]) -> str | None:

@@ -37,6 +37,7 @@ from hedgerow.client.budget import (
     compose_epsilon,
     find_near_name,
     fold_name,
+    is_in_account,
     list_costs,
     require_room,
 )
@@ -139,7 +140,7 @@ class MemoryStore(Store):
 
     def _list(self, data_set: str) -> list[BudgetLine]:
         wanted = fold_name(data_set)
-        return [line for line in self._lines.values() if wanted in ("", fold_name(line.data_set))]
+        return [line for line in self._lines.values() if is_in_account(line.data_set, wanted)]
 
 
 class BookStore(Store):
