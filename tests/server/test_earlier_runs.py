@@ -15,7 +15,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.app.coordinator import build_model
 from hedgerow.app.evaluation import conclude_evaluation, journal_file, prepare_evaluation
 from hedgerow.app.study import past_runs, run_folder
 from hedgerow.crypto import Identity
@@ -125,6 +124,10 @@ of the evaluated model is lost."""
 Step = tuple[str, int, float, bool, bool, bool]
 
 
+def make_model(outcome: Outcome) -> Model:
+    return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
+
+
 def play(steps: list[Step], *, is_filtered: bool) -> None:
     """Carry runs out one after the other in one folder, and check every account and the study's page."""
     with tempfile.TemporaryDirectory() as name:
@@ -137,7 +140,7 @@ def play(steps: list[Step], *, is_filtered: bool) -> None:
             if kind == "training":
                 outcome = training.run(TrainingTask(plan), n_releases, is_new=is_new, ends=ends)
                 if outcome is not None:
-                    model, evaluated = build_model(outcome), Account(folder, list(training.left))
+                    model, evaluated = make_model(outcome), Account(folder, list(training.left))
                     check(model.report, training.left)
                     n_models += 1
                     place = run_folder(folder, n_models) / "model.json"
@@ -153,7 +156,7 @@ def play(steps: list[Step], *, is_filtered: bool) -> None:
                 asked = prepare_evaluation(model, epsilon, None, "server", (), [])
                 outcome = evaluated.run(asked.task, n_releases, is_new=is_new, ends=ends, model=asked)
                 if outcome is not None:
-                    found = conclude_evaluation(outcome, model).model
+                    found = conclude_evaluation(outcome, model, "a test").model
                     check(found.report, evaluated.left)
                     if not is_lost:
                         found.save(place)
@@ -192,7 +195,7 @@ def test_evaluations_from_any_file_are_told_apart(steps: list[tuple[int, float, 
         plan = make_plan(model={"n_trees": 2, "max_depth": 1}, privacy={"n_records": 400})
         outcome = trained.run(TrainingTask(plan), WHOLE, is_new=False)
         assert outcome is not None
-        files, journalled = [(build_model(outcome), frozenset[int]())], set[int]()
+        files, journalled = [(make_model(outcome), frozenset[int]())], set[int]()
         left: list[list[Event]] = []
         for number, (file, epsilon, is_lost) in enumerate(steps):
             model, held = files[file % len(files)]
@@ -202,7 +205,7 @@ def test_evaluations_from_any_file_are_told_apart(steps: list[tuple[int, float, 
             assert outcome is not None
             left.append(own.left)
             counted = held | journalled | {number}
-            found = conclude_evaluation(outcome, model).model
+            found = conclude_evaluation(outcome, model, "a test").model
             check(found.report, [*trained.left, *(event for each in sorted(counted) for event in left[each])])
             files.append((found, counted))
             if is_lost:
@@ -217,7 +220,7 @@ def test_a_run_is_on_an_account_only_with_all_of_its_releases(tmp_path: Path) ->
     plan = make_plan(model={"n_trees": 2, "max_depth": 1}, privacy={"n_records": 400})
     outcome = Account(place).run(TrainingTask(plan), WHOLE, is_new=False)
     assert outcome is not None
-    model = build_model(outcome)
+    model = make_model(outcome)
     asked, evaluated = prepare_evaluation(model, 1.0, None, "server", (), []), Account(Path(journal_file(place, model)))
     first, _ = (evaluated.run(asked.task, WHOLE, is_new=True, model=asked) for _ in "12")
     assert first is not None
@@ -236,7 +239,7 @@ def test_a_page_is_shown_while_a_model_is_evaluated(tmp_path: Path) -> None:
     again."""
     outcome = Account(tmp_path / "journal").run(TrainingTask(make_plan()), WHOLE, is_new=False)
     assert outcome is not None
-    place, model = run_folder(tmp_path, 1) / "model.json", build_model(outcome)
+    place, model = run_folder(tmp_path, 1) / "model.json", make_model(outcome)
     place.parent.mkdir(mode=0o700)
     model.save(place)
     asked, journal = prepare_evaluation(model, 1.0, None, "server", (), []), Path(journal_file(place, model))
