@@ -24,7 +24,7 @@ FILE_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class SiteFile:
-    """What the owner of a site writes down for its node.
+    """Settings of a site's node, written by the site's owner.
 
     Attributes:
         version: of the file's format.
@@ -55,7 +55,7 @@ class SiteFile:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorFile:
-    """What the coordinator's operator writes down for its runs.
+    """Settings of the coordinator's runs, written by its operator.
 
     Attributes:
         version: of the file's format.
@@ -98,7 +98,7 @@ File = TypeVar("File", SiteFile, CoordinatorFile)
 
 
 def read_site_file(path: Path) -> SiteFile:
-    """The file of a site; raises UsageError."""
+    """Read a site's file; raise UsageError."""
     found = _read(SiteFile, path, "site")
     if not found.data and not found.held_out:
         raise UsageError("party-file", path=path, fault="both site.data and site.held_out are missing")
@@ -106,7 +106,7 @@ def read_site_file(path: Path) -> SiteFile:
 
 
 def read_coordinator_file(path: Path) -> CoordinatorFile:
-    """The file of a coordinator, whose plug-ins are loaded then; raises UsageError."""
+    """Read a coordinator's file and load the plug-ins named there; raise UsageError."""
     found = _read(CoordinatorFile, path, "coordinator")
     load_agreed(found.plugins)
     fault = ""
@@ -124,7 +124,7 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
 
 
 def read_party_file(path: Path) -> SiteFile | CoordinatorFile:
-    """The file of either: a site's has a policy, and a coordinator's has none; raises UsageError."""
+    """Read a site's or a coordinator's file: only a site's has a policy. Raise UsageError."""
     try:
         is_site = "policy" in read_toml(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
@@ -133,7 +133,7 @@ def read_party_file(path: Path) -> SiteFile | CoordinatorFile:
 
 
 def _read(kind: type[File], path: Path, name: str) -> File:
-    """A party's file with absolute paths; UsageError `party-file` for one that is none."""
+    """Read a party's file and make its paths absolute; raise UsageError `party-file` for other files."""
     try:
         content = read_toml(read_own(path))
         found = read_section(kind, content, name)

@@ -34,7 +34,7 @@ _THREADS = 256
 
 
 class CollabCarrier:
-    """See `transport.carrier.Carrier`.
+    """Carrier by calls of NVFlare's collaboration API; see `transport.carrier.Carrier`.
 
     Args:
         clients: `collab.clients`, inside `collab.main`.
@@ -42,35 +42,35 @@ class CollabCarrier:
 
     def __init__(self, clients: Iterable[Any]) -> None:
         self._clients, self._numbers = list(clients), count(1)
-        # A call to a client that is gone keeps its thread until it is given up.
+        # A call to a client that is gone blocks its thread until the time limit.
         self._pool = ThreadPoolExecutor(_THREADS)
         self._calls: dict[str, Future[bytes]] = {}
 
     def nodes(self) -> Mapping[int, str]:
-        """See `Carrier.nodes`: a client's node says itself which site it is."""
+        """Return NVFlare's clients by number, without names: each node says which site it is."""
         return dict.fromkeys(range(len(self._clients)), "")
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
-        """See `Carrier.push`."""
+        """Start a call of each client, and return the calls' numbers."""
         numbers: list[str | None] = []
         for node, data in envelopes:
             number = str(next(self._numbers))
             call = self._clients[node](timeout=_SECONDS_TO_ANSWER).answer
-            # The call finds its job by the context of the thread that runs it.
+            # NVFlare finds the job of a call in the context of the calling thread.
             context = contextvars.copy_context()
             self._calls[number] = self._pool.submit(context.run, call, request=hand_on(data))
             numbers.append(number)
         return numbers
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
-        """See `Carrier.pull`; raises what ends the job."""
+        """Return the replies of finished calls; raise whatever ends the job."""
         found = []
         for number in numbers:
             if number in self._calls and self._calls[number].done():
                 try:
                     found.append(fetch_handed_back(number, self._calls.pop(number).result()))
                 except CollabCallError:
-                    # Its text may quote what only the site's owner should read.
+                    # Drop the error's text, which may quote what only the site's owner should read.
                     found.append(Fetched(number, None, "nvflare-call-failed"))
         return found
 
@@ -90,7 +90,7 @@ class Coordinator:
         self.file = file
 
     def _run(self) -> None:
-        # A client has no use for what a coordinator imports.
+        # Imported here, because a client does not need the coordinator's imports.
         from hedgerow.carriers.coordinator import coordinate
         from hedgerow.privacy.statement import NVFLARE
 
@@ -105,17 +105,23 @@ class Coordinator:
 
 
 class SiteNode:
-    """A client's end of a job: hands requests to the site's node, which answers the pinned coordinator alone."""
+    """A client's end of a job: it hands requests to the site's node.
+
+    The node answers only the pinned coordinator.
+    """
 
     def _answer(self, request: bytes) -> bytes:
-        """A HandedBack to a HandedOn."""
+        """Answer a HandedOn with a HandedBack."""
         return answer_handed_on(find_own_site, request)
 
     answer = collab.publish(_answer)
 
 
 def find_own_site() -> Path:
-    """The file of this client's site, or its node's socket: in its own workspace; in a simulation where one says."""
+    """Return this client's site file, or its node's socket, in its own workspace.
+
+    In a simulation the environment names the folder.
+    """
     folder, name = os.environ.get(SITES_VARIABLE), str(collab.site_name)
     if folder:
         return Path(folder, name, "site.toml")
@@ -123,7 +129,7 @@ def find_own_site() -> Path:
 
 
 def make_recipe(name: str, coordinator: str, min_clients: int) -> Any:
-    """A job as NVFlare's recipes are: run in an environment of NVFlare, or exported to a folder.
+    """Make a job as NVFlare's recipes are: to run in an environment of NVFlare, or to export to a folder.
 
     Args:
         coordinator: the coordinator's file on the server; absolute, for the job runs in a folder of its own.
@@ -135,6 +141,6 @@ def make_recipe(name: str, coordinator: str, min_clients: int) -> Any:
     if not Path(coordinator).is_absolute():
         raise UsageError("party-file", path=coordinator, fault="it has to be absolute")
     recipe = CollabRecipe(name, Coordinator(coordinator), SiteNode(), min_clients=min_clients)
-    # Else NVFlare sends this whole package along, and clients run it in place of the one that is installed there.
+    # Otherwise NVFlare sends this package along, and clients run it in place of their installed one.
     recipe._job.set_app_packages(["hedgerow"])
     return recipe

@@ -51,7 +51,7 @@ def coordinate(
     made_in: str = CARRIER,
     quiet: bool = False,
 ) -> tuple[Model, EnvelopeHub]:
-    """Carry the run out and write the model; the hub is closed, and knows what the run has sent.
+    """Carry out the run, write the model, and return it with the closed hub, which knows the traffic.
 
     Args:
         clock: of the run; None for this machine's.
@@ -86,7 +86,7 @@ def coordinate(
         try:
             yield hub
         except Waiting:
-            # With a result it does not matter whether the sites have said that they know of the end.
+            # With a result, the sites' acknowledgement of the end does not matter.
             if session.find_outcome() is None:
                 raise
         finally:
@@ -113,12 +113,12 @@ def coordinate(
 
 
 def name_journal(file: CoordinatorFile, model: Model | None) -> str:
-    """Where a run is journalled: the training of a model, or the evaluation of this one."""
+    """Return the path of a run's journal, for the training of a model or the evaluation of this one."""
     return file.journal or (f"{file.out}.journal" if model is None else journal_file(file.out, model))
 
 
 def follow_run(hub: EnvelopeHub, session: RunSession, *, is_known: bool) -> None:
-    """Have greetings invite, and what needs no answer wait for the next message: fewer exchanges.
+    """Let greetings carry invitations, and let messages that need no answer wait: fewer exchanges.
 
     A greeting travels in the open. A plan may; a model that is evaluated comes, sealed, with the message after it.
 
@@ -136,7 +136,7 @@ def follow_run(hub: EnvelopeHub, session: RunSession, *, is_known: bool) -> None
     def needs_reply(site: str, messages: Sequence[bytes]) -> bool:
         is_ready = session.run.sites[site].is_ready
         kinds = {MessageKind(kind_in(message)) for message in messages} - _MAY_WAIT
-        # A site that was invited by its greeting and has said that it is ready need not be asked again.
+        # A ready site was invited by its greeting, so a further invitation needs no reply.
         return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)
 
     hub.greet, hub.needs_reply = greet, needs_reply

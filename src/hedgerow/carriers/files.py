@@ -58,12 +58,12 @@ _Noted = tuple[float, bytes]
 
 
 def name_file(site: str, number: int, kind: str) -> str:
-    """The name of a file: the numbers of a run grow by one from file to file, and a reply has its request's."""
+    """Return the name of a file; numbers grow by one within a run, and a reply has its request's number."""
     return f"{site}-{number}.{kind}"
 
 
 def find_files(folder: Path, site: str, kind: str) -> list[Path]:
-    """The files in a folder that say that they are this site's, in their order; EnvironmentFault for no folder."""
+    """Return the files in a folder named for this site, in order; EnvironmentFault if there is no folder."""
     pattern = re.compile(rf"{re.escape(site)}-[0-9]{{1,10}}\.{kind}")
     try:
         found = [path for path in folder.iterdir() if pattern.fullmatch(path.name)]
@@ -73,14 +73,18 @@ def find_files(folder: Path, site: str, kind: str) -> list[Path]:
 
 
 def _refuse(path: Path, fault: str) -> RemoteProtocolError:
-    """A file in the folder that is not taken, with its name."""
+    """Make the error about a file in the folder that is not taken, with its name."""
     return RemoteProtocolError("carried-file", path=path, fault=fault)
 
 
 def _read(path: Path, kind: type[HandedOn] | type[HandedBack], identity_key: bytes) -> tuple[bytes, Envelope]:
-    """The envelope in a file, as bytes and as what they say, signed by this key; raises `carried-file` by name."""
+    """Read the envelope in a file, as bytes and parsed, and check its signature by this key.
+
+    Raises:
+        RemoteProtocolError: `carried-file`, with the file's name.
+    """
     try:
-        # Who carries the folder may have put a pipe or a device there, which would be waited for or read without end.
+        # Do not block: the folder may hold a pipe or a device, which would be waited for or read without end.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise _refuse(path, "it is no file")
@@ -101,7 +105,7 @@ def _read(path: Path, kind: type[HandedOn] | type[HandedBack], identity_key: byt
 
 
 def _read_reply(path: Path, roster: PinnedRoster, site: str) -> tuple[bytes, Envelope]:
-    """What a site's file brings to the coordinator; raises as `_read`."""
+    """Read a site's reply from its file; raise as `_read`."""
     pinned = roster.site(site)
     if pinned is None:
         raise UsageError("party-file", path=path, fault=f"{site} is not in the roster")
@@ -119,14 +123,14 @@ def _write_request(folder: Path, site: str, envelope: bytes) -> None:
 
 
 def _write(folder: Path, name: str, data: bytes, page: str) -> None:
-    """Write a file and its page in the place of what is there, which who carries the folder may have put."""
+    """Write a file and its page, replacing whatever the carrier of the folder may have put there."""
     for path, content in ((folder / name, data), (folder / f"{name}.txt", page.encode())):
         write_atomically(path, content, replaces=True)
     note(f"Written: {folder / name}, {len(data):,} bytes, and its page.")
 
 
 def _take_all(paths: Iterable[Path], take: Callable[[Path], bool]) -> int:
-    """Take files in; one that is refused stops no other. Returns how many were new; raises the first refusal."""
+    """Take files in, past refused ones; return the number of new files, or raise the first refusal."""
     n_new, n_known, refused = 0, 0, list[HedgerowError]()
     for path in paths:
         try:
@@ -146,7 +150,7 @@ def _take_all(paths: Iterable[Path], take: Callable[[Path], bool]) -> int:
 
 
 def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
-    """Answer what the coordinator asks; the answer is kept for `carry_out_of_site`.
+    """Answer the coordinator's requests in a folder, and keep the answer for `carry_out_of_site`.
 
     Before each new answer the tables are looked at, as `check_site_file` does: until a sum was masked, it is made of
     the rows that they have then.
@@ -174,7 +178,7 @@ def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
             raise _refuse(path, "the file before it has not been carried in")
         is_new = link is None or envelope.digest != link.request
         if is_new:
-            # Each of these processes is a start of the node, after which its owner may have taken rows out.
+            # Check the tables again, because each process is a start of the node and the owner may have removed rows.
             check_site_file(place)
         write_atomically(state / _KEPT, answer_request(place, request))
         if is_new:
@@ -186,7 +190,7 @@ def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
 
 
 def carry_out_of_site(file: SiteFile, folder: Path) -> None:
-    """Write the answer to what was carried in last, with its page."""
+    """Write the answer to the last request carried in, with its page."""
     name, state = read_private(Path(file.identity)).public.name, Path(file.state)
     try:
         reply = (state / _KEPT).read_bytes()
@@ -205,7 +209,7 @@ def carry_out_of_site(file: SiteFile, folder: Path) -> None:
 
 
 class Replay:
-    """The carrier and the clock of a run that is played over what was noted of it.
+    """Carrier and clock of a run replayed from its notes.
 
     Args:
         secret: 32 bytes, of this run alone.
@@ -222,11 +226,11 @@ class Replay:
         """Every envelope that the run has posted, with whom it is for."""
 
     def nodes(self) -> Mapping[int, str]:
-        """See `Carrier.nodes`: all sites of the roster."""
+        """Return all sites of the roster by number."""
         return dict(enumerate(self._sites))
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
-        """See `Carrier.push`; one that is posted again is the same file."""
+        """Note each envelope as sent once, and return its digest as its number; nothing is sent after the end."""
         if self._is_over:
             return [None] * len(envelopes)
         posted = [(self._sites[node], data) for node, data in envelopes]
@@ -234,7 +238,7 @@ class Replay:
         return [parse(data).digest.hex() for _, data in posted]
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
-        """See `Carrier.pull`: the reply that was noted next, of those that were carried in by now."""
+        """Return the next noted reply that answers one of these envelopes, moving the clock to its time."""
         awaited = set(numbers)
         while self._next < len(self._noted) and (reply := self._noted[self._next][1]):
             self._note(reply)
@@ -247,7 +251,7 @@ class Replay:
         return self._now
 
     def date(self) -> float:
-        """When the run began."""
+        """Return the time when the run began."""
         return self._began
 
     def sleep(self, seconds: float) -> None:
@@ -262,7 +266,7 @@ class Replay:
         self._note(repr(self._tick).encode())
 
     def entropy(self, n_bytes: int) -> bytes:
-        """Random bytes, from the secret and all that was noted before."""
+        """Return random bytes derived from the secret and from all notes up to now."""
         return self._entropy.draw(n_bytes)
 
     def _note(self, content: bytes) -> None:
@@ -292,11 +296,11 @@ class CarriedRun:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a run."""
+        """True if there is a run."""
         return bool(self._database.rows("select 1 from run"))
 
     def begin(self) -> None:
-        """Begin a run; raises PlanError for a plan that has no time for files, and UsageError."""
+        """Begin a run; raise PlanError for a plan with time limits too short for files, and UsageError."""
         file, journal = self._file, self._journal
         plan = read_plan(file.plan, is_own=True) if self._model is None else self._model.plan
         for name in ("join_timeout", "round_timeout"):
@@ -306,14 +310,14 @@ class CarriedRun:
         if journal.exists():
             raise UsageError("journal-of-another-run", path=journal)
         if file.model and os.path.realpath(file.out) == os.path.realpath(file.model):
-            # Written over, it would be another model, which the next command would have evaluated, and paid for, again.
+            # Overwritten, the model would differ, and the next command would evaluate it and pay again.
             fault = "by files, coordinator.out has to be another file than coordinator.model"
             raise UsageError("party-file", path=file.out, fault=fault)
         values = (os.urandom(32), __version__)
         self._database.write(("insert into run values (1, ?, ?, 0)", values), self._look())
 
     def look(self) -> None:
-        """Note that the coordinator looks now, so that time passes in the run."""
+        """Note the present time, so that time passes in the run."""
         if not self._is_over:
             self._database.write(self._look())
 
@@ -322,7 +326,7 @@ class CarriedRun:
         return "insert into noted (moment, request, reply) values (?, x'', x'')", (time.time(),)
 
     def take(self, path: Path, site: str) -> bool:
-        """Note what a file of this site holds, or say that it was noted before; raises `carried-file`."""
+        """Note a site's reply from a file; return False if it was noted before. Raises `carried-file`."""
         reply, envelope = _read_reply(path, self._roster, site)
         sent = self._database.rows("select site from sent where request = ?", (envelope.request,))
         if sent != [(site,)]:
@@ -358,7 +362,7 @@ class CarriedRun:
         return bool(self._database.rows("select 1 from run where is_over"))
 
     def go_on(self) -> None:
-        """Play the run over what was noted, and keep what it sends; raises HedgerowError where it is given up for good.
+        """Replay the run from its notes and store what it sends; raise HedgerowError if it is over for good.
 
         Raises UsageError `journal-of-another-run` where it does not come out where it was.
         """
@@ -369,7 +373,7 @@ class CarriedRun:
         noted = self._database.rows("select moment, reply from noted order by number")
         replay = Replay(self._roster, secret, noted)
         for beside in ("", "-wal", "-shm"):
-            # It follows from what is noted, and is written again.
+            # Delete the journal, which follows from the notes and is written again.
             Path(f"{self._journal}{beside}").unlink(missing_ok=True)
         failure: HedgerowError | None = None
         with suppress(Waiting):
@@ -378,10 +382,10 @@ class CarriedRun:
                 coordinate(self._file, replay, _PATIENCE, clock, made_in=FILES, quiet=True)
             except HedgerowError as fault:
                 if isinstance(fault, EnvironmentFault | UsageError) or fault.code == "run-paused":
-                    # What is sent then does not follow from what was noted; the operator has it in hand to go on.
+                    # Such a failure does not follow from the notes; the operator can mend it and go on.
                     raise
                 failure = fault
-            # Given up, too: played again it would end there again, and what opens the sites' answers serves no one.
+            # A run that failed is over too: a replay would fail again, and its secret is of no further use.
             is_over = True
         before = self._database.rows("select site, envelope from sent order by number")
         if failure is not None and not replay.sent:
@@ -396,13 +400,13 @@ class CarriedRun:
             raise failure
 
     def waiting(self) -> list[tuple[str, bytes]]:
-        """For each site the envelope that was sent last, if it has not been answered."""
+        """Return each site's last envelope, if the site has not answered it."""
         last = "select max(number) from sent group by site"
         is_open = f"number in ({last}) and request not in (select request from noted)"
         return self._database.rows(f"select site, envelope from sent where {is_open} order by site")
 
     def carry_out(self, folder: Path) -> None:
-        """Write what waits for the sites, with a page for each."""
+        """Write the unanswered envelopes for the sites, with a page for each."""
         place = output_folder(str(folder))
         for site, envelope in self.waiting():
             _write_request(place, site, envelope)
@@ -411,7 +415,7 @@ class CarriedRun:
 
 
 class FolderCarrier:
-    """A folder that is looked through while the coordinator runs on, for it listens for other sites as well.
+    """Carrier over a folder, polled while the coordinator also listens for other sites.
 
     Args:
         sites: whose messages are files.
@@ -424,25 +428,25 @@ class FolderCarrier:
         """Whom each request is for: they all lie in one folder, where one site's courier may read another's."""
 
     def nodes(self) -> Mapping[int, str]:
-        """See `Carrier.nodes`."""
+        """Return the sites served by files, by number."""
         return dict(enumerate(self._sites))
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
-        """See `Carrier.push`."""
+        """Write each envelope into the folder, and return its digest as its number."""
         for node, data in envelopes:
             _write_request(self._folder, self._sites[node], data)
             self._asked[parse(data).digest.hex()] = self._sites[node]
         return [parse(data).digest.hex() for _, data in envelopes]
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
-        """See `Carrier.pull`; a file that is refused is named once, and looked at again when it has changed."""
+        """Read new replies from the folder; a refused file is reported once, and read again if it changes."""
         awaited, found = set(numbers), list[Fetched]()
         for site in self._sites:
             for path in find_files(self._folder, site, _REPLY):
                 try:
                     status = path.stat()
                 except OSError:
-                    continue  # It was moved away, or is a link to nothing.
+                    continue  # The file was moved away, or is a dangling link.
                 stamp = (path.name, status.st_mtime_ns, status.st_size)
                 if stamp in self._looked_at:
                     continue
@@ -461,7 +465,7 @@ class FolderCarrier:
 
 
 def run_beside_grpc(file: CoordinatorFile, folder: Path) -> None:
-    """Carry a run out whose sites come by files or by gRPC; the process stays until it is over, and may begin again."""
+    """Carry out a run with sites by files and by gRPC; stay until it is over. It can be started again."""
     roster, place = read_roster(Path(file.roster)), output_folder(str(folder))
     if strangers := set(file.by_files) - {site.name for site in roster.sites}:
         raise UsageError("party-file", path=file.roster, fault=f"{min(strangers)} is not in it")
@@ -478,7 +482,7 @@ def carry_into_coordinator(file: CoordinatorFile, folder: Path) -> None:
 
 
 def carry_out_of_coordinator(file: CoordinatorFile, folder: Path) -> None:
-    """Write what the sites are asked next; the first time, begin the run. With `listen`, stay until it is over."""
+    """Write the next requests to the sites, beginning the run if needed; with `listen` stay to its end."""
     if file.listen:
         run_beside_grpc(file, folder)
         return
@@ -486,10 +490,10 @@ def carry_out_of_coordinator(file: CoordinatorFile, folder: Path) -> None:
         if not run.is_begun:
             run.begin()
         elif not run.waiting():
-            # Time may have come to ask a site again.
+            # Let time pass in the run: it may be time to repeat a request.
             run.look()
         try:
             run.go_on()
         finally:
-            # Of a run that was given up, too: its sites are told.
+            # A run that was given up also tells its sites.
             run.carry_out(folder)

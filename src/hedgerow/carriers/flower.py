@@ -32,7 +32,7 @@ _NODE_UNAVAILABLE = 5
 
 
 class GridCarrier:
-    """See `transport.carrier.Carrier`.
+    """Carrier over Flower's grid; see `transport.carrier.Carrier`.
 
     Args:
         grid: what Flower gives a ServerApp.
@@ -42,11 +42,11 @@ class GridCarrier:
         self._grid = grid
 
     def nodes(self) -> Mapping[int, str]:
-        """See `Carrier.nodes`: a SuperNode says itself which site it is."""
+        """Return the SuperNodes now connected, without names: each says which site it is."""
         return dict.fromkeys(self._grid.get_node_ids(), "")
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
-        """See `Carrier.push`."""
+        """Push one Flower message per envelope, and return Flower's message numbers."""
         messages = [
             Message(wrap(hand_on(data)), dst_node_id=node, message_type=MESSAGE_TYPE, ttl=_SECONDS_TO_LIVE)
             for node, data in envelopes
@@ -55,12 +55,12 @@ class GridCarrier:
         return numbers if len(numbers) == len(envelopes) else [None] * len(envelopes)
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
-        """See `Carrier.pull`."""
+        """Pull the replies that have come, with Flower's errors as codes."""
         found = []
         for message in self._grid.pull_messages(list(numbers)):
             number = message.metadata.reply_to_message_id
             if message.has_error():
-                # Its text may quote what only the site's owner should read; Flower's code says enough.
+                # Keep only Flower's code, because the text may quote what only the site's owner should read.
                 code = message.error.code
                 found.append(Fetched(number, None, f"flower-error-{code}", is_away=code == _NODE_UNAVAILABLE))
             else:
@@ -69,12 +69,12 @@ class GridCarrier:
 
 
 def wrap(data: bytes) -> RecordDict:
-    """A message's content: one field of one record."""
+    """Make a message's content: one field of one record."""
     return RecordDict({RECORD: ConfigRecord({FIELD: data})})
 
 
 def unwrap(content: RecordDict) -> bytes:
-    """What `wrap` was given; nothing in a message of another kind."""
+    """Return the data given to `wrap`; empty for a message of another kind."""
     found = content.get(RECORD)
     data = found.get(FIELD) if isinstance(found, ConfigRecord) else None
     return data if isinstance(data, bytes) else b""
@@ -86,8 +86,8 @@ COORDINATOR_KEY = "coordinator"
 
 
 def serve(grid: Grid, context: Context, app_version: str) -> None:
-    """Run the coordinator whose file the run's configuration names; raises HedgerowError."""
-    # A node's process has no use for what a coordinator imports.
+    """Run the coordinator of the file named in the run's configuration; raise HedgerowError."""
+    # Imported here, because a node's process does not need the coordinator's imports.
     from hedgerow.carriers.coordinator import coordinate
     from hedgerow.privacy.statement import FLOWER
 
@@ -98,7 +98,7 @@ def serve(grid: Grid, context: Context, app_version: str) -> None:
 
 
 def reply_to(message: Message, context: Context, app_version: str) -> Message:
-    """A node's reply to a message."""
+    """Return a node's reply to a message."""
 
     def find() -> Path:
         require_version(app_version, "The app")
@@ -108,7 +108,7 @@ def reply_to(message: Message, context: Context, app_version: str) -> Message:
 
 
 def site_path(context: Context) -> Path:
-    """The site's file or its node's socket, as the SuperNode's operator named it, and nobody else.
+    """Return the path of the site's file or of its node's socket, as set by the SuperNode's operator.
 
     Raises UsageError `flower-no-site` where its --node-config names none.
     """

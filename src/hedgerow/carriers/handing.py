@@ -40,7 +40,7 @@ _MAX_ANSWER = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class HandedOn(Encoded):
-    """What an app or a file brings to the site's node: a request, and the release of Hedgerow at the coordinator."""
+    """A request with the coordinator's version of Hedgerow, from an app or a file to the site's node."""
 
     KIND = PartKind.HANDED_ON
     release: Shown
@@ -49,7 +49,7 @@ class HandedOn(Encoded):
 
 @dataclass(frozen=True, slots=True)
 class HandedBack(Encoded):
-    """What the site's node gives back: its reply, or the code with which it refuses."""
+    """Reply of the site's node, or the code of its refusal."""
 
     KIND = PartKind.HANDED_BACK
     reply: Bytes
@@ -67,12 +67,12 @@ def require_version(version: str, whose: str) -> None:
 
 
 def hand_on(request: bytes) -> bytes:
-    """A HandedOn of this release."""
+    """Wrap a request into a HandedOn of this version."""
     return HandedOn(__version__, request).to_bytes()
 
 
 def fetch_handed_back(number: str, data: bytes) -> Fetched:
-    """What a HandedBack brought for the envelope of this number."""
+    """Read a HandedBack as the result for the envelope of this number."""
     try:
         back = HandedBack.from_bytes(data)
     except ValueError:
@@ -84,14 +84,14 @@ def fetch_handed_back(number: str, data: bytes) -> Fetched:
 
 
 def find_site(folder: Path) -> Path:
-    """The site's file in a folder, or the socket of a resident node beside it, which goes before."""
+    """Return the site's file in a folder, or the socket of a resident node, which has precedence."""
     file = folder / SITE_FILE
     resident = file.with_suffix(".sock")
     return resident if resident.is_socket() else file
 
 
 def answer_handed_on(find: Callable[[], Path], data: bytes) -> bytes:
-    """A HandedBack to a HandedOn of this release; a refusal is told here in full, and leaves as its code word.
+    """Answer a HandedOn with a HandedBack; a refusal is logged here in full, and leaves as its code only.
 
     Args:
         find: gives the socket of a resident node, which answers then, or the file of the site whose node does.
@@ -105,7 +105,7 @@ def answer_handed_on(find: Callable[[], Path], data: bytes) -> bytes:
         except ValueError:
             raise WireRefusal(WireCode.MALFORMED) from None
         require_version(asked.release, "The coordinator")
-        # Seconds of imports, which a resident node has behind it.
+        # Imported here, because it takes seconds, which a caller of a resident node saves.
         from hedgerow.carriers.site import answer_request
 
         return HandedBack(answer_request(path, asked.request)).to_bytes()
@@ -163,7 +163,7 @@ class NodeSocket:
 
 
 def ask(path: Path, data: bytes) -> bytes:
-    """The resident node's HandedBack to a HandedOn.
+    """Send a HandedOn to the resident node and return its HandedBack.
 
     Raises EnvironmentFault `resident-absent` when no one listens, or the node hangs up or hangs.
     """
@@ -189,7 +189,7 @@ def _require_dead(path: Path) -> None:
 
 
 def _receive_all(connection: socket.socket, seconds: float) -> bytes:
-    """All that the other side writes until it ends its half; TimeoutError when that takes longer than `seconds`."""
+    """Receive until the other side ends its half; TimeoutError if all of it takes longer than `seconds`."""
     deadline = time.monotonic() + seconds
     parts: list[bytes] = []
     n_bytes = 0

@@ -56,7 +56,7 @@ asked, compares, and answers only what its owner's policy allows."""
 def describe_reply(
     name: str, data: bytes, envelope: Envelope, messages: Sequence[bytes], state: Path, policy: Policy
 ) -> str:
-    """The page of a file that leaves a site.
+    """Write the page of a file that leaves a site.
 
     Args:
         name: of the file, which holds `data`.
@@ -87,7 +87,7 @@ def describe_reply(
 
 
 def describe_request(name: str, data: bytes, envelope: Envelope, site: str) -> str:
-    """The page of a file for a site; arguments as for `describe_reply`."""
+    """Write the page of a file for a site; arguments as for `describe_reply`."""
     opens = f"{site}, which alone can open it"
     if envelope.kind is EnvelopeKind.GREETING:
         opens = f"{site}; it is signed, and not encrypted: it holds the plan, which all parties have"

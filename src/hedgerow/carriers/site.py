@@ -80,7 +80,7 @@ _END = "update link set link = x'', hub_key = x'', secret = x'', request = x'', 
 
 @dataclass
 class _Link:
-    """The link that the node is in: what its file holds."""
+    """The node's present link, as its file holds it."""
 
     link: bytes
     hub_key: bytes
@@ -108,20 +108,20 @@ class LinkStore:
         self._database.rows("pragma secure_delete = on")
 
     def load(self) -> _Link | None:
-        """The link with this coordinator that was written last."""
+        """Return the link with this coordinator that was saved last."""
         fields = "link, hub_key, secret, number, request, reply, kept"
         rows = self._database.rows(f"select {fields} from link where coordinator = ?", (self._coordinator,))
         return _Link(*rows[0]) if rows else None
 
     def save(self, link: _Link) -> None:
-        """On the disk when this returns."""
+        """Save a link; it is on the disk when this returns."""
         own = (self._coordinator,)
         values = (link.link, link.hub_key, link.secret, link.number, link.request, link.reply, link.kept)
         save = "insert or replace into link values (?, ?, ?, ?, ?, ?, ?, ?)"
         self._database.write((f"{_END} where coordinator != ?", own), (save, own + values))
 
     def open_reply(self, site: str, reply: Envelope) -> tuple[bytes, ...]:
-        """The messages in this site's own reply of the link that is there; none in one that says that it is lost."""
+        """Return the messages in this site's reply of the present link; none from a LOST reply."""
         link = self.load()
         if link is None or link.link != reply.link or reply.kind is not EnvelopeKind.REPLY:
             return ()
@@ -133,7 +133,7 @@ class LinkStore:
 
 
 class CarriedNode:
-    """A site's node that lives for one request.
+    """A site's node for a single request.
 
     Args:
         identity: the site's, from its own file, as `roster`.
@@ -149,7 +149,7 @@ class CarriedNode:
         self._folder, self._budget = folder, budget
 
     def answer(self, data: bytes) -> bytes:
-        """The reply to one request.
+        """Answer one request.
 
         Raises WireRefusal for an envelope that the pinned coordinator did not make, or that is not for this site, and
         EnvironmentFault when the disk refuses: then nothing has been answered, and the request may come again.
@@ -173,8 +173,8 @@ class CarriedNode:
         elif request.kind is EnvelopeKind.REQUEST and link is not None and link.link == request.link and is_next:
             link.number, link.request, link.reply = request.number, request.digest, None
         else:
-            # An older greeting, which who carries it has kept, would take the node out of its run. After one with a
-            # number too high the coordinator could not greet again.
+            # Answer LOST: a replayed older greeting would take the node out of its run, and after too high a number the
+            # coordinator could not greet again.
             return self._answer_lost(request, latest)
         keys = LinkKeys.agree(link.secret, link.hub_key, link.link, self._identity.public.name)
         messages = open_messages(request, keys.to_node)
@@ -186,13 +186,13 @@ class CarriedNode:
         return link.reply
 
     def _feed_session(self, messages: Sequence[bytes], link: _Link, *, is_greeting: bool) -> tuple[list[bytes], bytes]:
-        """What the session answers, and what the next process needs of it."""
+        """Return the session's answers, and its state for the next process."""
         hello = [encode(Hello(0))] if is_greeting else []
         with closing(NodeStore(self._folder)) as store, closing(BudgetBook(self._budget)) as book:
             try:
                 session = NodeSession(self._setup, store, book)
             except HedgerowError as fault:
-                # Its rows, plan or policy have changed since the run began: the coordinator is told that it refuses.
+                # The rows, plan or policy have changed since the run began, so the node refuses.
                 log_failure(self._folder, fault)
                 for message in (decode(each, FROM_COORDINATOR) for each in messages):
                     if isinstance(message, Invitation | EvaluationInvitation | SurveyInvitation):
@@ -217,22 +217,23 @@ class CarriedNode:
             return answers, session.pending_state()
 
     def _greet(self, session: NodeSession, messages: Sequence[bytes]) -> list[bytes]:
-        """A new connection. What a greeting carries is for nodes that are in no epoch: the others are in the run."""
+        """Open a new connection. The greeting's messages reach only nodes outside an epoch."""
         answers = session.connect()
         for answer in list(answers):
             hello = decode(answer)
             if isinstance(hello, Hello):
-                # Nothing of an earlier link opens in this one: its keys do what the coordinator's Welcome does.
+                # The link's new keys reject messages of earlier links, which is the purpose of the coordinator's
+                # Welcome.
                 session.receive(encode(Welcome(hello.connection)))
         is_outside = session.state is NodeState.OUTSIDE
         for number, message in enumerate(messages if is_outside else ()):
             if number and session.state is not NodeState.INVITED:
-                break  # Its owner is asked first, or it has refused.
+                break  # The node asks its owner first, or has refused.
             answers += session.receive(message)
         return answers
 
     def _answer_lost(self, request: Envelope, latest: int) -> bytes:
-        """Say that the link is lost, by the number of the last request that is known."""
+        """Reply that the link is lost, with the number of the last known request."""
         lost = self._make_envelope(EnvelopeKind.LOST, request, bytes(KEY_BYTES))
         return sign(replace(lost, number=max(0, latest)), self._identity.seed)
 
@@ -246,13 +247,13 @@ _LOG_BYTES = 1 << 20
 
 
 def build_options(file: SiteFile) -> NodeOptions:
-    """What a site's file gives the node: its fields have the same names, and what is empty is not given."""
+    """Take the node's options from the site's file; empty fields count as not given."""
     given: dict[str, Any] = {field.name: getattr(file, field.name, None) for field in fields(NodeOptions)}
     return NodeOptions(**{name: value for name, value in given.items() if value})
 
 
 def check_site_file(path: Path) -> None:
-    """Look at what a site's file names before anyone asks: policy, plan, tables; raises what the owner has to mend.
+    """Check the policy, plan and tables of a site's file before a request; raise faults for the owner.
 
     The tables are read anew, for a run that is open as well, until this node has masked a sum in it. From then on that
     run's rows are held, and nothing is made to depend on what the tables have become.
@@ -270,7 +271,7 @@ def check_site_file(path: Path) -> None:
     with closing(NodeStore(folder)) as store:
         is_held = any(map(store.has_masked, store.run_ids(OPEN)))
         if not is_held:
-            # Also what the run has read already: its owner may have taken rows out, and nothing of them has left.
+            # Forget even rows read for the open run: the owner may have removed some, and nothing of them has left yet.
             store.forget_rows()
     with use_threads(options.threads or available_threads()) as n_threads:
         keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
@@ -290,7 +291,7 @@ def build_setup(
     policy: Policy,
     n_threads: int,
 ) -> NodeSetup:
-    """What a site's node is made of.
+    """Build the setup of a site's node.
 
     A table, of a file or a database, is read once for each run, and its codes are held in external memory
     (`hedgerow.data.mapped`) until the run is over (`NodeStore.close_run`). Reading it for every message would cost more
@@ -307,7 +308,7 @@ def build_setup(
 
 
 def answer_request(path: Path, request: bytes) -> bytes:
-    """The reply of the site whose file this is to one request; raises as `CarriedNode.answer`, and UsageError."""
+    """Answer one request for the site of this file; raise as `CarriedNode.answer`, and UsageError."""
     options = build_options(read_site_file(path))
     keys, folder = (read_private(Path(options.identity)), read_roster(Path(options.roster))), Path(options.state or "")
     with use_threads(options.threads or available_threads()) as n_threads:
@@ -318,12 +319,12 @@ def answer_request(path: Path, request: bytes) -> bytes:
 
 
 def _make_teller(folder: Path) -> Tell:
-    """Writes lines for the owner into the node's own folder."""
+    # Lines for the owner go into the node's own folder.
     return lambda text, level="": _log(folder, f"{level} {text}".strip())
 
 
 def log_failure(folder: Path, fault: HedgerowError) -> None:
-    """Tell the owner of a failure: in full in the node's own folder, by its code word where its carrier logs."""
+    """Tell the owner of a failure: in full in the node's folder, and by its code in the carrier's log."""
     log = _log(folder, f"{fault} ({fault.code})")
     tell(f"hedgerow: {fault.code}; the rest stands in {log}", level="WARNING")
 
@@ -333,7 +334,7 @@ def _log(folder: Path, text: str) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = folder / LOG_FILE
     if log.exists() and log.stat().st_size > _LOG_BYTES:
-        # A coordinator that is refused again and again must not fill the disk with it.
+        # Limit the log: a coordinator that is refused again and again must not fill the disk.
         log.replace(log.with_suffix(".old"))
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as stream:
         stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
@@ -341,7 +342,7 @@ def _log(folder: Path, text: str) -> Path:
 
 
 def serve_resident(path: Path, socket: Path, log_format: str, *, leaves: bool) -> None:
-    """Answer what a carrier's app hands over, until interrupted.
+    """Answer requests of a carrier's app over a socket, until interrupted.
 
     Args:
         path: the site's file.
@@ -352,7 +353,7 @@ def serve_resident(path: Path, socket: Path, log_format: str, *, leaves: bool) -
     name = read_private(Path(options.identity)).public.name
     begin_log(name, log_format)
     if leaves:
-        # First, so that the tables are looked at which the next run will take.
+        # Leave the run first, so that the check reads the tables of the next run.
         with open_node_files(options, name) as (store, book, _):
             note_leaving(store, book, name)
     check_site_file(path)

@@ -60,7 +60,7 @@ _LEAST_WEIGHT = 1e-12
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a book writes down of a run.
+    """Description of a run in a budget book.
 
     Attributes:
         name, digest: of the plan.
@@ -77,12 +77,12 @@ class RunFacts:
 
     @classmethod
     def of_plan(cls, plan: Plan, *, is_void: bool, name: str = "") -> RunFacts:
-        """The facts of a run by a plan; `name` for what is no training."""
+        """Take the facts of a run from its plan; `name` replaces the plan's name if the run is no training."""
         return cls(name or plan.name, plan.digest, plan.privacy.unit, is_void=is_void or plan.reads_rows)
 
 
 def is_seeded(noise: NoiseSource) -> bool:
-    """Whether noise from this source promises nothing, so that its releases cost an infinite epsilon."""
+    """Return whether noise from this source promises nothing, so that its releases cost infinite epsilon."""
     return noise.seeded or noise.approximate
 
 
@@ -97,14 +97,18 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, line: BudgetLine, limit: tuple[float, float] | None) -> None:
-        """Write a run's line in place of what it was; PolicyRefusal where it does not fit within a limit."""
+        """Write a run's line in place of its former one.
+
+        Raises:
+            PolicyRefusal: the line does not fit within a limit.
+        """
 
     @abstractmethod
     def lines(self, data_set: str) -> list[BudgetLine]:
-        """The lines of an account; see `BudgetBook.lines`."""
+        """Return the lines of an account; see `BudgetBook.lines`."""
 
     def read_state(self, data_set: str, unit: str, delta: float) -> AccountState:
-        """What the account holds now."""
+        """Return the account's present state."""
         lines = [line for line in self.lines(data_set) if line.events]
         own = [line for line in lines if line.unit in ("", unit)]
         read = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -122,14 +126,14 @@ class MemoryStore(Store):
         self.limit, self._lines, self._lock = limit, dict[str, BudgetLine](), threading.Lock()
 
     def put(self, line: BudgetLine, limit: tuple[float, float] | None) -> None:
-        """See `Store.put`."""
+        """Write a run's line into memory, in place of its former one."""
         with self._lock:
             if limit is not None:
                 require_room(self._list(line.data_set), line, limit)
             self._lines[line.run_id] = replace(line, events=tuple(scope_events(line.events, line.run_id)))
 
     def lines(self, data_set: str) -> list[BudgetLine]:
-        """See `Store.lines`."""
+        """Return the lines of an account from memory."""
         with self._lock:
             return self._list(data_set)
 
@@ -144,7 +148,7 @@ class MemoryStore(Store):
 
 
 class BookStore(Store):
-    """Lines in a budget book, a file that several processes may write.
+    """Lines in a budget book, a file open to several processes.
 
     The file is opened for each use: a process that is forked must not go on with an open database.
     """
@@ -153,12 +157,16 @@ class BookStore(Store):
         self.path, self.limit, self.place = path, limit, path.name
 
     def put(self, line: BudgetLine, limit: tuple[float, float] | None) -> None:
-        """See `Store.put`; raises EnvironmentFault for a file that cannot be read or written."""
+        """Write a run's line into the book's file, in place of its former one.
+
+        Raises:
+            EnvironmentFault: the file cannot be read or written.
+        """
         with closing(BudgetBook(self.path)) as book:
             book.put(line, limit)
 
     def lines(self, data_set: str) -> list[BudgetLine]:
-        """See `Store.lines`; raises EnvironmentFault."""
+        """Read the lines of an account from the book's file; raises EnvironmentFault."""
         with closing(BudgetBook(self.path)) as book:
             return book.lines(data_set)
 
@@ -167,7 +175,7 @@ class BookStore(Store):
 
 
 class RunAccount:
-    """A run that is reserved in all stores of an account, until it is settled.
+    """A run reserved in all stores of an account, until it is settled.
 
     Every release is charged here before its noise is drawn. A release that was not foreseen is written down first.
 
@@ -197,7 +205,7 @@ class RunAccount:
         self._reserve()
 
     def charge(self, event: Event) -> None:
-        """Charge a release whose noise is about to be drawn.
+        """Charge a release just before its noise is drawn; an unforeseen one is reserved first.
 
         Raises:
             PolicyRefusal: it was not foreseen, and does not fit.
@@ -206,7 +214,7 @@ class RunAccount:
         ((one, count),) = _count_events([event]).items()
         covering = [other for other, left in self._foreseen.items() if left >= count and _covers(other, one)]
         if covering:
-            # What is foreseen is the least noise that a release may have; the next best is left for the others.
+            # Use up the foreseen release with the most noise that still covers this one, and keep the others.
             self._foreseen[max(covering, key=_get_noise)] -= count
         elif not self._is_unbounded and self._exceeds_room([event]):
             self._reserve([event])
@@ -237,13 +245,13 @@ class RunAccount:
             self._foreseen = Counter()
 
     def read_state(self, delta: float) -> AccountState:
-        """What the account that is nearest to the caller holds now."""
+        """Return the present state of the account nearest to the caller."""
         if not self.stores:
             return AccountState(NOWHERE)
         return self.stores[0].read_state(self.facts.data_set, self.facts.unit, delta)
 
     def settle(self, status: str) -> None:
-        """Charge what was released, and nothing that was only reserved."""
+        """Charge the releases made, and free the rest of the reservation."""
         for store in self.stores:
             store.put(replace(self._line, status=status, events=tuple(merge_events(self._used))), None)
 
@@ -256,9 +264,9 @@ class RunAccount:
         return not expected <= self._room * (1 + _MARGIN)
 
     def _reserve(self, more: Sequence[Event] = ()) -> None:
-        """Write down what was used and what may come, in each store; where one refuses, nothing more is released."""
+        """Write used and foreseen releases into each store; if one refuses, keep only the used ones and raise."""
         foreseen = [*self._used, *_list_events(self._foreseen), *more]
-        # What is within the room was checked against the limit when it was reserved.
+        # Releases within the reserved room were checked against the limit before.
         is_first, is_within = not self._line.events, self._room > 0 and not self._exceeds_room(more)
         rest = self._room - _weigh(foreseen) if is_within else 0.0
         events = [*foreseen, *([GaussianEvent(1 / math.sqrt(rest))] if rest > _LEAST_WEIGHT else [])]
@@ -277,7 +285,7 @@ class RunAccount:
 
 
 class Account:
-    """Where runs are charged.
+    """The stores to which runs are charged.
 
     Args:
         stores: where each of them is written down.
@@ -297,7 +305,7 @@ class Account:
         earlier: Sequence[Event] = (),
         whole: tuple[float, float] | None = None,
     ) -> Iterator[RunAccount]:
-        """Reserve a run until the block ends, and charge what it has released then, however it ended.
+        """Reserve a run until the block ends, then charge its releases, however the block ended.
 
         Args:
             facts: what the books write down.
@@ -317,30 +325,30 @@ class Account:
                 run.charge(event)
             yield run
         except BaseException:
-            # Where this cannot be written, the line stays as it was reserved, which is more.
+            # If this cannot be written, the line stays at the reservation, which is an upper bound.
             with suppress(HedgerowError):
                 run.settle(STOPPED)
             raise
         run.settle(FINISHED)
 
     def read_state(self, unit: str, delta: float) -> AccountState:
-        """What the account holds now."""
+        """Return the account's present state."""
         states = [store.read_state(self.data_set, unit, delta) for store in self.stores[: self._n_told]]
         return max(states, key=lambda state: state.epsilon, default=AccountState(NOWHERE))
 
     def _holds(self, events: Sequence[Event]) -> bool:
-        """Whether each store has a run of just these releases: the survey that a plan was made of."""
+        """Return whether each store has a run of exactly these releases: the survey behind a plan."""
         wanted = set(merge_events(events))
         return all(any(set(line.events) == wanted for line in store.lines(self.data_set)) for store in self.stores)
 
 
 def merge_events(events: Iterable[Event]) -> list[Event]:
-    """These releases, equal ones as one event that counts them."""
+    """Merge equal releases into one event with their count."""
     return _list_events(_count_events(events))
 
 
 def _count_events(events: Iterable[Event]) -> Counter[Event]:
-    """How often each release is made; releases without noise, one of which is as bad as many, are counted once."""
+    """Count each release; releases without noise count once, because one is as bad as many."""
     counts = Counter[Event]()
     for event in events:
         if isinstance(event, UnnoisedEvent):
@@ -351,7 +359,7 @@ def _count_events(events: Iterable[Event]) -> Counter[Event]:
 
 
 def _covers(foreseen: Event, event: Event) -> bool:
-    """Whether a release costs at most what one that was foreseen does."""
+    """Return whether a release costs at most as much as a foreseen one."""
     if foreseen == event:
         return True
     if type(foreseen) is not type(event):
@@ -382,7 +390,7 @@ def _list_events(counts: Counter[Event]) -> list[Event]:
 
 
 def _weigh(events: Iterable[Event]) -> float:
-    """The mu squared of releases together; infinity where they have none, or have no noise."""
+    """Return mu squared of all releases together; infinity for releases without noise, or without a mu."""
     try:
         return compose_cost(events).gdp_weight
     except PrivacyError:
@@ -405,12 +413,12 @@ _asked_about: set[tuple[str, str]] = set()
 
 
 def current_account() -> Account | RunAccount:
-    """The account of what is released now: the run that this thread is in (`enter_run`), or `process_account`."""
+    """Return the account for releases made now: this thread's run (`enter_run`), else `process_account`."""
     return _open_run.get() or process_account()
 
 
 def process_account(data_set: str = "") -> Account:
-    """The account of runs that begin now in this process, nearest first: those of `budget`, and the process itself.
+    """Return the account for runs that begin now: the open budgets, nearest first, and the process.
 
     Args:
         data_set: as the caller names it; "" for all rows.
@@ -439,12 +447,14 @@ def enter_run(run: RunAccount) -> Iterator[None]:
 
 
 def send_budgets() -> dict[str, Any]:
-    """What an object that is sent to a worker process takes along; empty if no budget of this process has a file."""
+    """Return the open budgets for a worker process; empty if no budget of this process has a file."""
     return {"pid": os.getpid(), "files": _describe_budgets()} if _shares_files else {}
 
 
 def receive_budgets(sent: Mapping[str, Any]) -> None:
-    """In a worker process, count from now on in the budgets that the process which started it is within.
+    """In a worker process, count from now on in the budgets of the process that started it.
+
+    Data sent by another process, such as a file that is read again later, change nothing.
 
     What another process sent, such as a file that is read again later, changes nothing.
     """
@@ -455,7 +465,7 @@ def receive_budgets(sent: Mapping[str, Any]) -> None:
 
 
 def _describe_budgets() -> list[dict[str, Any]]:
-    """The files of the budgets that this process is within, nearest first."""
+    """List the files of this process's open budgets, nearest first."""
     own = [
         {"path": str(store.path), "epsilon": store.limit and store.limit[0], "delta": store.limit and store.limit[1]}
         for store in reversed(_budgets)
@@ -510,7 +520,7 @@ def budget(
 
 
 def forget_runs() -> None:
-    """Begin the account of this process anew, for tests: whoever calls it loses what the process has spent."""
+    """Empty the account of this process, for tests: the process then no longer counts its spending."""
     _process.clear()
     _told.clear()
 
@@ -519,7 +529,10 @@ _told: set[object] = set()
 
 
 def has_told(run: RunAccount) -> bool:
-    """Whether this was asked of the same account before: it asks for a warning once."""
+    """Return whether it was called for this account before, so that a warning is given once.
+
+    It remembers each call.
+    """
     store = run.stores[0]
     key = store.path if isinstance(store, BookStore) else id(store)
     was_told = key in _told

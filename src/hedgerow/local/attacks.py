@@ -55,7 +55,7 @@ N_ERRORS = 5
 
 @dataclass(frozen=True, eq=False)
 class ObservedRelease:
-    """One release of a run.
+    """A release of a run, with the exact sum behind it.
 
     Attributes:
         query: what was asked.
@@ -75,7 +75,7 @@ class ObservedRelease:
 
     @property
     def is_sum(self) -> bool:
-        """Whether the sum is of all records, and was released itself."""
+        """True if the released vector is a sum over all records."""
         return not self.query.is_choice and not self.query.is_sampled
 
     @property
@@ -87,18 +87,18 @@ class ObservedRelease:
         return query.pure.sampling_rate if isinstance(query, PureQuery) else 1.0
 
     def measure_spending(self, vectors: Floats) -> Floats:
-        """What records that add these vectors, [n, length], cost of `claimed`: [n]."""
+        """Compute the cost of records with these vectors [n, length], in the unit of `claimed`: [n]."""
         own = vectors / self.unit
         return np.asarray(np.abs(own).sum(axis=1) ** 2 if self.query.is_pure else (own**2).sum(axis=1))
 
 
 class SampleAll:
-    """Draws every record: what it adds if it is drawn."""
+    """Sampling that draws every record, to learn what each would add if drawn."""
 
     seeded = True
 
     def draw(self, threshold: int, n_records: int, purpose: str) -> Bools:
-        """See `SamplingSource.draw`."""
+        """Draw all records: bool [n_records]."""
         return np.ones(n_records, dtype=np.bool_)
 
 
@@ -119,13 +119,13 @@ class Target:
         self.n_groups = plan.federation.groups
         plan = plan.with_one_sum()
         if plan.privacy.noise == "distributed":
-            # The least noise that the sites' shares may add up to is what the coordinator would add.
+            # At the least, the sites' shares add up to the coordinator's noise; attack this weakest case.
             plan = replace(plan, privacy=replace(plan.privacy, noise="server"))
         self.plan = without_secure_aggregation(replace(plan, federation=replace(plan.federation, min_sites=1)))
         self.settings, self._noise = resolve(self.plan), noise
 
     def hold(self, rows: SiteData) -> SiteData:
-        """What a node holds of these rows; a target that holds others plants a fault."""
+        """Return the rows as a node would hold them; a test overrides this to plant a fault."""
         return rows
 
     def run(self, chosen: Sequence[Unit]) -> tuple[list[ObservedRelease], Outcome]:
@@ -154,7 +154,7 @@ class Target:
     def replay(
         self, steps: Sequence[ObservedRelease], candidates: Sequence[SiteData]
     ) -> Iterator[tuple[ObservedRelease, Floats]]:
-        """What each candidate adds to each release if it is drawn, float64 [n, length]; choices are left out."""
+        """Yield each release with each candidate's addition if drawn, float64 [n, length]; no choices."""
         held = [self.hold(candidate) for candidate in candidates]
         places = [rows.all_places() for rows in held]
         together = SiteData(
@@ -173,7 +173,7 @@ class Target:
             every.take_in(step.query.update)
             query = replace(step.query, update=None)
             if type(query) is LeafSums:
-                # Most releases are of this kind, and all candidates at once take a hundredth of the time.
+                # Most releases are of this kind, and computing all candidates at once takes a hundredth of the time.
                 yield step, query.answer_each(every, group).astype(np.float64)
                 continue
             columns = (np.split(column, ends, axis=-1) for column in every.records)
@@ -187,12 +187,12 @@ class Target:
                 yield step, np.array(answers, dtype=np.float64).reshape(len(sites), -1)
 
     def select_rows(self, units: Sequence[Unit]) -> list[SiteData]:
-        """The rows of each unit."""
+        """Select the rows of each unit."""
         return [self.data.only(unit) for unit in units]
 
 
 def group_units(rows: SiteRows, plan: Plan) -> list[Unit]:
-    """The rows of each unit that the plan uses."""
+    """Group the rows used by the plan by unit."""
     if rows.unit is None:
         return [np.array([row]) for row in range(rows.data.n_records)]
     kept, _ = rows_within_bounds({"": rows.unit}, plan)[""]
@@ -206,7 +206,7 @@ def group_units(rows: SiteRows, plan: Plan) -> list[Unit]:
 
 @dataclass(frozen=True)
 class MembershipFigures:
-    """How well one attack tells members from others: by "scores" or "releases", of "all" units or of "outliers"."""
+    """Success of one membership attack: by "scores" or "releases", on "all" units or on "outliers"."""
 
     attack: str
     targets: str
@@ -217,7 +217,7 @@ class MembershipFigures:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What of a table is found again, from "releases" or from the "model file" alone.
+    """Success of reconstructing a table, from "releases" or from the "model file" alone.
 
     Attributes:
         source: "releases" or "model file".
@@ -242,7 +242,7 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class KindSignal:
-    """What one unit adds to the releases of a kind, as shares of what the ledger charges for them.
+    """One unit's contribution to the releases of a kind, as shares of the ledger's charge.
 
     Attributes:
         kind: of the queries.
@@ -266,7 +266,7 @@ class KindSignal:
 
 @dataclass(frozen=True)
 class Signal:
-    """What one unit adds to all releases beside what the ledger charges.
+    """One unit's contribution to all releases, beside the ledger's charge.
 
     Attributes:
         n_units: how many were tried.
@@ -302,7 +302,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class AttackReport:
-    """What the attacks on a plan reached, beside the ledger's bound; `findings` names what contradicts the ledger."""
+    """Results of the attacks on a plan beside the ledger's bound; `findings` lists contradictions."""
 
     plan_digest: str
     n_units: int
@@ -317,7 +317,7 @@ class AttackReport:
     """Groups of sites whose sums a run of the plan keeps apart. The attack is on one sum."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the report as JSON values."""
         found = asdict(self)
         return found | {"bound": found["bound"] | {"auc": self.bound.auc, "accuracy": self.bound.accuracy}}
 
@@ -334,7 +334,7 @@ def run_attacks(
     n_corners: int = 40,
     n_altered: int = 60,
 ) -> AttackReport:
-    """All attacks on runs of a target's plan over its table.
+    """Run all attacks on runs of a target's plan over its table.
 
     Args:
         random: draws members, corners and other values; not the noise.
@@ -360,7 +360,10 @@ def _tell_members(
     given: Sequence[int] | None,
     n_models: tuple[int, int, int],
 ) -> tuple[tuple[MembershipFigures, ...], tuple[Reconstruction, ...]]:
-    """Train on halves of the table, drawn by a coin for each unit, and tell who was in which.
+    """Train on random halves of the table, and attack membership and the table itself.
+
+    A coin decides for each unit. With exactly half drawn, those outside would reveal those inside, and each test would
+    be of two units at once.
 
     By coins: were exactly half drawn, who is out would say who is in, and the test would be of two units at once.
     """
@@ -370,7 +373,7 @@ def _tell_members(
     pool = [target.units[each] for each in drawn]
     n, of_row = len(pool), np.repeat(np.arange(len(pool)), [len(unit) for unit in pool])
     candidates, rows = target.select_rows(pool), np.concatenate(pool)
-    # Candidates that are alike in every cell are of one kind.
+    # Candidates with equal cells form one kind.
     every = [own.codes.tobytes() + own.labels.tobytes() for own in candidates]
     if candidates[0].places is not None:
         every = [key + np.asarray(own.all_places()).tobytes() for key, own in zip(every, candidates, strict=True)]
@@ -419,7 +422,7 @@ def _tell_members(
 def collect_products(
     target: Target, steps: Sequence[ObservedRelease], candidates: Sequence[SiteData], *, has_weights: bool
 ) -> dict[str, Products]:
-    """The products of what candidates add to all releases, and to the weights of leaves that a model file has."""
+    """Compute the products of candidates' vectors with all releases, and with a model file's leaf weights."""
     sources = {"releases": Products(len(candidates))}
     if has_weights:
         sources["model file"] = Products(len(candidates))
@@ -437,14 +440,14 @@ def collect_products(
 
 
 def _rebuild(products: Products, kinds: NDArray[np.intp], inside: Bools) -> tuple[float, float, float, float]:
-    """Shares of a table's records and of its unique ones that are found, and that as many draws find on average."""
+    """Return the shares of records and of unique records found, then the same shares for random draws."""
     first = np.unique(kinds, return_index=True)[1]
     truth, all_kinds = np.bincount(kinds[inside], minlength=len(first)), np.bincount(kinds)
     distinct = Products(len(first))
     distinct.gram, distinct.matches = products.gram[np.ix_(first, first)], products.matches[first]
     n_records = int(inside.sum())
     share, unique = measure_found(reconstruct(distinct, n_records), truth)
-    # Of a kind more than so many are drawn with these chances; unique ones are those that are there once.
+    # Chance to draw more than `count` records of each kind at random; unique records are alone in their kind.
     drawn = [hypergeom.sf(count, len(kinds), all_kinds[truth > count], n_records) for count in range(max(truth))]
     once = hypergeom.sf(0, len(kinds), all_kinds[truth == 1], n_records)
     chance = sum(float(own.sum()) for own in drawn) / max(1, n_records)
@@ -454,7 +457,7 @@ def _rebuild(products: Products, kinds: NDArray[np.intp], inside: Bools) -> tupl
 def _measure_signal(
     target: Target, random: np.random.Generator, progress: Progress, n_corners: int, n_altered: int
 ) -> tuple[Signal, tuple[Attribute, ...], Bound]:
-    """One run over the whole table: what its units add, its noise, and which of two values a cell has."""
+    """Run once over the whole table to measure its units' signal, the noise, and attribute guesses."""
     units = [target.units[each] for each in np.sort(random.permutation(len(target.units))[:MAX_SIGNALS])]
     progress(f"Training on {len(units):,} units")
     steps, outcome = target.run(units)
@@ -508,7 +511,7 @@ def _measure_signal(
 
 
 def _build_corners(plan: Plan, random: np.random.Generator, n_corners: int) -> list[SiteData]:
-    """Units of as many rows as the plan allows, all of them at one corner of the plan's space or beyond it."""
+    """Build units of the most rows allowed, all rows at one corner of the plan's space or beyond it."""
     grid, (low, high) = build_grid(plan), plan.label.kind.encoded_range(plan.label)
     codes = [random.choice([0, feature.n_codes - 2, feature.n_codes - 1], n_corners) for feature in grid.features]
     labels = np.resize([low, high, (low + high) // 2], n_corners).astype(np.int32)
@@ -520,13 +523,13 @@ def _build_corners(plan: Plan, random: np.random.Generator, n_corners: int) -> l
 def _alter(
     plan: Plan, own: Sequence[SiteData], random: np.random.Generator, n_altered: int
 ) -> list[tuple[str, int, SiteData]]:
-    """Units with another unit's value in one cell: the column, which unit, and its rows with that value."""
+    """Replace one cell of a unit by another unit's value; return (column, unit, its altered rows)."""
     divisible, names, found = build_grid(plan).divisible, [*plan.feature_names, plan.label.name], []
     columns = [*random.permutation(len(plan.features))[:MAX_ALTERED].tolist(), len(plan.features)]
     for column in sorted(columns):
         for unit in random.permutation(len(own))[:n_altered].tolist():
             given, other = own[unit], own[int(random.integers(len(own)))]
-            # The label as one row more of codes.
+            # Append the label as a further row of codes.
             cells, theirs = (np.vstack([rows.codes.astype(np.int32), rows.labels]) for rows in (given, other))
             if cells[column, 0] == theirs[column, 0]:
                 continue
@@ -542,7 +545,7 @@ def _alter(
 def _find_contradictions(
     membership: Sequence[MembershipFigures], signal: Signal, attributes: Sequence[Attribute]
 ) -> Iterator[str]:
-    """What was found that the ledger does not allow."""
+    """Yield each finding that the ledger does not allow."""
     for one in membership:
         if one.found.is_above(N_ERRORS):
             yield f"members are told by {one.attack} ({one.targets}) better than the ledger allows"
@@ -553,7 +556,7 @@ def _find_contradictions(
     if signal.is_additive is False:
         yield "a sum is not what its units add one by one"
     for kind in signal.kinds:
-        # Wilson and Hilferty 1931: the cube root of a mean square is nearly Gaussian, for few entries as well.
+        # Wilson and Hilferty 1931: the cube root of a mean square is nearly Gaussian, even for few entries.
         spread = kind.noise_error**2 / 9
         if abs(kind.noise ** (1 / 3) - 1 + spread) > N_ERRORS * math.sqrt(spread):
             yield f"the noise of {kind.kind} has {kind.noise:.3g} times the ledger's variance"

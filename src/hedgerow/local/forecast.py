@@ -30,7 +30,9 @@ docs/runs/signal.txt between s and s over the middle's noise (docs/runs/groups_p
 
 
 def propose_groups(plan: Plan, n_sites: int, n_groups: int = USUAL_GROUPS) -> Plan | None:
-    """Return the plan with this many groups of sites (3 or 5), where n_sites are enough and the price is small.
+    """Return the plan with groups of sites, if enough sites are expected and the price is small.
+
+    None otherwise, for a plan that has groups already, and for one that can have none.
 
     None where it is not, where the plan has groups, and where it can have none.
     """
@@ -50,7 +52,7 @@ def propose_groups(plan: Plan, n_sites: int, n_groups: int = USUAL_GROUPS) -> Pl
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a plan asks of everyone.
+    """Cost of a plan's run for everyone.
 
     Attributes:
         settings: with every "auto" decided.
@@ -78,7 +80,7 @@ class Forecast:
 
 
 def forecast(plan: Plan) -> Forecast:
-    """What the plan's schedule says: how much is asked for at most, and what that costs at its most expensive.
+    """Compute a plan's demands from its schedule: the most it asks for, and the highest cost of that.
 
     Raises:
         PlanError: code "plan-sums-too-large".
@@ -86,7 +88,7 @@ def forecast(plan: Plan) -> Forecast:
     task = TrainingTask(plan)
     schedule, events = task.schedule, [*read_prepared_events(plan), *task.schedule.events]
     is_local, n_sites = plan.privacy.noise == "local", plan.federation.min_sites
-    # The bits of one number of a masked vector, for as many sites as the plan asks for at least.
+    # Bits of one number of a masked vector, for the smallest number of sites that the plan allows.
     noises = [noise_of(alike.query, is_local=is_local).variance for alike in schedule.rounds]
     asked = zip(schedule.rounds, noises, strict=True)
     widths = [require_words(alike.query, plan, variance, n_sites) for alike, variance in asked]
@@ -108,7 +110,7 @@ def forecast(plan: Plan) -> Forecast:
 
 
 def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> Guarantees:
-    """What an epoch of so many sites is promised when they add the noise, as a coordinator sets it up.
+    """Derive an epoch's guarantees with noise of the sites, as a coordinator sets the epoch up.
 
     Args:
         n_sites: >= 3.
@@ -120,12 +122,15 @@ def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) ->
 
 
 def share_noise_factor(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> float:
-    """How many times the standard deviation of server noise a sum has when all of `n_sites` add their shares."""
+    """Return the noise of a sum relative to server noise if all of `n_sites` add their shares.
+
+    Both are standard deviations.
+    """
     return math.sqrt(n_sites / noise_guarantees(n_sites, has_echo=has_echo, min_survivors=min_survivors).honest_group)
 
 
 def expect_singles(plan: Plan, settings: Settings) -> tuple[float, float] | None:
-    """Leaves with a single record that are expected in a whole run, from public numbers: at least, and at worst.
+    """Estimate the leaves with a single record in a run from public numbers: spread evenly, and at worst.
 
     The first number is for records that are spread evenly: each falls into one of the L leaves of a tree with the
     chance 1/L, independently. Real records crowd into few leaves and leave others nearly empty. The second number is
@@ -138,13 +143,13 @@ def expect_singles(plan: Plan, settings: Settings) -> tuple[float, float] | None
         return None
     trees, n_records, n_leaves = settings.n_trees, plan.privacy.n_records, settings.leaves_of_tree
     even = _single(n_records, n_leaves)
-    # Over L - 1 leaves it is largest where as many records as leaves are spread.
+    # n records spread over L - 1 leaves: the count of single-record leaves is largest at n = L - 1.
     crowded = _single(min(n_records, n_leaves - 1), n_leaves - 1)
     return trees * even, trees * max(even, crowded)
 
 
 def _single(n_records: int, n_leaves: int) -> float:
-    """The expected number of leaves with one record when so many records are spread evenly over so many leaves."""
+    """Return the expected number of leaves with exactly one of n_records spread evenly over n_leaves."""
     if n_leaves == 1:
         return float(n_records == 1)
     return n_records * math.exp((n_records - 1) * math.log1p(-1 / n_leaves))

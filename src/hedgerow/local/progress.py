@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_EPSILONS = 0.2
 
 
 class TrainingProgress:
-    """How far a run is: rounds, and what it has spent so far; pass it to `train` as `progress`.
+    """Display of a run's progress, in rounds and epsilon spent; pass it to `train` as `progress`.
 
     Args:
         patience: seconds before anything is shown, >= 0.
@@ -63,7 +63,7 @@ class TrainingProgress:
 
     def _start_bar(self) -> None:
         if not self._quiet and self._console.is_jupyter:
-            # Of HTML alone: rich's own bar there needs widgets, which a notebook may not have.
+            # In a notebook show plain HTML, because rich's own bar needs widgets that may be missing.
             display = sys.modules["IPython"].display
             self._cell = display.display(display.HTML(self._html()), display_id=True)
         elif not self._quiet and self._console.is_terminal:

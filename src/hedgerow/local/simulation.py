@@ -31,7 +31,7 @@ Train = Callable[[Plan, Mapping[str, SiteData]], Model]
 
 
 def simulate(plan: Plan, n_sites: int, seed: int, train: Train) -> dict[float, dict[str, float]]:
-    """How well models of made-up rows predict others.
+    """Score models of made-up rows on further made-up rows, at several epsilons.
 
     Args:
         plan: its `n_records` are made.
@@ -57,9 +57,9 @@ def simulate(plan: Plan, n_sites: int, seed: int, train: Train) -> dict[float, d
         own = replace(plan, privacy=replace(plan.privacy, epsilon=epsilon))
         is_plans = epsilon == plan.privacy.epsilon
         if not is_plans:
-            # What was released before is a share of the plan's own epsilon, and may be more than all of a smaller one.
+            # Prepared releases cost a share of the plan's own epsilon, which may exceed a smaller epsilon.
             own = replace(own, prepared=())
-        # Sums are the same however the rows are spread, so masks are shown once; noise of the sites is not.
+        # Masks do not change sums, so only the plan's own epsilon uses them; noise of the sites depends on the sites.
         is_spread = is_plans or plan.privacy.noise == "distributed"
         alone = replace(own, federation=replace(own.federation, min_sites=1))
         model = train(own, sites) if is_spread else train(alone, together)
@@ -80,7 +80,7 @@ _SHAPES: tuple[Callable[[Floats], Floats], ...] = (
 
 
 def simulate_records(plan: Plan, n_records: int, seed: int, part: int = 0) -> Records:
-    """Rows that are like no one's.
+    """Make up rows that belong to nobody.
 
     Args:
         plan: what their columns are.
@@ -99,13 +99,16 @@ def simulate_records(plan: Plan, n_records: int, seed: int, part: int = 0) -> Re
 
 
 def split_evenly(records: Records, n_sites: int) -> dict[str, Records]:
-    """The rows over sites of the same size, to within one row."""
+    """Split rows over sites of the same size, to within one row."""
     parts: Sequence[NDArray[np.intp]] = np.array_split(np.arange(records.n_records), n_sites)
     return {f"site-{number}": records.take(rows) for number, rows in enumerate(parts, start=1)}
 
 
 def _effect(places: Floats, rule: np.random.Generator) -> Floats:
-    """What moves one output: float64 [n], of mean 0 and standard deviation `EFFECT` over many rows."""
+    """Compute a random effect on one output: float64 [n].
+
+    Over many rows it has mean 0 and standard deviation `EFFECT`.
+    """
     n_features = len(places)
     chosen = rule.permutation(n_features)[: max(2, n_features // 3)]
     weights = rule.uniform(0.5, 1.5, size=len(chosen))
@@ -118,7 +121,7 @@ def _effect(places: Floats, rule: np.random.Generator) -> Floats:
             found += weight * _SHAPES[shape](places[feature])
         return found
 
-    # Measured on rows that follow from the rule alone: all parts are to have one scale.
+    # Measure the scale on rows drawn from the rule alone, so that all parts share one scale.
     reference = total(rule.random((n_features, 4_000)))
     middle = elementary.mean(reference)
     effect: Floats = (total(places) - middle) / math.sqrt(elementary.mean((reference - middle) ** 2)) * EFFECT

@@ -44,7 +44,7 @@ MAX_SURVEYED_ROWS = 2**33
 
 @dataclass(frozen=True, eq=False)
 class Surveyed:
-    """What a survey found, and its releases: they go into the plan that is made of it (`Plan.prepared`).
+    """Findings of a survey, and its releases, which belong into the plan made of them (`Plan.prepared`).
 
     Attributes:
         findings: what they are, `Questions.about` says: see `hedgerow.survey.program.Found`.
@@ -64,7 +64,7 @@ def survey_sites(
     account: Account | RunAccount | None = None,
     unit: str = "record",
 ) -> Surveyed:
-    """Carry a survey out over all sites, under masks as a training would be; deterministic but for `noise`.
+    """Carry out a survey over all sites, under masks as a training would be; deterministic except `noise`.
 
     Args:
         sites: each site's rows, by its name.
@@ -85,7 +85,7 @@ def survey_sites(
 
 
 def _carrier(questions: Questions, n_sites: int) -> Plan:
-    """What secure sums need to know of a plan: who adds the noise, and how large a sum may be."""
+    """Build a plan for the secure sums alone: who adds the noise, and how large a sum may be."""
     return Plan.from_dict(
         {
             "version": PLAN_VERSION,
@@ -122,7 +122,7 @@ class SiteTables:
 
 @dataclass(frozen=True, eq=False)
 class TableSurvey:
-    """What statistics were found, and what they cost.
+    """Statistics of a table, and their cost.
 
     Attributes:
         statistics: of the table, or its curves.
@@ -143,7 +143,7 @@ def read_site_tables(
     without: Sequence[str] = (),
     unit: str = "record",
 ) -> SiteTables:
-    """Read the tables of all sites, by name; the columns are those of the first one, but for those to be left out.
+    """Read the tables of all sites by name, with the first table's columns except those in `without`.
 
     Args:
         schema: declared columns by name (`read_schema`).
@@ -160,7 +160,7 @@ def read_site_tables(
 
 
 def read_named(tables: Mapping[str, Location], asked: OpenTable) -> SiteTables:
-    """Read the columns that are asked for of the tables of all sites; DataError as `read_site_tables`."""
+    """Read the requested columns of all sites' tables; DataError as `read_site_tables`."""
     return _read(tables, asked.columns, asked.carrier.privacy.unit, ())
 
 
@@ -174,8 +174,10 @@ def _read(
 def list_asked_columns(
     tables: Mapping[str, Location], schema: Mapping[str, AskedColumn], without: Sequence[str]
 ) -> tuple[tuple[AskedColumn, ...], tuple[str, ...]]:
-    """What is known of each column by the headers alone, and the columns of types that Hedgerow does not read, or of
-    which two have one name.
+    """Describe each column from the headers alone, and list the columns that cannot be read.
+
+    Unreadable are columns of types unknown to Hedgerow, and columns that share a name. Arguments and errors as in
+    `read_site_tables`.
 
     Arguments and errors as in `read_site_tables`.
     """
@@ -208,7 +210,7 @@ def _ask_column(name: str, types: Sequence[str], schema: Mapping[str, AskedColum
 
 
 def read_schema(toml_text: str) -> dict[str, AskedColumn]:
-    """What a plan, or a draft or part of one, declares of its columns: [[features]], and [label] if it has a type.
+    """Read the columns declared by a plan, a draft or a part: [[features]], and [label] if it has a type.
 
     Raises:
         PlanError: it is no TOML, or a field is wrong.
@@ -233,7 +235,7 @@ def _schema(table: Mapping[str, Any]) -> dict[str, AskedColumn]:
 
 
 def read_numeric_label(toml_text: str, name: str) -> dict[str, Any] | None:
-    """The [label] of a plan, or of a part of one, where it declares the column `name` a count or a bounded number.
+    """Return a plan's [label] if it declares the column `name` as a count or a bounded number; else None.
 
     Raises:
         PlanError: it is no TOML, a field is wrong, or its bounds are missing.
@@ -249,7 +251,7 @@ def read_numeric_label(toml_text: str, name: str) -> dict[str, Any] | None:
 
 
 def ask_curves(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> OpenTable:
-    """The Kaplan-Meier curves that a plan, or a part of one, declares: its [label], and its feature of the groups.
+    """Request the Kaplan-Meier curves declared by a plan, or a part of one, by groups of a feature.
 
     Args:
         by: the feature; None for all records together.
@@ -273,7 +275,9 @@ def ask_curves(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> Op
 
 
 def schema_from_book(book: Mapping[str, Entry]) -> dict[str, AskedColumn]:
-    """What a code book declares of columns by their names; nothing of identifiers and free text.
+    """Read a code book's declarations of columns, by name; identifiers and free text are left out.
+
+    A column with one bound only gets none: both are then found.
 
     One bound without the other says nothing here: both are found.
     """
@@ -291,7 +295,9 @@ def schema_from_book(book: Mapping[str, Entry]) -> dict[str, AskedColumn]:
 def survey_tables(
     asked: OpenTable, tables: Mapping[str, RawTable], noise: NoiseSource, account: Account | RunAccount | None = None
 ) -> TableSurvey:
-    """Make the statistics over all sites, with masked sums where masks hide anything; deterministic but for `noise`.
+    """Make statistics over all sites, with masked sums where masks hide anything.
+
+    They are deterministic except `noise`.
 
     Args:
         account: as for `survey_sites`.
@@ -322,7 +328,7 @@ def table_survey(
     """
     public = []
     for column in asked.columns:
-        # Of a column its name is public, and what is declared of it; statistics find the rest.
+        # A column's name and declarations are public; the statistics find the rest.
         bounds = {} if column.bounds is None else dict(zip(("min", "max"), column.bounds, strict=True))
         declared = bounds | ({"categories": list(column.categories)} if column.categories else {})
         kind = "categorical" if column.categories else column.kind
@@ -344,7 +350,7 @@ def table_survey(
 def draft_plan(
     survey: TableSurvey, n_sites: int, epsilon: float | None = None, label: Mapping[str, Any] | None = None
 ) -> Plan | None:
-    """A plan for the label of the statistics, with all that they found, and what they cost; None where it has no label.
+    """Build a plan for the statistics' label with all findings and their cost; None without a label.
 
     Args:
         n_sites: sites that take part at least.
@@ -390,14 +396,14 @@ def draft_plan(
 
 
 def write_prepared(survey: TableSurvey) -> list[dict[str, Any]]:
-    """Its releases as [[prepared]] tables of a plan that comes of it."""
+    """Return a survey's releases as [[prepared]] tables for the plan made of it."""
     report = survey.report
     rows_per_unit = report.max_rows_per_unit * report.sites_per_unit
     return write_prepared_tables(survey.ledger, report.unit, rows_per_unit, survey.run)
 
 
 def usual_epsilon(report: PrivacyReport) -> float:
-    """1, or twice what the statistics may have spent if that is more, or have."""
+    """Return 1, or twice the statistics' epsilon, requested or spent, if that is more."""
     return max(USUAL_EPSILON, 2 * max(report.epsilon_requested or 0.0, report.epsilon))
 
 
@@ -412,12 +418,14 @@ _PREAMBLE = (
 
 
 def plan_text(plan: Plan) -> str:
-    """The plan's TOML, with a word on where it comes from."""
+    """Return the plan's TOML, with a comment on its origin."""
     return _PREAMBLE + plan_toml(plan)
 
 
 def open_plan_text(survey: TableSurvey, n_sites: int, epsilon: float | None = None) -> str:
-    """`plan_text` but for the label's classes, which were not found and wait for a person; "" without any feature.
+    """Return `plan_text` with gaps for the label's missing classes; "" without any feature.
+
+    A person fills in the gaps.
 
     Arguments and errors as of `draft_plan`.
     """
@@ -432,20 +440,20 @@ def open_plan_text(survey: TableSurvey, n_sites: int, epsilon: float | None = No
 
 
 def _draft_label(statistics: TableStatistics) -> dict[str, Any] | None:
-    """The plan's [label] by what was found; None where its classes, or its bounds, were not."""
+    """Build the plan's [label] from findings; None if its classes, or its bounds, were not found."""
     own = next((column for column in statistics.columns if column.name == statistics.label), None)
     if own is None:
         return None
     if statistics.classes:
         kind = "binary" if len(statistics.classes) == 2 else "multiclass"
-        # That classes are whole numbers between declared bounds does not say which of them there are.
+        # Declared bounds of whole numbers do not list the classes, so these count as found.
         origin = {} if own.is_declared and own.kind == "text" else {"origin": FOUND}
         return {"name": own.name, "type": kind, "classes": list(statistics.classes), **origin}
     if own.kind != "number" or own.range is None or own.is_date:
         return None
     low, high = own.range.bounds
     if own.range.is_whole and high - low < MAX_FOUND_CLASSES and not own.is_declared:
-        # Of few whole numbers, hardly a quantity: classes, of which too few records are there to be seen.
+        # Few whole numbers are probably classes with too few records to be found, rather than a quantity.
         return None
     if own.is_declared:
         return {"name": own.name, "type": "regression", "min": low, "max": high}
@@ -455,13 +463,13 @@ def _draft_label(statistics: TableStatistics) -> dict[str, Any] | None:
     if not is_away_from_zero(found):
         low, high = found.bounds
     else:
-        # What zooms have found of the column, and as much again on either side.
+        # Widen the range found for the column by its width on either side.
         low, high = low - (high - low), high + (high - low)
     return {"name": own.name, "type": "regression", "min": low, "max": high, "origin": FOUND}
 
 
 def _feature(column: ColumnStatistics) -> list[dict[str, Any]]:
-    """The [[features]] table of a column; none for one of which too little was seen."""
+    """Build the [[features]] table of a column; none if too little of the column was found."""
     if column.kind == "number" and column.range is not None:
         low, high = column.range.bounds
         integer = column.range.is_whole

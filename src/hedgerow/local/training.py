@@ -97,16 +97,16 @@ class MaskedAggregation:
 
     @property
     def cohort(self) -> NoiseCohort | None:
-        """The sites that add noise in this epoch; None when the nodes add none."""
+        """Sites that add noise in this epoch; None when the nodes add none."""
         return find_noise_cohort(self._plan, self._epoch.view)
 
     @property
     def public_seed(self) -> int:
-        """The seed of the trees' structure that the sites have drawn in this epoch, 0 to 2**63 - 1."""
+        """Seed of the trees' structure drawn by the sites in this epoch, 0 to 2**63 - 1."""
         return self._epoch.view.public_seed
 
     def sum_answers(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_answers`; raises Refusal, OwnMistake or SumAbandoned as the parties do."""
+        """Sum the nodes' answers under masks; raises Refusal, OwnMistake or SumAbandoned as the parties do."""
         if self._epoch.next_slot >= self._n_slots:
             self._epoch = self._new_epoch()
         epoch = self._epoch
@@ -125,14 +125,14 @@ class MaskedAggregation:
         wishes = default_wishes(
             len(self._nodes), least_colluders=MIN_COLLUDERS if self._mode is NoiseMode.DISTRIBUTED else 0
         )
-        # As many shares count here as over a network.
+        # Count the same number of shares as over a network.
         wishes = replace(wishes, has_echo=wishes.has_echo or bool(self._plan.federation.echo))
         return EpochSession(
             list(self._nodes), self._n_slots, self._entropy, wishes=wishes, noise=self._mode, policy=ALL_HERE
         )
 
     def _shares(self, spec: RoundSpec, noise: QueryNoise) -> dict[str, dict[str, Integers]]:
-        """Every site's share of the noise of one round, each drawn under a name of its own."""
+        """Draw every site's share of one round's noise, each under a purpose of its own."""
         return {site: self._mask_share(site, spec, noise) for site in self._nodes}
 
     def _mask_share(self, site: str, spec: RoundSpec, noise: QueryNoise) -> dict[str, Integers]:
@@ -193,7 +193,7 @@ def train(
     }
     answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
     aggregation = build_aggregation(plan, answering, task.schedule.n_rounds, noise)
-    # The seed that the sites have drawn; without masks there is no one to draw it with but this process.
+    # Use the seed drawn by the sites; without masks this process draws it alone.
     drawing = aggregation.groups[0] if isinstance(aggregation, GroupedAggregation) else aggregation
     seed = drawing.public_seed if isinstance(drawing, MaskedAggregation) else secrets.randbits(63)
     as_run = plan.with_structure_seed(seed)
@@ -205,7 +205,7 @@ def train(
 
 
 class ArrivingNode:
-    """A node to which rows come while a run goes on."""
+    """A node that receives rows during a run."""
 
     def __init__(self, node: Node, arrivals: Mapping[int, Mapping[str, SiteData]]) -> None:
         self.site = node.site
@@ -213,14 +213,14 @@ class ArrivingNode:
         self._arrivals = {number: rows[node.site] for number, rows in arrivals.items() if node.site in rows}
 
     def answer(self, query: Query) -> IntVector:
-        """See `Node.answer`; what has come up to this round is taken in first."""
+        """Take in the rows that are due up to this round, then answer as `Node.answer`."""
         for number in sorted(due for due in self._arrivals if due <= query.purpose.round):
             self._node.arrive(self._arrivals.pop(number))
         return self._node.answer(query)
 
 
 def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_rounds: int, noise: NoiseSource) -> Aggregation:
-    """How the nodes' vectors are added up; the one place that decides it for everything in this process.
+    """Choose how the nodes' vectors are added up; every sum in this process is decided here.
 
     Masks are used where the plan wants them and can hide something: the exact sum over two sites tells each of them the
     other's vector, and the sum over one is its vector. Noise from the sites always travels under masks.
@@ -236,7 +236,7 @@ def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_rounds: int, noi
 
 
 def _group_nodes(plan: Plan, nodes: Sequence[Answering], n_rounds: int, noise: NoiseSource) -> GroupedAggregation:
-    """Each group of sites by itself; they are dealt by their names, for sites of one process have no keys."""
+    """Deal the sites to groups by their names, because sites of one process have no keys."""
     n_groups = plan.federation.groups
     if len(nodes) < n_groups:
         raise UsageError("too-few-sites", n_sites=len(nodes), wanted=n_groups)
@@ -247,7 +247,9 @@ def _group_nodes(plan: Plan, nodes: Sequence[Answering], n_rounds: int, noise: N
 
 
 def without_secure_aggregation(plan: Plan) -> Plan:
-    """The plan with sums in the clear, for large experiments in one process; the model file holds this plan.
+    """Return the plan with sums in the clear, for large experiments in one process.
+
+    The model file holds this plan.
 
     Raises:
         PlanError: when the plan wants noise from the sites.
@@ -270,7 +272,7 @@ def check_sites(plan: Plan, n_sites: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class FederatedEvaluation:
-    """What an evaluation found, what it cost, and the model with that cost on its account.
+    """Result and cost of an evaluation, and the model with that cost on its account.
 
     Attributes:
         evaluation: the numbers.
@@ -283,7 +285,7 @@ class FederatedEvaluation:
     model: Model
 
     def with_account(self, account: Account) -> FederatedEvaluation:
-        """This evaluation with a model whose report names the account that was charged."""
+        """Return this evaluation with the charged account in its model's report."""
         privacy = self.model.plan.privacy
         return replace(self, model=self.model.with_account(account.read_state(privacy.unit, privacy.delta)))
 
@@ -301,7 +303,7 @@ def evaluate_federated(
     mode: str = "",
     is_one_site: bool = False,
 ) -> FederatedEvaluation:
-    """Measure how well a model predicts the sites' held-out rows, with noise; deterministic but for `noise`.
+    """Measure with noise how well a model predicts the sites' held-out rows; deterministic except `noise`.
 
     Args:
         sites: each site's held-out rows by the site's name; at most `max_rows_per_unit` of each unit
@@ -328,11 +330,11 @@ def evaluate_federated(
     )
     plan = _plan_alone(model.plan) if is_one_site else task.run_plan
     check_sites(plan, len(sites))
-    # Whose tables are all here shows what it likes.
+    # The caller holds all tables, so each node may show its own figures.
     nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise, shows=lambda query: True) for name in names]
     context = evaluation_context(plan, epsilon, delta, noise)
     context = replace(context, made_in=AT_SITE) if is_one_site else context
-    # A ledger that this evaluation cannot be added to is found before anything is released.
+    # Check the ledger now, so that one that this evaluation cannot be added to is refused before any release.
     build_lazy_report(model.ledger, model.report)
     program = evaluate_ensemble(
         plan, model.ensemble, epsilon, delta, model.next_round, by, names, is_one_site=is_one_site
@@ -347,14 +349,14 @@ def evaluate_federated(
 
 
 def _plan_alone(plan: Plan) -> Plan:
-    """A plan for questions to one site alone, which adds the noise to its own sums."""
+    """Return the plan for questions to one site alone, which adds the noise to its own sums."""
     alone, is_local = plan.with_one_sum(), plan.privacy.noise == "local"
     privacy = plan.privacy if is_local else replace(plan.privacy, noise="server")
     return replace(alone, privacy=privacy, federation=replace(alone.federation, min_sites=1))
 
 
 def add_evaluation(model: Model, evaluation: Evaluation, ledger: Ledger, report: PrivacyReport) -> Model:
-    """The model with an evaluation on its account, and what that found of its errors."""
+    """Return the model with an evaluation on its account, and with the errors that it measured."""
     return replace(model, ledger=ledger, report=report, errors=evaluation.errors or model.errors)
 
 
@@ -368,7 +370,7 @@ def recalibrate_model(
     delta: float | None = None,
     n_threads: int = 1,
 ) -> tuple[Model, Recalibration, PrivacyReport]:
-    """Give a model the level and slope of one site's rows, with noise that the site adds; deterministic but for it.
+    """Adapt a model's level and slope to one site's rows, with noise added by the site.
 
     Args:
         data: the site's rows; at most `max_rows_per_unit` of each unit.
@@ -399,13 +401,13 @@ def recalibrate_model(
     context = replace(evaluation_context(plan, epsilon, delta, noise), noise_mode="server", made_in=AT_SITE)
     cost = check_cost(Ledger(releaser.ledger.releases[len(model.ledger) :]), context)
     report = build_report(releaser.ledger, model.report.with_evaluation(cost))
-    # How large its errors were was measured at the old level.
+    # Drop the measured errors, because they belong to the old level.
     changed = replace(model, ensemble=found.ensemble, ledger=releaser.ledger, report=report, errors=None)
     return changed, found, cost
 
 
 def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
-    """Draw what was predicted against what happened, with the noise's 95 % bars, and where the records are.
+    """Draw predictions against outcomes, with 95 % bars of the noise, and the distribution of records.
 
     Raises:
         EnvironmentFault: matplotlib is missing, or the file cannot be written.

@@ -42,7 +42,7 @@ def add_engine(name: str, engine: Engine) -> None:
 def _open_grpc_hub(
     identity: PrivateIdentity, roster: PinnedRoster, place: Address, plan_digest: bytes, monitors: Any
 ) -> ListeningHub:
-    # Not at the top: only those who listen or dial need grpc.
+    # Imported here, because only a process that listens or dials needs grpc.
     from hedgerow.transport.grpc_hub import GrpcHub
 
     return GrpcHub(identity, roster, place, plan_digest=plan_digest, monitors=monitors)
@@ -51,7 +51,7 @@ def _open_grpc_hub(
 def _open_grpc_uplink(address: str, identity: PrivateIdentity, roster: PinnedRoster, plan_digest: bytes) -> Uplink:
     from hedgerow.transport.grpc_link import GrpcUplink
 
-    # Not for secrets: it only keeps nodes from coming back all at once.
+    # `random.random` is enough: it only keeps nodes from coming back all at once.
     return GrpcUplink(address, identity, roster, random.random, plan_digest=plan_digest)
 
 

@@ -50,7 +50,7 @@ _SECONDS_BETWEEN_HUBS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What came back for one envelope.
+    """Reply to one envelope, or the reason why there is none.
 
     Attributes:
         number: of the envelope, as `post` gave it.
@@ -66,25 +66,28 @@ class Fetched:
 
 
 class Waiting(Exception):
-    """What a carrier raises where no reply can come before this process has ended; the run goes on in another one."""
+    """Raised by a carrier if no reply can come in this process; the run goes on in another one."""
 
 
 class Carrier(Protocol):
-    """What carries envelopes to nodes, and their replies back."""
+    """Transport of envelopes to nodes and of replies back."""
 
     def nodes(self) -> Mapping[int, str]:
-        """The nodes that are there now, and whose each is: it is greeted as that site's; "" where the node says it."""
+        """Return the nodes present now with their sites' names, "" for a node that says it itself.
+
+        A node is greeted as that site's.
+        """
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
-        """Post one envelope to each of these nodes; the number of each, None for one that was not taken."""
+        """Post one envelope to each of these nodes; return its number, or None for one that was not taken."""
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
-        """The replies that are there."""
+        """Return the replies that have come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long the hub waits, in seconds.
+    """Waiting times of the hub, in seconds.
 
     Attributes:
         poll, longest_poll: between two looks for replies, longer while none comes.
@@ -105,7 +108,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time and chance, given from outside: seconds that never go back, a way to wait, random bytes, seconds by date."""
+    """Time and chance, passed in: a monotonic clock, a sleep, random bytes, and the date in seconds."""
 
     now: Callable[[], float]
     sleep: Callable[[float], None]
@@ -115,7 +118,7 @@ class Clock:
 
 @dataclass(eq=False)
 class _Peer:
-    """One node: the link to it, and the request that is under way."""
+    """A node, the link to it, and its pending request."""
 
     node: int
     known: str
@@ -140,7 +143,7 @@ class _Peer:
         return bool(self.raw)
 
     def put(self, message: bytes) -> bool:
-        """Keep a message until the next request; False where there is no room beside those that wait."""
+        """Keep a message for the next request; return False if the outbox has no room for it."""
         cost = len(message) + _PER_MESSAGE
         is_full = len(self.outbox) >= MAX_MESSAGES or self.outbox_bytes + cost > OUTBOX_BYTES
         if self.outbox and is_full:
@@ -150,13 +153,13 @@ class _Peer:
         return True
 
     def drain(self) -> list[bytes]:
-        """What waited; nothing does then."""
+        """Empty the outbox and return its messages."""
         waited, self.outbox, self.outbox_bytes = self.outbox, [], 0
         return waited
 
 
 class EnvelopeHub:
-    """See `transport.interface.Hub`.
+    """Hub over a carrier of envelopes; see `transport.interface.Hub`.
 
     Args:
         clock: time and chance.
@@ -189,27 +192,27 @@ class EnvelopeHub:
         """How many requests each site was sent, greetings included and repetitions not."""
 
     def send(self, site: str, message: bytes) -> bool:
-        """See `Hub.send`; False as well when too much waits for the node, whose link begins again then."""
+        """Queue a message for a site; False if it is absent or its outbox is full, when its link begins again."""
         peer = self._by_site.get(site)
         if peer is None:
             return False
         if not peer.put(message):
-            # What came over the link that is over would call for more.
+            # Drop events of the ended link, because handling them would send further messages to the site.
             self._events = deque(event for event in self._events if event.site != site)
             self._begin_again(peer, WireCode.SLOW_PEER)
             return False
         return True
 
     def receive(self, timeout: float) -> HubEvent | None:
-        """See `Hub.receive`. What waits for the sites leaves when there is no event left to hand over."""
+        """Return the next event; while there is none, post queued messages and collect replies."""
         deadline, poll = self._clock.now() + timeout, self._patience.poll
         while not self._events:
             self._flush()
             absent = self._call_roll()
-            # What a node has left behind counts: it is asked for after the node was seen to be gone.
+            # Collect after the roll call, so that replies left by nodes that are gone still count.
             self._collect()
             for node in absent:
-                # It has ended, or its carrier takes it for dead: no round waits for it.
+                # The node has ended, or its carrier takes it for dead, so no round waits for it.
                 self._drop(self._peers.pop(node), WireCode.CONNECTION_LOST)
             rest = deadline - self._clock.now()
             if self._events or rest <= 0:
@@ -219,7 +222,7 @@ class EnvelopeHub:
         return self._events.popleft() if self._events else None
 
     def close(self) -> None:
-        """See `Hub.close`: what was sent before is delivered first, to those who take it in time."""
+        """Deliver queued messages to the nodes that take them in time, then forget all nodes."""
         deadline = self._clock.now() + self._patience.closing
         self._flush(everything=True)
         while any(peer.is_busy or peer.outbox for peer in self._by_site.values()) and self._clock.now() < deadline:
@@ -232,7 +235,7 @@ class EnvelopeHub:
     # Requests ----------------------------------------------------------------------------------------------------
 
     def _flush(self, *, everything: bool = False) -> None:
-        """Post what waits for sites whose last request was answered, and what has waited too long for a reply."""
+        """Post requests to sites that answered their last one, and repeat requests left without a reply."""
         now, due = self._clock.now(), []
         for peer in self._peers.values():
             if now < peer.rests_until or peer.twin in self._peers:
@@ -266,7 +269,7 @@ class EnvelopeHub:
         """Begin a link with new keys."""
         is_first = peer.number < 0
         peer.link, peer.secret = self._clock.entropy(LINK_BYTES), self._clock.entropy(KEY_BYTES)
-        # An earlier process may have greeted the node: seconds since 1970 are more than it counted, or the node says.
+        # Seconds since 1970 exceed the numbers of an earlier process's greetings; otherwise the node replies LOST.
         peer.number, peer.keys = max(peer.number + 1, int(self._clock.date())), None
         body = bundle_messages(self.greet(is_first))
         key = derive_public_key(peer.secret)
@@ -274,7 +277,7 @@ class EnvelopeHub:
         self._sign(peer)
 
     def _write_request(self, peer: _Peer) -> None:
-        """Seal what waits for a node."""
+        """Seal the messages queued for a node into its next request."""
         if peer.keys is None:
             return
         peer.number += 1
@@ -289,7 +292,7 @@ class EnvelopeHub:
             peer.raw, peer.posted, peer.failures = sign(peer.request, self._identity.seed), set(), 0
 
     def _call_roll(self) -> list[int]:
-        """Take in the nodes that are new; returns those that are not there any more."""
+        """Add new nodes; return the nodes that are gone."""
         if self._clock.now() < self._next_roll_call:
             return []
         self._next_roll_call = self._clock.now() + self._patience.roll_call
@@ -301,7 +304,7 @@ class EnvelopeHub:
     # Replies -----------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        """Take in the replies that are there; a refused one ends its node's link."""
+        """Process the replies that have come; a refused reply ends its node's link."""
         waiting = {number: peer for peer in self._peers.values() for number in peer.posted}
         if not waiting:
             return
@@ -323,7 +326,7 @@ class EnvelopeHub:
                 self._begin_again(peer, WireCode.CONNECTION_LOST)
 
     def _take(self, peer: _Peer, data: bytes) -> None:
-        """A reply to the request that is under way; raises WireRefusal for one that cannot be."""
+        """Process a reply to the pending request; raise WireRefusal for one that does not fit."""
         reply = parse(data)
         site = self._roster.site(reply.site)
         if site is None:
@@ -331,7 +334,7 @@ class EnvelopeHub:
         require_signature(data, site.identity_key)
         request = peer.request
         if request is None or reply.request != request.digest:
-            return  # It answers an earlier link; the request of this one is under way.
+            return  # The reply belongs to an earlier link, while this link's request is pending.
         is_lost = reply.kind is EnvelopeKind.LOST and reply.number < HIGHEST_NUMBER
         is_for_it = peer.site in ("", reply.site) and request.site in ("", reply.site)
         if not is_for_it or reply.link != peer.link or not (is_lost or reply.number == peer.number):
@@ -352,12 +355,12 @@ class EnvelopeHub:
         messages = open_messages(reply, peer.keys.to_hub)
         self._events.extend(Arrived(reply.site, message) for message in messages)
         if _DEFERRED in messages:
-            # Its node answers later, and can send nothing by itself: it is greeted again.
+            # The node will answer later and cannot send by itself, so it is greeted again.
             self._begin_again(peer, WireCode.CLOSED)
             peer.rests_until = self._clock.now() + self._patience.repeat
 
     def _is_twin(self, peer: _Peer, site: str) -> bool:
-        """Two SuperNodes with one identity: the first one stays as long as it is there, as with every engine."""
+        """Return whether another node with this identity is present, and log it; the first one stays."""
         other = self._by_site.get(site)
         if other is None or other is peer:
             return False
@@ -369,7 +372,7 @@ class EnvelopeHub:
         return True
 
     def _join(self, peer: _Peer, reply: Envelope) -> None:
-        """Let a site whose greeting was answered be one of the run."""
+        """Let a site take part after its reply to the greeting."""
         if self._is_twin(peer, reply.site):
             return
         peer.keys = LinkKeys.agree(peer.secret, reply.key, peer.link, reply.site)
@@ -380,13 +383,13 @@ class EnvelopeHub:
         self._events.append(Joined(reply.site))
 
     def _post_again(self, peer: _Peer, fetched: Fetched) -> None:
-        """The node's process failed or refuses: its request is posted again, and after some failures it is greeted."""
+        """Post a request again after its node failed; after some failures, greet the node anew."""
         if fetched.is_away:
             self._begin_again(peer, WireCode.CONNECTION_LOST)
             peer.rests_until = self._clock.now() + self._patience.roll_call
             return
         if peer.posted:
-            return  # The same request is under way once more.
+            return  # Another copy of the same request is still pending.
         peer.failures += 1
         self.refusals[fetched.code] += 1
         who = peer.site or f"node {peer.node}"
@@ -399,20 +402,22 @@ class EnvelopeHub:
             peer.posted_at, peer.repeat_after = self._clock.now(), min(peer.repeat_after, 2.0)
 
     def _begin_again(self, peer: _Peer, reason: WireCode) -> None:
-        """The link is over; the node is greeted again."""
+        """End a node's link and discard its outbox, so that the node is greeted anew."""
         self._drop(peer, reason)
         peer.site, peer.keys, peer.raw, peer.posted = "", None, b"", set()
         peer.drain()
 
     def _drop(self, peer: _Peer, reason: WireCode) -> None:
-        """Tell the run that a site has left."""
+        """Queue the event that a site has left."""
         if peer.site and self._by_site.get(peer.site) is peer:
             del self._by_site[peer.site]
             self._events.append(Left(peer.site, reason.value))
 
 
 class JointHub:
-    """Two hubs as one: some sites come by a carrier, the others dial. Each is heard where it came first.
+    """Two hubs as one: some sites come by a carrier, the others dial.
+
+    A site belongs to the hub of its first event.
 
     Args:
         carried: asks for replies when it is looked at.
@@ -424,12 +429,15 @@ class JointHub:
         self._at: dict[str, Hub] = {}
 
     def send(self, site: str, message: bytes) -> bool:
-        """See `Hub.send`."""
+        """Send through the hub of this site; False if the site has not joined."""
         hub = self._at.get(site)
         return hub is not None and hub.send(site, message)
 
     def receive(self, timeout: float) -> HubEvent | None:
-        """See `Hub.receive`."""
+        """Return the next event of either hub.
+
+        Events of a site that is already joined through the other hub are dropped.
+        """
         left = timeout
         while True:
             wait = min(left, _SECONDS_BETWEEN_HUBS)
@@ -444,6 +452,6 @@ class JointHub:
                 return None
 
     def close(self) -> None:
-        """See `Hub.close`."""
+        """Close both hubs."""
         self._carried.close()
         self._listening.close()

@@ -61,7 +61,7 @@ def allow_many_connections() -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address, or the name of one."""
+    """Return whether an address, or a name of one, can be reached from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -69,7 +69,9 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_name(asked: str, host: str) -> bool:
-    """Whether an HTTP request was meant for this machine: it names an address, or a name that can mean no other.
+    """Return whether an HTTP request names this machine: by an address, or by an unambiguous name.
+
+    It refuses pages of other sites whose own name was made to resolve to this machine (DNS rebinding).
 
     A page in somebody's browser whose own name was made to lead here (DNS rebinding) is told from it by that name.
 
@@ -83,13 +85,13 @@ def is_own_name(asked: str, host: str) -> bool:
         return False
     with contextlib.suppress(ValueError):
         return bool(ipaddress.ip_address(name))
-    # A name without dots is one of this network's, which no one else can have a browser look up elsewhere.
+    # A name without dots belongs to this network; an attacker cannot make a browser resolve it elsewhere.
     is_one_label = name.replace("-", "").replace("_", "").isalnum()
     return is_one_label or name in {host.lower(), socket.gethostname().lower()}
 
 
 def places(host: str, n_needed: int, n_guests: int) -> int:
-    """How many connections a port may have at once, by the files that this process may still open.
+    """Return the most connections that a port may have, limited by the files that this process may open.
 
     Args:
         host: where it will listen.
@@ -106,7 +108,7 @@ def places(host: str, n_needed: int, n_guests: int) -> int:
     if free < needed:
         enough = soft + needed - free
         raise EnvironmentFault("too-few-files", soft=soft, n_needed=n_needed, enough=enough)
-    # gRPC listens on every address of a name, and counts for each by itself.
+    # gRPC listens on every address of a name, and applies the limit to each separately.
     try:
         n_addresses = len({found[4] for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
     except OSError:
@@ -116,7 +118,7 @@ def places(host: str, n_needed: int, n_guests: int) -> int:
 
 @dataclass(slots=True)
 class _SeenConnection:
-    """One accepted connection. `network`: what one household is given; `since`: when it began."""
+    """An accepted connection. `network`: what one household is given; `since`: when it began."""
 
     peer: Peer
     network: str
@@ -127,7 +129,7 @@ class _SeenConnection:
 
 @dataclass(slots=True)
 class _Guest:
-    """A peer whose certificate is known. `since`: from when on it has carried nothing that counts."""
+    """A peer with a known certificate. `since`: the time since which it has carried nothing that counts."""
 
     name: str
     at_most: int
@@ -165,7 +167,7 @@ class Door:
         self._wake = asyncio.Event()
 
     def admit(self, peer: str, name: str, at_most: int) -> None:
-        """A stream has come from this peer, in gRPC's words, with a pinned certificate.
+        """Register a peer, in gRPC's words, whose stream has come with a pinned certificate.
 
         Args:
             name: whose it is, no two the same.
@@ -173,7 +175,7 @@ class Door:
         """
         key = parse_peer(peer)
         if key is None:
-            # Who cannot be told from a stranger must not be taken for one.
+            # Stop ending strangers: this guest cannot be told from them.
             self._is_blind = True
             return
         guest = self._guests.get(key)
@@ -186,7 +188,7 @@ class Door:
 
     @contextlib.contextmanager
     def carrying(self, peer: str) -> Iterator[None]:
-        """As long as the block lasts, the admitted peer's connection is of use."""
+        """Mark the admitted peer's connection as in use for the duration of the block."""
         guest = self._guests.get(parse_peer(peer) or ("", 0))
         if guest is None:
             yield
@@ -200,7 +202,7 @@ class Door:
 
     @property
     def options(self) -> list[tuple[str, int]]:
-        """What gRPC's server has to be told."""
+        """Options for gRPC's server."""
         return [("grpc.max_allowed_incoming_connections", self._n_places)]
 
     async def watch(self, port: int) -> None:
@@ -211,20 +213,20 @@ class Door:
             try:
                 is_pressed = self._look(port) * _PRESSURE > self._n_places
             except OSError:
-                is_pressed = True  # There are no files left to look with: others of this process have taken them.
+                is_pressed = True  # Other parts of this process have used up all files, so there is none to look with.
             seconds = _SECONDS_UNDER_PRESSURE if is_pressed else _SECONDS
-            # However many strangers there are, most of this loop's time is the sites'.
+            # Limit the share of time spent here, so that most of the loop's time remains for the sites.
             seconds = min(max(seconds, 2 * (clock() - began)), _SECONDS)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), seconds)
-                # Who opens one connection after the other does not make this loop turn faster.
+                # A peer that opens connection after connection does not speed up this loop.
                 self._wake.clear()
                 seconds = _SECONDS_UNDER_PRESSURE
                 await asyncio.sleep(seconds)
             self._now += seconds
 
     def _look(self, port: int) -> int:
-        """End what must be; returns how many strangers were there.
+        """End idle and surplus connections; return the number of strangers found.
 
         Raises OSError when there is no free file to look with; what was not done then is done at the next look.
         """
@@ -232,7 +234,7 @@ class Door:
         present = {file: one for file, one in self._found.items() if one is not None and not one.is_ended}
         peers = {one.peer for one in present.values()}
         for peer, guest in list(self._guests.items()):
-            # One whose connection is not there, and was before: this may be the first look since it came.
+            # Forget a guest whose connection has ended, but not before the first look after it came.
             if peer not in peers and guest.n_carried == 0 and guest.since < self._now:
                 del self._guests[peer]
         strangers = [file for file, one in present.items() if one.peer not in self._guests]
@@ -262,7 +264,7 @@ class Door:
         return len(strangers)
 
     def _find(self, port: int) -> None:
-        """Bring `_found` up to what is open now; if there is no free file to look with, it stays as it was."""
+        """Update `_found` to the connections open now; without a free file to look with, leave it unchanged."""
         found: dict[_File, _SeenConnection | None] = {}
         new: dict[_File, _Ends] = {}
         for name in os.listdir(_FILES):
@@ -278,18 +280,18 @@ class Door:
                 new[file] = ends
         self._listening.update(ends.own for ends in new.values() if ends.peer is None)
         for file, ends in new.items():
-            # On another address than those on which this process listens, it has dialled.
+            # A connection from an address on which this process does not listen was dialled by it.
             kind, host = ends.own
             if ends.peer is not None and any((kind, one) in self._listening for one in (host, *_EVERY_ADDRESS)):
                 found[file] = self._add_peer(ends.peer)
         self._found = found
 
     def _add_peer(self, peer: Peer) -> _SeenConnection:
-        """A connection that is seen for the first time."""
+        """Describe a connection seen for the first time."""
         guest = self._guests.get(peer)
         if guest is not None and guest.n_carried == 0 and guest.since + _SECONDS < self._now:
-            del self._guests[peer]  # Another connection from a port that a guest had before.
-        # What one household is given: an address of version 4, a network of 64 bits of version 6.
+            del self._guests[peer]  # A new connection reuses the port of a former guest.
+        # One household has one IPv4 address, or one IPv6 network of 64 bits.
         host, _ = peer
         network = str(ipaddress.ip_network((host, 64), strict=False)) if ":" in host else host
         return _SeenConnection(peer, network, self._now)
@@ -301,7 +303,7 @@ class Door:
         return (connection if guest is None else guest).since + self._idle_seconds < self._now
 
     def _list_surplus(self) -> set[Peer]:
-        """Connections beyond what their parties may have."""
+        """List the connections beyond their parties' limits."""
         by_name: dict[str, list[tuple[bool, int, Peer]]] = defaultdict(list)
         for peer, guest in self._guests.items():
             by_name[guest.name].append((guest.n_carried > 0, guest.number, peer))
@@ -313,7 +315,10 @@ class Door:
 
 
 def parse_peer(text: str) -> Peer | None:
-    """Address and port of a peer, from gRPC's "ipv4:192.0.2.1:5000" or "ipv6:%5B2001:db8::1%5D:5000"; else None."""
+    """Read address and port from gRPC's name of a peer; None for another form.
+
+    Examples are "ipv4:192.0.2.1:5000" and "ipv6:%5B2001:db8::1%5D:5000".
+    """
     kind, _, rest = unquote(text).partition(":")
     host, _, port = rest.rpartition(":")
     return _find_peer(host.strip("[]"), int(port)) if kind in {"ipv4", "ipv6"} and port.isdigit() else None
@@ -330,7 +335,9 @@ def _find_peer(host: str, port: int) -> Peer | None:
 
 @contextlib.contextmanager
 def _duplicate_socket(file: _File) -> Iterator[socket.socket | None]:
-    """A second name of an open socket, which stays this one if the first is closed meanwhile; None if it has been.
+    """Duplicate an open socket, so that the duplicate stays this socket if the first is closed meanwhile.
+
+    Yields None if it was closed before. Raises OSError when there is no free file for it.
 
     Raises OSError when there is no free file for it.
     """
@@ -358,7 +365,7 @@ def _duplicate_socket(file: _File) -> Iterator[socket.socket | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Both ends of a socket. `own`, `port`: of this process; `peer`: None for one that listens."""
+    """Both ends of a socket. `own`, `port`: of this process; `peer`: None for a listening socket."""
 
     own: _Address
     port: int
@@ -366,7 +373,10 @@ class _Ends:
 
 
 def _read_ends(file: _File) -> _Ends | None:
-    """None for what is no socket of the internet, or has ended. Raises OSError when there is no free file to look."""
+    """Return both ends of a socket; None for other files and for sockets that have ended.
+
+    Raises OSError when there is no free file to look.
+    """
     with _duplicate_socket(file) as found:
         if found is None or found.family not in {socket.AF_INET, socket.AF_INET6}:
             return None
@@ -375,7 +385,7 @@ def _read_ends(file: _File) -> _Ends | None:
             is_listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
             theirs = None if is_listening else found.getpeername()
         except OSError:
-            return None  # It has ended, or was never connected.
+            return None  # The connection has ended, or never existed.
     address, peer = _find_peer(own[0], own[1]), None if theirs is None else _find_peer(theirs[0], theirs[1])
     if address is None or (theirs is not None and peer is None):
         return None
@@ -383,7 +393,7 @@ def _read_ends(file: _File) -> _Ends | None:
 
 
 def _has_spoken(file: _File) -> bool:
-    """Whether anything has come from the peer; where the system does not tell, nothing has."""
+    """Return whether the peer has sent anything; False if the system cannot tell."""
     if sys.platform != "linux":
         return False
     with _duplicate_socket(file) as found:
@@ -397,7 +407,7 @@ def _has_spoken(file: _File) -> bool:
 
 
 def _shut(file: _File) -> None:
-    """End a connection: gRPC reads that it has ended, and closes its file.
+    """End a connection; gRPC notices it and closes the file.
 
     Raises OSError when there is no free file to do it with.
     """

@@ -42,7 +42,7 @@ class EnvelopeKind(IntEnum):
 
 
 class PartKind(IntEnum):
-    """The kind bytes of what stands in an envelope, and of what a carrier's app and a node say to each other."""
+    """Kind bytes of the parts of an envelope, and of messages between a carrier's app and a node."""
 
     BUNDLE = 84
     HANDED_ON = 85
@@ -51,7 +51,7 @@ class PartKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Envelope(Encoded):
-    """Coordinator (greeting, request) or node (reply, lost), signed: what is carried.
+    """A signed message of the carrier, by the coordinator (greeting, request) or a node (reply, lost).
 
     Attributes:
         kind: also the kind in the head.
@@ -74,26 +74,26 @@ class Envelope(Encoded):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the envelope, by which a reply names it."""
+        """SHA-256 of the envelope, which its reply quotes."""
         return sha256(self.to_bytes()).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle(Encoded):
-    """The messages of a run that travel in one envelope, in their order."""
+    """The messages of one envelope, in their order."""
 
     KIND = PartKind.BUNDLE
     messages: Annotated[tuple[bytes, ...], Many(Blob(), most=MAX_MESSAGES)]
 
 
 def sign(envelope: Envelope, seed: bytes) -> bytes:
-    """The envelope's bytes, with the signature of the Ed25519 key of this 32-byte seed."""
+    """Return the envelope's bytes, signed with the Ed25519 key of this 32-byte seed."""
     content = envelope.to_bytes()
     return content + Identity(seed).sign(_DOMAIN, content)
 
 
 def parse(data: bytes) -> Envelope:
-    """The envelope in `data`, its signature not verified yet; raises WireRefusal MALFORMED or UNKNOWN_VERSION."""
+    """Read an envelope without verifying its signature; raise WireRefusal MALFORMED or UNKNOWN_VERSION."""
     try:
         return Envelope.from_bytes(data[:-SIGNATURE_BYTES])
     except CodecFault as fault:
@@ -121,7 +121,7 @@ class LinkKeys:
 
     @classmethod
     def agree(cls, secret: bytes, peer: bytes, link: bytes, site: str) -> LinkKeys:
-        """The keys of a link.
+        """Derive the keys of a link.
 
         Raises WireRefusal MALFORMED for a key of low order.
 
@@ -138,7 +138,7 @@ class LinkKeys:
 
 
 def derive_public_key(secret: bytes) -> bytes:
-    """The X25519 public key of a 32-byte secret."""
+    """Return the X25519 public key of a 32-byte secret."""
     return SecretKey(secret).public
 
 
@@ -150,12 +150,16 @@ def bundle_messages(messages: Sequence[bytes]) -> bytes:
 def seal_messages(
     envelope: Envelope, key: bytes, messages: Sequence[bytes], entropy: Callable[[int], bytes]
 ) -> Envelope:
-    """The envelope, which has no body yet, with messages as its sealed body."""
+    """Return an envelope without a body, completed by these messages as its sealed body."""
     return replace(envelope, body=seal(key, bundle_messages(messages), envelope.to_bytes(), entropy))
 
 
 def open_messages(envelope: Envelope, key: bytes) -> tuple[bytes, ...]:
-    """The messages in the body, which `key` opens where it is sealed; raises WireRefusal MALFORMED."""
+    """Return the messages in the body, unsealed with `key` unless it is a greeting's.
+
+    Raises:
+        WireRefusal: MALFORMED.
+    """
     try:
         body = envelope.body
         if envelope.kind is not EnvelopeKind.GREETING:

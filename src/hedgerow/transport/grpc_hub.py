@@ -85,14 +85,14 @@ _SENDING_SECONDS = 0.001
 
 
 def _name_in(names: Mapping[bytes, str], context: Any, otherwise: str) -> str:
-    """By which of these names the peer's certificate is known."""
+    """Return the name of the peer's certificate, or `otherwise` if it is not among `names`."""
     with contextlib.suppress(WireRefusal):
         return names.get(peer_certificate_sha256(context), otherwise)
     return otherwise
 
 
 class TlsServer:
-    """A port that serves over mutual TLS until it is stopped; everything runs in the event loop."""
+    """A server of a port over mutual TLS; everything runs in the event loop."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class TlsServer:
         most: int,
         most_sent: int = 0,
     ) -> None:
-        """A server that is not open yet.
+        """Prepare a server that `start` will open.
 
         Args:
             guests: whose certificates complete a handshake; each method then asks whose it is. None: no one is asked
@@ -114,7 +114,7 @@ class TlsServer:
         own = identity.public.certificate_pem
         self._credentials = grpc.ssl_server_credentials(
             [(identity.tls_key, own)],
-            # gRPC wants at least one; the coordinator's own certificate opens no method.
+            # gRPC needs at least one certificate; the coordinator's own opens no method.
             root_certificates=None if guests is None else b"".join(guest.certificate_pem for guest in guests) or own,
             require_client_auth=guests is not None,
         )
@@ -124,7 +124,11 @@ class TlsServer:
         self._door = door
 
     async def start(self, address: Address, handlers: Sequence[grpc.GenericRpcHandler], fault: str) -> int:
-        """Begin to serve and return the port; EnvironmentFault `address-in-use`, whose text begins with `fault`."""
+        """Begin to serve and return the port.
+
+        Raises:
+            EnvironmentFault: `address-in-use`, with a text that begins with `fault`.
+        """
         self._server.add_generic_rpc_handlers(tuple(handlers))
         try:
             port = self._server.add_secure_port(str(address), self._credentials)
@@ -168,11 +172,11 @@ class Monitors:
         self._changed = asyncio.Condition()
 
     def is_there(self) -> bool:
-        """Whether anybody watches."""
+        """Return whether anybody watches."""
         return self._watching.total() > 0
 
     def show(self, report: RunReport, events_since: EventsSince) -> None:
-        """The newest report, for all who watch. Does not block; may be called from any thread."""
+        """Send the newest report to all monitors. Does not block; may be called from any thread."""
         background.start(self._take(report_bytes(report), events_since))
 
     def close(self) -> None:
@@ -180,7 +184,7 @@ class Monitors:
         background.run(self._close())
 
     def handler(self, door: Door) -> grpc.GenericRpcHandler:
-        """What the coordinator's gRPC server adds to its own method; `door` is that server's."""
+        """Return the handler for the coordinator's gRPC server to add; `door` is that server's."""
         self._door = door
         method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_stream_rpc_method_handler(self._watch)
         return grpc.method_handlers_generic_handler(WATCH_SERVICE, {WATCH_METHOD: method})
@@ -206,7 +210,7 @@ class Monitors:
             await asyncio.sleep(0.01)
 
     async def _watch(self, raw: bytes, context: Any) -> None:
-        """One stream of one monitor."""
+        """Serve one stream of one monitor."""
         try:
             name, request = self._admit(raw, context)
         except WireRefusal as refusal:
@@ -229,7 +233,7 @@ class Monitors:
             self._watching[name] -= 1
 
     def _admit(self, raw: bytes, context: Any) -> tuple[str, WatchRequest]:
-        """Who wants to watch, and what; raises WireRefusal."""
+        """Return the monitor's name and request; raise WireRefusal for a party that may not watch."""
         digest = peer_certificate_sha256(context)
         if digest not in self._names:
             raise WireRefusal(WireCode.UNPINNED)
@@ -243,7 +247,7 @@ class Monitors:
         return name, request
 
     async def _tell(self, request: WatchRequest, context: Any) -> None:
-        # The report of before may be old: while no one watched, none was made.
+        # Skip the last report, which may be old: none is made while nobody watches.
         n_told, last_event = self._n_shown, 0
         while True:
             async with self._changed:
@@ -265,7 +269,7 @@ class Monitors:
 
 
 class GrpcHub:
-    """See `transport.interface.Hub`. It listens as soon as it is made.
+    """Hub over gRPC; see `transport.interface.Hub`. It listens as soon as it is made.
 
     Args:
         plan_digest: SHA-256 of the plan, or empty to let nodes join whatever plan they name.
@@ -293,7 +297,7 @@ class GrpcHub:
         self._sites = {site.certificate_sha256: site.name for site in roster.sites}
         self._events: queue.SimpleQueue[tuple[HubEvent, GrpcLink | None]] = queue.SimpleQueue()
         self._links: dict[str, GrpcLink] = {}
-        # Set when the party above has read that the site's last stream has ended.
+        # Set when the party above has read the end of the site's last stream.
         self._left: dict[str, asyncio.Event] = {}
         self._past = Traffic()
         self._names = {party.certificate_sha256: f"site {party.name}" for party in roster.sites}
@@ -307,13 +311,13 @@ class GrpcHub:
         """The port it listens on."""
 
     def send(self, site: str, message: bytes) -> bool:
-        """See `Hub.send`; False as well when the peer takes nothing and is disconnected for it."""
+        """Queue a message for a site; False if the site is absent, or is disconnected for taking nothing."""
         require_size(message, self._settings)
         link = self._links.get(site)
         return link is not None and link.offer(message)
 
     def receive(self, timeout: float) -> HubEvent | None:
-        """See `Hub.receive`; a party that only asks still lets the transport's thread send what it has been given."""
+        """Return the next event; even with no timeout it lets the transport's thread send queued messages."""
         found = get_next(self._events, max(timeout, _SENDING_SECONDS))
         if found is None:
             return None
@@ -325,16 +329,16 @@ class GrpcHub:
         return event
 
     def connected_sites(self) -> tuple[str, ...]:
-        """The sites that are connected now, sorted."""
+        """Return the sites connected now, sorted."""
         return tuple(sorted(self._links))
 
     def traffic(self) -> Traffic:
-        """Bytes of messages since the hub was made, over all streams that were joined."""
+        """Return the bytes of messages since the hub was made, over all joined streams."""
         parts = [self._past, *(link.traffic for link in list(self._links.values()))]
         return Traffic(sum(part.sent for part in parts), sum(part.received for part in parts))
 
     def close(self) -> None:
-        """See `Hub.close`: what was sent before is delivered first, to those who take it within `closing_seconds`."""
+        """Deliver queued messages to peers that take them within `closing_seconds`, then stop the server."""
         background.run(self._stop())
 
     async def _start(self, address: Address) -> int:
@@ -362,13 +366,13 @@ class GrpcHub:
         for link in links:
             link.end(WireRefusal(WireCode.CLOSED), drain=True)
         with contextlib.suppress(TimeoutError):
-            # A link takes so long itself, and then there is its stream's end.
+            # A link may take `closing_seconds` itself, and its stream's end takes further time.
             waiting = asyncio.gather(*(link.finished.wait() for link in links))
             await within(waiting, 2 * self._settings.closing_seconds)
         await self._server.stop(_STOPPING_SECONDS)
 
     async def _tell_roster(self, raw: bytes, _: object) -> bytes:
-        """The roster of this run, for a party that pins an earlier one."""
+        """Answer with the roster of this run, for a party that pins an earlier one."""
         try:
             read_as(Current, unwrap_message(raw, self._settings.max_message_bytes))
         except WireRefusal as refusal:
@@ -376,10 +380,10 @@ class GrpcHub:
         return wrap_message(Standing(self._roster.to_toml().encode()).to_bytes())
 
     async def _join(self, _: object, context: Any) -> None:
-        """One stream of one node, from its first message to its last."""
+        """Serve one stream of one node, from its first message to its last."""
         try:
             digest = peer_certificate_sha256(context)
-            # TLS let it pass if a pinned certificate vouches for it; only the pinned ones themselves are accepted.
+            # TLS also accepts a certificate issued by a pinned one; only the pinned ones themselves are accepted here.
             if digest not in self._sites:
                 raise WireRefusal(WireCode.UNPINNED)
             site = self._sites[digest]
@@ -409,13 +413,13 @@ class GrpcHub:
             link.finished.set()
 
     def _refuse(self, refusal: WireRefusal, context: Any) -> None:
-        """Count and log whose stream was refused, and why."""
+        """Count and log a refused stream, with its peer and the reason."""
         self.refusals[refusal.code] += 1
         who, said = _name_in(self._names, context, "a stranger"), refusal.what
         if count := self._repeats.note(who, refusal.code):
             level = logging.WARNING
             if refusal.code == WireCode.ROSTER_MISMATCH and self._roster.edition > 1 and count == 1:
-                # So every node that stays begins after a change of the roster, which it then asks for.
+                # After a change of the roster every staying node is refused once and then asks for the new roster.
                 level = logging.INFO
                 said += " A node that stays asks its owner for a later roster, and ends if that is denied."
             _log.log(level, "A stream of %s was refused: %s (%s)%s", who, said, refusal.code, times(count))
@@ -428,7 +432,7 @@ class GrpcHub:
         except (grpc.RpcError, grpc.aio.BaseError) as error:
             raise translate_error(error) from None
         if raw is grpc.aio.EOF:
-            raise WireRefusal(WireCode.CONNECTION_LOST)  # Who ends in order says so.
+            raise WireRefusal(WireCode.CONNECTION_LOST)  # A peer that ends in order sends a message first.
         return read_first(Introduction, unwrap_message(raw, self._settings.max_message_bytes))
 
     def _check(self, node: Introduction, site: str) -> None:
@@ -467,7 +471,7 @@ class GrpcHub:
 
 
 class _OtherMethods(grpc.GenericRpcHandler):
-    """Answers calls of methods that are not served here as gRPC does, with the version of this end.
+    """Handler of unknown methods: it answers as gRPC does, and adds the version of this end.
 
     Args:
         refuse: lets the operator know of a node of another version.
@@ -477,7 +481,7 @@ class _OtherMethods(grpc.GenericRpcHandler):
         self._refuse = refuse
 
     def service(self, call: Any) -> Any:
-        """See gRPC: the handler of a call, if it is for this one."""
+        """Return the handler of a call to a method of Hedgerow that is not served; None for other calls."""
         if not call.method.startswith("/hedgerow."):
             return None
         is_node = call.method.endswith(f"/{METHOD}")
@@ -533,7 +537,7 @@ class StudyServer:
 
     async def _start(self) -> int:
         door = Door(places(self._address.host, self._n_parties, self._n_parties), DEFAULTS.idle_seconds)
-        # A message is short: what is longer is refused before it is in memory.
+        # Messages are short; a longer one is refused before it is in memory.
         self._server = TlsServer(self._identity, self._parties, door, DEFAULTS, _MAX_ASKED_BYTES, MAX_ENROLMENT_BYTES)
         enrol: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._enrol)
         join: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._come_again)
@@ -556,7 +560,7 @@ class StudyServer:
             return self._answer(message)
 
     async def _come_again(self, _: object, context: Any) -> None:
-        # Its first message is read before: else it may be written to a stream that has ended.
+        # Read the first message first, because otherwise the answer may go to a stream that has ended.
         await within(context.read(), DEFAULTS.hello_seconds)
         await context.write(wrap_message(Farewell.from_refusal(WireRefusal(WireCode.CLOSED)).to_bytes()))
 
@@ -568,7 +572,7 @@ def ask(
     identity: PrivateIdentity | None = None,
     settings: LinkSettings = DEFAULTS,
 ) -> bytes:
-    """Send one message to a coordinator, whose certificate is pinned, and return its answer.
+    """Send one message to a coordinator with a pinned certificate, and return its answer.
 
     Args:
         identity: of who asks, where the coordinator wants to see its certificate.

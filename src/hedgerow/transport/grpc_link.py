@@ -48,7 +48,7 @@ from hedgerow.protocol.stream import (
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, require_pinned
 from hedgerow.transport.interface import Connected, Disconnected, Traffic, UplinkEvent
 
-# gRPC's core writes a line to stderr for every failed handshake: strangers must not be able to fill the operator's log.
+# gRPC's core logs every failed handshake on stderr; strangers must not be able to fill the operator's log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc as grpc
@@ -81,7 +81,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """How patient and how generous one end of a stream is.
+    """Time limits and sizes of one end of a stream.
 
     The time to say the first message, to take one, and to take the last is counted in seconds in which this process
     ran: on a busy machine it is longer.
@@ -114,12 +114,12 @@ class LinkSettings:
 
     @property
     def place_seconds(self) -> float:
-        """After so long a connection that is still there has given a sign of life since."""
+        """Seconds after which a connection that still exists has given a sign of life."""
         return self.silence_seconds + self.ping_seconds
 
     @property
     def idle_seconds(self) -> float:
-        """How long a good connection may carry nothing that counts: to shake hands and to say who it is."""
+        """Seconds that a good connection may need to shake hands and to introduce itself."""
         return self.handshake_seconds + self.hello_seconds
 
 
@@ -127,7 +127,7 @@ DEFAULTS = LinkSettings()
 
 
 def require_size(message: bytes, settings: LinkSettings) -> None:
-    """Raise WireRefusal OVERSIZED, on the sender's side, for a message that no receiver would take."""
+    """Raise WireRefusal OVERSIZED for a message larger than any receiver takes."""
     if len(message) > settings.max_message_bytes:
         raise WireRefusal(WireCode.OVERSIZED)
 
@@ -140,28 +140,28 @@ def channel_options(settings: LinkSettings, max_bytes: int) -> list[tuple[str, i
         ("grpc.max_send_message_length", max_bytes + FRAME_HEADROOM),
         ("grpc.enable_retries", 0),
         ("grpc.keepalive_time_ms", int(1000 * settings.ping_seconds)),
-        # The first is what gRPC documents, the second what version 1.85 goes by.
+        # gRPC documents the first option, and version 1.85 uses the second.
         ("grpc.keepalive_timeout_ms", answer_ms),
         ("grpc.http2.ping_timeout_ms", answer_ms),
         ("grpc.http2.max_pings_without_data", 0),
-        # Who asks for more signs of life than agreed is sent away.
+        # A peer that pings more often than agreed is disconnected.
         ("grpc.http2.min_ping_interval_without_data_ms", int(500 * settings.ping_seconds)),
-        # What may be on its way to a reader is said here; to find it out, gRPC would send a ping with every message.
+        # The window is set here; to measure it, gRPC would send a ping with every message.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _ON_THE_WAY),
-        # Every attempt to connect is a new one, with our own back-off and no one else's.
+        # Make every attempt a new connection, so that only our own back-off applies.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", int(settings.http_proxy)),
-        # Two coordinators on one port would share the nodes between them.
+        # With port sharing, two coordinators on one port would divide the nodes between them.
         ("grpc.so_reuseport", 0),
-        # A stranger who connects and says nothing is sent away, by the Door at the latest.
+        # A silent stranger is disconnected here, or by the Door at the latest.
         ("grpc.server_handshake_timeout_ms", int(settings.handshake_seconds * 1000)),
         ("grpc.max_concurrent_streams", 4),
     ]
 
 
 def ran_on_time(began: float, now: float, seconds: float) -> bool:
-    """Whether a wait of `seconds` ended when it should have, by the clock: else this process was not running.
+    """Return whether a wait of `seconds` ended on time by the clock, so that this process was running.
 
     A wait that was too long says nothing about a peer: what it sent meanwhile is still to be read.
     """
@@ -169,9 +169,12 @@ def ran_on_time(began: float, now: float, seconds: float) -> bool:
 
 
 async def within(work: Awaitable[Result], seconds: float) -> Result:
-    """What `work` gives; raises TimeoutError, and cancels it, after `seconds` in which this process ran."""
+    """Await `work` and return its result; cancel it and raise TimeoutError after `seconds`.
+
+    Time in which this process did not run does not count.
+    """
     task = asyncio.ensure_future(work)
-    # What it raises when no one waits for it any more is no news.
+    # Read a late exception, so that asyncio does not log it as never retrieved.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     loop, left = asyncio.get_running_loop(), _SLICES
     try:
@@ -189,7 +192,7 @@ async def within(work: Awaitable[Result], seconds: float) -> Result:
 
 
 def get_next(events: queue.SimpleQueue[Result], timeout: float) -> Result | None:
-    """The next of a queue, or None after `timeout` seconds in which this process ran, and the queue's writer could."""
+    """Return the next item of a queue, or None after `timeout` seconds in which this process ran."""
     left = timeout
     while True:
         began, part = time.monotonic(), min(max(left, 0.0), _SLICE_SECONDS)
@@ -202,7 +205,7 @@ def get_next(events: queue.SimpleQueue[Result], timeout: float) -> Result | None
 
 
 def peer_certificate_sha256(context: Any) -> bytes:
-    """SHA-256 of the certificate that the peer's TLS session used, 32 bytes; raises WireRefusal UNPINNED."""
+    """Return the SHA-256, 32 bytes, of the peer's TLS certificate; raise WireRefusal UNPINNED without one."""
     pem = context.auth_context().get("x509_pem_cert", [b""])[0]
     try:
         return sha256(ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))).digest()
@@ -211,7 +214,7 @@ def peer_certificate_sha256(context: Any) -> bytes:
 
 
 class Caller:
-    """Calls functions in an event loop from any thread, in order, and wakes the loop once for all that are waiting.
+    """Calls functions in an event loop from any thread, in order, with one wake-up for all waiting calls.
 
     Every wake-up is a write that lets another thread run. A coordinator that sends to all its nodes needs one.
     """
@@ -235,24 +238,24 @@ class Caller:
             try:
                 function()
             except Exception as error:
-                # One that raises must not take the others with it.
+                # A call that raises must not stop the other calls.
                 self._loop.call_exception_handler({"message": "A call from another thread failed.", "exception": error})
 
 
 class _Background:
-    """One event loop in one thread for all hubs and uplinks of the process: gRPC's asyncio layer wants one loop."""
+    """One event loop in one thread for all hubs and uplinks of the process, as gRPC's asyncio layer needs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, running."""
+        """Return the running loop, starting its thread if needed."""
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
                 threading.Thread(target=loop.run_forever, name="hedgerow-transport", daemon=True).start()
-                # Not before it runs: Ctrl-C in between would leave a loop for which everybody waits for ever.
+                # Set it only when it runs: after Ctrl-C in between, everybody would wait for ever for a dead loop.
                 self._loop = loop
             return self._loop
 
@@ -261,7 +264,7 @@ class _Background:
         return asyncio.run_coroutine_threadsafe(work, self.loop())
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine there, and wait for its result; raises what it raises.
+        """Run a coroutine in the loop and wait for its result; its exceptions are raised here.
 
         The loop's thread lets go of all that the coroutine used. In the main thread that would run destructors and
         callbacks of weak references (gRPC's even wait there for a thread to end), in which Python drops a Ctrl-C.
@@ -272,7 +275,7 @@ class _Background:
             try:
                 ended.put((await work, None))
             except HedgerowError as fault:
-                # The frames of its traceback hold what the coroutine used; such an error says all by itself.
+                # Drop the traceback, whose frames hold the coroutine's objects; such an error is complete without it.
                 fault.__context__ = fault.__cause__ = None
                 ended.put((None, fault.with_traceback(None)))
             except BaseException as fault:
@@ -281,10 +284,10 @@ class _Background:
         try:
             self.loop()
         except BaseException:
-            # Ctrl-C while the loop begins; else Python would say of the work, on the terminal, that nobody awaited it.
+            # After Ctrl-C while the loop starts, close the coroutine, or Python warns that it was never awaited.
             work.close()
             raise
-        # Whoever held the future would hold the task.
+        # Do not keep the future: it would keep the task alive.
         self.start(to_its_end())
         result, fault = ended.get()
         try:
@@ -292,7 +295,7 @@ class _Background:
                 raise fault
             return cast(Result, result)
         finally:
-            # As in `within`: a circle of the error and this frame would keep what the callers hold, too.
+            # As in `within`: a cycle of the error and this frame would keep the callers' objects alive.
             del fault
 
 
@@ -303,10 +306,10 @@ _LAST_WORDS_SECONDS = 1.0
 
 
 class Stream(Protocol):
-    """What gRPC gives either end."""
+    """gRPC's stream at either end."""
 
     async def read(self) -> Any:
-        """The next message as it was wrapped, or `grpc.aio.EOF`."""
+        """Read the next message, still wrapped, or `grpc.aio.EOF`."""
 
     async def write(self, raw: bytes, /) -> None:
         """Hand a wrapped message over; waits while the peer takes nothing."""
@@ -323,7 +326,7 @@ class GrpcLink:
         hang_up: Callable[[], Awaitable[None]] | None = None,
         caller: Caller | None = None,
     ) -> None:
-        """A link over an open stream.
+        """Make a link over an open stream.
 
         Args:
             hang_up: on the side that opened the stream, says that nothing more will be written.
@@ -364,7 +367,7 @@ class GrpcLink:
         return True
 
     def note_taken(self, message: bytes) -> None:
-        """The party above has taken a delivered message."""
+        """Count a delivered message as taken by the party above, which makes room in the inbox."""
         with self._lock:
             was_full = self._inbox_bytes > self._settings.inbox_bytes
             self._inbox_bytes -= len(message) + _PER_MESSAGE
@@ -374,7 +377,7 @@ class GrpcLink:
 
     @property
     def is_read(self) -> bool:
-        """Whether the party above has taken all that was delivered."""
+        """True if the party above has taken all delivered messages."""
         with self._lock:
             return not self._inbox_bytes
 
@@ -403,12 +406,12 @@ class GrpcLink:
         for task in tasks:
             task.add_done_callback(self._on_stop)
         try:
-            # Shielded, because a cancelled handler must leave the reason to `end`.
+            # Shield the future, because a cancelled handler must leave the reason to `end`.
             why = await asyncio.shield(self._ended)
             if self._last_words is not None:
-                # The other side ends the stream when it has read the last words; cancelled before, it may lose them.
+                # Wait for the other side to end the stream: cancelled earlier, it may lose the last message.
                 last = [writing] if self._hang_up is None else [writing, reading]
-                # One that did not take what was sent before will hardly take the last words.
+                # A peer that took no earlier messages will hardly take the last one.
                 is_deaf = why.wire_code is WireCode.SLOW_PEER
                 seconds = _LAST_WORDS_SECONDS if is_deaf else self._settings.closing_seconds
                 with contextlib.suppress(TimeoutError):
@@ -418,11 +421,14 @@ class GrpcLink:
             self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
             for task in tasks:
                 task.cancel()
-            # gRPC keeps the connection as long as there is the call, and a link may outlive it.
+            # Drop the call, because gRPC keeps the connection while the call exists, and the link may outlive it.
             del self._stream, self._hang_up
 
     def _on_stop(self, task: asyncio.Future[None]) -> None:
-        """A task that fails in a way that was not foreseen must not leave half a stream; asyncio logs the error."""
+        """End the link if one of its tasks fails unexpectedly, so that no half of a stream stays open.
+
+        asyncio logs the error.
+        """
         if not task.cancelled() and task.exception() is not None:
             self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
             self._loop.call_exception_handler({"message": "A stream's task failed.", "exception": task.exception()})
@@ -440,7 +446,7 @@ class GrpcLink:
                         self._room.clear()
                 self._deliver(message)
                 await self._room.wait()
-            # Without a Farewell it is no orderly end; the coordinator's gRPC tells of every loss so.
+            # An end without a Farewell is a loss; the coordinator's gRPC reports every loss this way.
             self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
         except WireRefusal as refusal:
             self.end(refusal)
@@ -468,7 +474,7 @@ class GrpcLink:
                 if self._hang_up is not None:
                     await self._hang_up()
         except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-            # An InvalidStateError says that the peer's end of the stream came before this message.
+            # An InvalidStateError means that the peer ended the stream before this message.
             self.end(translate_error(error), tell=False)
 
     async def _watch(self) -> None:
@@ -491,7 +497,7 @@ _VERSION_FORM = re.compile(r"Hedgerow [\w.+-]{1,40}, wire (\d{1,5})")
 
 
 def other_version(said: object) -> WireRefusal:
-    """The refusal of a peer of another version of the wire.
+    """Make the refusal of a peer with another version of the wire.
 
     Args:
         said: its `OWN_VERSION`, if it said any.
@@ -502,7 +508,7 @@ def other_version(said: object) -> WireRefusal:
 
 
 def translate_error(error: BaseException) -> WireRefusal:
-    """What gRPC's error means to us."""
+    """Translate gRPC's error into a refusal."""
     code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
     text = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else ""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -523,7 +529,7 @@ _HEALTHY_SECONDS = 5.0
 
 
 class _Dialler(ABC):
-    """An end that dials the coordinator, pins its certificate, and comes back after every loss.
+    """Base of parties that dial the coordinator, pin its certificate, and redial after every loss.
 
     Args:
         jitter: gives numbers from 0 to 1, so that those who lost their coordinator together do not all come back
@@ -552,7 +558,7 @@ class _Dialler(ABC):
             began = loop.time()
             why = await self._connect()
             if why.code != self._reported:
-                # One report for a whole row of failures of one kind: nothing may grow while no one looks.
+                # Report a series of equal failures once, so that nothing grows while nobody reads the events.
                 self._reported = why.code
                 _log.info("The link is down: %s (%s)", why.what, why.code)
                 self._report(Disconnected(why.code, why.is_final, why.detail))
@@ -565,14 +571,14 @@ class _Dialler(ABC):
             delay = min(2 * delay, self._longest_pause)
 
     async def _connect(self) -> WireRefusal:
-        """One connection, from dialling to its end; returns why it ended."""
+        """Dial once and carry until the connection ends; return why it ended."""
         coordinator = self._roster.coordinator
         credentials = grpc.ssl_channel_credentials(
             coordinator.certificate_pem, self._identity.tls_key, self._identity.public.certificate_pem
         )
         options = [
             *channel_options(self._settings, self._max_bytes),
-            # The certificate is for its key's own name; where the coordinator lives is no part of who it is.
+            # The certificate names its key, because the coordinator's address is no part of its identity.
             ("grpc.ssl_target_name_override", coordinator.tls_name),
         ]
         async with grpc.aio.secure_channel(self._address, credentials, options=options) as channel:
@@ -596,11 +602,11 @@ class _Dialler(ABC):
 
     @abstractmethod
     def _call(self, channel: grpc.aio.Channel) -> Any:
-        """Call the method that this end is for."""
+        """Call the method served to this kind of party."""
 
     @abstractmethod
     async def _carry(self, call: Any) -> WireRefusal:
-        """What happens while it is connected; returns or raises why it ended, TimeoutError if it never was."""
+        """Work over an open connection; return or raise why it ended, TimeoutError if it never opened."""
 
     async def _read_up(self) -> None:  # noqa: B027
         """Wait until the party above has read enough for the next connection."""
@@ -610,7 +616,7 @@ class _Dialler(ABC):
 
 
 def why_not_connected(error: grpc.aio.AioRpcError) -> WireRefusal:
-    """gRPC gives one status for all that goes wrong before a stream; only its text tells them apart."""
+    """Translate gRPC's error before a stream; gRPC has one status for all causes, so its text decides."""
     text = error.details() or ""
     if "CERTIFICATE_VERIFY_FAILED" in text or "Hostname Verification" in text or "Peer name" in text:
         return WireRefusal(WireCode.WRONG_COORDINATOR)
@@ -621,7 +627,7 @@ def why_not_connected(error: grpc.aio.AioRpcError) -> WireRefusal:
 
 
 class GrpcUplink(_Dialler):
-    """See `transport.interface.Uplink`. It begins to dial as soon as it is made.
+    """Uplink over gRPC; see `transport.interface.Uplink`. It begins to dial as soon as it is made.
 
     Args:
         plan_digest: SHA-256 of the plan that the owner agreed to, or empty.
@@ -651,7 +657,11 @@ class GrpcUplink(_Dialler):
         self._running = background.start(self._keep_connected())
 
     def send(self, message: bytes) -> bool:
-        """See `Uplink.send`. Raises WireRefusal OVERSIZED for a message that the coordinator would not take."""
+        """Queue a message for the coordinator; return False if there is no connection.
+
+        Raises:
+            WireRefusal: OVERSIZED, for a message that the coordinator would not take.
+        """
         require_size(message, self._settings)
         link = self._link
         if link is not None and len(message) > self._accepted_bytes:
@@ -659,7 +669,7 @@ class GrpcUplink(_Dialler):
         return link is not None and link.offer(message)
 
     def receive(self, timeout: float) -> UplinkEvent | None:
-        """See `Uplink.receive`."""
+        """Return the next event, or None after `timeout` seconds; a message is thereby taken."""
         found = get_next(self._events, timeout)
         if found is None:
             return None
@@ -669,7 +679,7 @@ class GrpcUplink(_Dialler):
         return event
 
     def close(self) -> None:
-        """See `Uplink.close`: what was sent before is delivered first, if it is taken within `closing_seconds`."""
+        """Deliver queued messages if they are taken within `closing_seconds`, then close the connection."""
         background.run(self._close())
 
     async def _close(self) -> None:
@@ -684,7 +694,7 @@ class GrpcUplink(_Dialler):
 
     async def _read_up(self) -> None:
         while self._last is not None and not self._last.is_read:
-            # What one connection brought is read before the next: else they could fill the memory together.
+            # Wait until the messages of one connection are read before the next, which limits memory.
             await asyncio.sleep(self._settings.backoff_seconds)
 
     def _call(self, channel: grpc.aio.Channel) -> Any:
@@ -692,7 +702,7 @@ class GrpcUplink(_Dialler):
 
     async def _introduce(self, stream: Any) -> Admittance:
         own = Introduction(self._identity.public.name, self._roster.digest(), self._plan_digest, __version__)
-        # Where the stream has ended before the first message, reading says why.
+        # If the stream ended before the first message, reading it gives the reason.
         with contextlib.suppress(asyncio.InvalidStateError):
             await stream.write(wrap_message(own.to_bytes()))
         raw = await stream.read()
@@ -701,7 +711,7 @@ class GrpcUplink(_Dialler):
         return read_first(Admittance, unwrap_message(raw, self._settings.max_message_bytes))
 
     async def _carry(self, call: Any) -> WireRefusal:
-        # Before it is admitted, the coordinator may have to find out whether another node of the site lives.
+        # Before it admits this node, the coordinator may have to check whether another node of the site is alive.
         seconds = 2 * self._settings.hello_seconds + self._settings.place_seconds
         admittance = await within(self._introduce(call), seconds)
 
@@ -711,7 +721,7 @@ class GrpcUplink(_Dialler):
         link = GrpcLink(call, self._settings, deliver, call.done_writing)
         self._accepted_bytes = admittance.max_message_bytes
         self._reported = None
-        # First the link, then the news: the one who hears that it is up may send at once, from another thread.
+        # Set the link before the event, because a reader of the event may send at once from another thread.
         self._link = self._last = link
         self._events.put((Connected(), None))
         try:
@@ -751,7 +761,7 @@ class GrpcWatch(_Dialler):
         if identity.public != roster.monitor(identity.public.name):
             raise EnvironmentFault("identity-not-pinned", name=identity.public.name)
         super().__init__(address, identity, roster, jitter, settings, MAX_REPORT_BYTES)
-        # A person looks on: longer pauses than a few seconds would only keep him waiting.
+        # A person is watching, so pauses are limited to a few seconds.
         self._longest_pause = min(settings.longest_backoff_seconds, 5.0)
         self._request = wrap_message(WatchRequest(roster.digest(), interval).to_bytes())
         self._interval = interval
@@ -759,7 +769,7 @@ class GrpcWatch(_Dialler):
         self._running = background.start(self._keep_connected())
 
     def receive(self, timeout: float) -> WatchEvent | None:
-        """The next event, or None after `timeout` seconds without one."""
+        """Return the next event, or None after `timeout` seconds without one."""
         return get_next(self._events, timeout)
 
     def close(self) -> None:
@@ -776,7 +786,7 @@ class GrpcWatch(_Dialler):
     async def _carry(self, call: Any) -> WireRefusal:
         is_connected = False
         while True:
-            # The coordinator reports as long as it lives, whether anything has happened or not.
+            # A live coordinator reports regularly, whether anything has happened or not.
             patience = self._interval + self._settings.silence_seconds
             try:
                 raw = await within(call.read(), patience)
@@ -793,7 +803,7 @@ class GrpcWatch(_Dialler):
                 await asyncio.sleep(0.05)
 
     def _explain(self, error: grpc.aio.AioRpcError) -> WireRefusal:
-        """What the status of a refused or broken stream means."""
+        """Translate the status of a refused or broken stream."""
         word = error.details() or ""
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             # One port has several servers in turn, and only that of a run is watched: that it has no such method says

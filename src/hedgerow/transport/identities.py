@@ -56,7 +56,7 @@ _SPOKEN = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 class Role(StrEnum):
-    """What a party does in a federation."""
+    """Role of a party in a federation."""
 
     SITE = "site"
     COORDINATOR = "coordinator"
@@ -64,7 +64,9 @@ class Role(StrEnum):
 
 
 def format_spoken(digest: bytes) -> str:
-    """The first 160 bits of a digest as 8 groups of 4, to be read over the phone.
+    """Write the first 160 bits of a digest as 8 groups of 4 characters, for reading over the phone.
+
+    With fewer bits the writer of two files could make them agree: a collision of n bits costs about 2^(n/2) tries.
 
     Fewer bits would let the writer of two files make them agree: a collision of n bits costs about 2^(n/2) tries.
     """
@@ -74,7 +76,11 @@ def format_spoken(digest: bytes) -> str:
 
 
 def check_name(name: str) -> str:
-    """The name; raises UsageError unless it is 1 to 64 letters, digits, dots, dashes and underscores, in ASCII."""
+    """Return the name if it is valid: 1 to 64 ASCII letters, digits, dots, dashes and underscores.
+
+    Raises:
+        UsageError: any other name.
+    """
     if not _NAME.fullmatch(name):
         expected = "1 to 64 letters, digits, dots, dashes or underscores, a letter or digit first"
         raise UsageError("argument", code="identity-name", name="A name", value=name[:80], expected=expected)
@@ -83,7 +89,7 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PublicIdentity:
-    """What a party gives to the others.
+    """Public keys and certificate of a party, for the others.
 
     Raises RemoteProtocolError when the parts do not belong together, UsageError for a name that cannot be.
 
@@ -104,10 +110,10 @@ class PublicIdentity:
     def __post_init__(self) -> None:
         check_name(self.name)
         try:
-            # First of all, so that a certificate that was altered on the way is not even parsed.
+            # Verify the signature first, so that an altered certificate is not even parsed.
             Ed25519PublicKey.from_public_bytes(self.identity_key).verify(self.proof, _to_prove(self))
             certificate = x509.load_der_x509_certificate(self.certificate)
-            # Proves that the maker of the certificate has its key: no party lists the key of another as its own.
+            # This proves that the maker of the certificate has its key, so no party can list another's key as its own.
             certificate.verify_directly_issued_by(certificate)
             curve = certificate.public_key()
         except (ValueError, TypeError, InvalidSignature):
@@ -122,12 +128,12 @@ class PublicIdentity:
 
     @property
     def certificate_sha256(self) -> bytes:
-        """What is pinned: SHA-256 of the certificate's DER, 32 bytes."""
+        """SHA-256 of the certificate's DER, 32 bytes; peers pin it."""
         return sha256(self.certificate).digest()
 
     @property
     def tls_name(self) -> str:
-        """The name that the certificate is for."""
+        """Host name in the certificate."""
         return tls_name(x509.load_der_x509_certificate(self.certificate).public_key())
 
     def digest(self) -> bytes:
@@ -171,7 +177,7 @@ class PrivateIdentity:
 
 
 def new_identity(name: str, role: Role, seed: bytes) -> PrivateIdentity:
-    """A new identity.
+    """Make a new identity.
 
     Args:
         seed: 32 bytes from the operating system's generator; the TLS key draws its own.
@@ -187,7 +193,7 @@ def new_identity(name: str, role: Role, seed: bytes) -> PrivateIdentity:
 
 
 def tls_name(key: object) -> str:
-    """A name that no other key has, in a domain that no resolver knows (RFC 6761)."""
+    """Return a host name derived from a TLS key, in a domain that no resolver knows (RFC 6761)."""
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise TypeError("A TLS key of Hedgerow is one of P-256.")
     return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()[:40] + ".invalid"
@@ -199,7 +205,7 @@ def _self_signed(key: ec.EllipticCurvePrivateKey) -> bytes:
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(_BEFORE_ALL).not_valid_after(_NO_END)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-    # It vouches for itself only.
+    # The certificate may not issue others.
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
 
@@ -234,7 +240,7 @@ _TOO_OPEN = stat.S_IRWXG | stat.S_IRWXO
 
 
 def create_identity(folder: Path, name: str, role: Role) -> tuple[PrivateIdentity, Path, Path]:
-    """A new identity and its two files, private (mode 0600) and public; existing files are never overwritten.
+    """Make an identity and write its two files, private (mode 0600) and public; never overwrite a file.
 
     Raises UsageError (a name that cannot be, or files that exist) and OSError.
     """
@@ -250,7 +256,7 @@ def create_identity(folder: Path, name: str, role: Role) -> tuple[PrivateIdentit
 
 
 def read_private(path: Path) -> PrivateIdentity:
-    """The identity in a private file.
+    """Read an identity from its private file.
 
     Raises EnvironmentFault when others than its owner may read or write it, UsageError when it is not such a file, and
     RemoteProtocolError when its keys do not belong together.
@@ -265,9 +271,9 @@ def read_private(path: Path) -> PrivateIdentity:
             wanted="a private file, which `hedgerow identity new` wrote",
         ) from None
     with os.fdopen(descriptor, "rb") as file:
-        # The open file is asked, not its name, so that it is not exchanged in between.
+        # Check the open file and not its name, so that it cannot be exchanged in between.
         status = os.fstat(file.fileno())
-        # The public file is open to all, which is no fault of its permissions.
+        # A public file is rightly open to all, so report the wrong kind of file and not its permissions.
         if not stat.S_ISREG(status.st_mode) or path.name.endswith(PUBLIC_SUFFIX):
             raise UsageError("identity-other-file", path=path)
         if status.st_mode & _TOO_OPEN:
@@ -292,7 +298,7 @@ def read_private(path: Path) -> PrivateIdentity:
 
 
 def write_new(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file that does not exist yet: afterwards it is on the disk with all of its text, or not there.
+    """Write a new file so that it is on the disk with all of its text, or not at all.
 
     Raises UsageError "identity-exists" when it does exist, and OSError.
     """
@@ -303,12 +309,12 @@ def write_new(path: Path, text: str, mode: int = 0o644) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a renaming it never replaces a file: of two processes that make an identity, one has made none.
+        # Unlike a rename, a link never replaces a file: of two processes that make an identity, one fails.
         os.link(draft, path)
     except FileExistsError:
         raise UsageError("exists", code="identity-exists", path=path) from None
     except OSError as fault:
-        # A disk that is full names no file.
+        # The error of a full disk names no file.
         fault.filename = fault.filename or str(path)
         raise
     finally:
@@ -333,7 +339,7 @@ def _write_private(identity: PrivateIdentity) -> str:
 
 
 def public_lines(identity: PublicIdentity) -> str:
-    """A public file's text: what one party sends to the builder of the roster."""
+    """Return the text of a public file, which a party sends to the builder of the roster."""
     heading = (
         f"# Public identity of {identity.name}; nothing here is secret. Fingerprint:\n#     {identity.fingerprint()}\n"
     )
@@ -341,7 +347,7 @@ def public_lines(identity: PublicIdentity) -> str:
 
 
 def read_public(path: Path) -> PublicIdentity:
-    """The identity in a public file; raises UsageError or RemoteProtocolError."""
+    """Read an identity from a public file; raise UsageError or RemoteProtocolError."""
     text = read_text(path)
     try:
         content = read_toml(text)
@@ -353,7 +359,7 @@ def read_public(path: Path) -> PublicIdentity:
 
 
 def parse_public(content: object, where: str) -> PublicIdentity:
-    """The identity in a table of TOML or JSON; raises UsageError or RemoteProtocolError."""
+    """Read an identity from a table of TOML or JSON; raise UsageError or RemoteProtocolError."""
     if not isinstance(content, Mapping) or set(content) != PARTY_FIELDS:
         raise UsageError("roster-file", name=where, fault="a party has other fields")
     try:
@@ -371,7 +377,7 @@ def parse_public(content: object, where: str) -> PublicIdentity:
 
 
 def to_fields(identity: PublicIdentity) -> dict[str, Any]:
-    """A party as a table of TOML or JSON."""
+    """Return a party as a table for TOML or JSON."""
     return {
         "name": identity.name,
         "role": identity.role.value,
@@ -382,7 +388,11 @@ def to_fields(identity: PublicIdentity) -> dict[str, Any]:
 
 
 def read_text(path: Path, *, is_own: bool = False) -> str:
-    """A file's text; raises UsageError when there is none, and if it has to be this user's own as `read_own`."""
+    """Read a file's text; with `is_own` check its owner as `read_own` does.
+
+    Raises:
+        UsageError: there is no such file, or it is no text.
+    """
     try:
         return read_own(path) if is_own else path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
@@ -395,8 +405,8 @@ def read_text(path: Path, *, is_own: bool = False) -> str:
 
 
 def to_toml_lines(identity: PublicIdentity) -> list[str]:
-    """A party as lines of TOML."""
-    # Names are checked and the rest is base64: nothing needs escaping.
+    """Return a party as lines of TOML."""
+    # Names are checked and the rest is base64, so nothing needs escaping.
     return [f'{name} = "{value}"' for name, value in to_fields(identity).items()]
 
 
@@ -413,7 +423,7 @@ _HEADING = """\
 
 @dataclass(frozen=True, slots=True)
 class PinnedRoster:
-    """Everybody whose keys are trusted, in one edition.
+    """One edition of all parties with trusted keys.
 
     Attributes:
         edition: 1 for a federation's first roster, one more at every change; `epoch` in the file.
@@ -448,7 +458,7 @@ class PinnedRoster:
             if list(parties) != sorted(parties, key=lambda party: party.name):
                 raise UsageError("roster-file", name=_ROSTER, fault="sites or monitors are not sorted by name")
         for what, values in (
-            # Two that differ in capitals only, people take for one.
+            # People take names that differ only in capitals for one name.
             ("name", [party.name.lower() for party in everybody]),
             ("identity key", [party.identity_key for party in everybody]),
             ("certificate", [party.certificate for party in everybody]),
@@ -462,15 +472,18 @@ class PinnedRoster:
         return (self.coordinator, *self.sites, *self.monitors)
 
     def site(self, name: str) -> PublicIdentity | None:
-        """The site of this name."""
+        """Return the site of this name, or None."""
         return next((site for site in self.sites if site.name == name), None)
 
     def monitor(self, name: str) -> PublicIdentity | None:
-        """The monitor of this name."""
+        """Return the monitor of this name, or None."""
         return next((monitor for monitor in self.monitors if monitor.name == name), None)
 
     def digest(self) -> bytes:
-        """SHA-256 over the edition and everybody's digests, 32 bytes; the file's spaces and comments do not count."""
+        """Compute SHA-256 over the edition, the rows and everybody's digests: 32 bytes.
+
+        The file's spaces and comments do not count.
+        """
         parties = b"".join(party.digest() for party in self.everybody)
         rows = b"".join(most.to_bytes(8, "big") for most in self.max_rows)
         domain = b"hedgerow/roster/%d/" % self.version
@@ -478,11 +491,11 @@ class PinnedRoster:
 
     @property
     def version(self) -> int:
-        """Of the file's format: the least that says what this roster does."""
+        """Version of the file's format, the lowest that can hold this roster."""
         return ROWS_VERSION if self.max_rows else FORMAT_VERSION
 
     def find_max_rows(self, name: str) -> int:
-        """The most rows that the site of this name has; 0 where the roster does not say."""
+        """Return the largest number of rows of this site; 0 if the roster does not state one."""
         return next((most for site, most in zip(self.sites, self.max_rows, strict=False) if site.name == name), 0)
 
     def fingerprint(self) -> str:
@@ -490,7 +503,7 @@ class PinnedRoster:
         return format_spoken(self.digest())
 
     def to_toml(self) -> str:
-        """The file's text."""
+        """Return the text of the roster's file."""
         lines = [
             _HEADING.format(fingerprint=self.fingerprint()),
             f"version = {self.version}",
@@ -512,7 +525,7 @@ def build_roster(
     monitors: Sequence[PublicIdentity] = (),
     max_rows: Mapping[str, int] | None = None,
 ) -> PinnedRoster:
-    """The roster of these parties; its edition follows the previous one's. Raises UsageError.
+    """Build the roster of these parties, with the edition after the previous one's. Raises UsageError.
 
     Args:
         max_rows: the most rows of the sites of these names; None for no site's.
@@ -529,18 +542,18 @@ def build_roster(
 
 
 def follows(new: PinnedRoster, old: PinnedRoster) -> bool:
-    """Whether a roster can come after another one: a later edition, with the same coordinator's keys."""
+    """Return whether a roster may follow another: a later edition with the same coordinator's keys."""
     return new.edition > old.edition and new.coordinator == old.coordinator
 
 
 def adds_monitors_only(new: PinnedRoster, old: PinnedRoster) -> bool:
-    """Whether the sites, their keys and their numbers of rows are as they were, and no monitor has gone or changed."""
+    """Return whether the sites with their keys and rows are unchanged, and no monitor is gone or changed."""
     are_sites_same = (new.sites, new.max_rows) == (old.sites, old.max_rows)
     return are_sites_same and set(old.monitors) <= set(new.monitors)
 
 
 def describe_change(new: PinnedRoster, old: PinnedRoster) -> str:
-    """Who comes, who goes and who has new keys, in words."""
+    """Describe in words which parties come, go and have new keys."""
     parts = []
     for role, now, before in (("site", new.sites, old.sites), ("monitor", new.monitors, old.monitors)):
         known, named = {party.name: party for party in before}, {party.name: party for party in now}
@@ -559,7 +572,7 @@ def _describe_most(rows: int) -> str:
 
 
 def parse_roster(text: str, name: str = _ROSTER) -> PinnedRoster:
-    """The roster in a file's text; raises UsageError, or RemoteProtocolError for keys that are not proved."""
+    """Read a roster from a file's text; raise UsageError, or RemoteProtocolError for unproved keys."""
     try:
         content = read_toml(text)
     except ValueError as error:
@@ -585,12 +598,12 @@ def parse_roster(text: str, name: str = _ROSTER) -> PinnedRoster:
 
 
 def read_roster(path: Path) -> PinnedRoster:
-    """The roster in a file; raises as `parse_roster`, as `read_own`, and UsageError when there is none."""
+    """Read a roster from a file; raise as `parse_roster` and `read_own`, and UsageError without a file."""
     return parse_roster(read_text(path, is_own=True), str(path))
 
 
 def read_own(path: Path) -> str:
-    """Read a roster, a policy or a plan: whom a node trusts, what it permits, and what it takes part in.
+    """Read a file that a node trusts (roster, policy or plan), checking that no other user can change it.
 
     Raises:
         EnvironmentFault: `file-of-others` for a file that others than its owner may write, or a folder on the way to it
@@ -599,7 +612,7 @@ def read_own(path: Path) -> str:
         OSError, UnicodeDecodeError: it cannot be read, or is no text.
     """
     with path.open(encoding="utf-8-sig") as file:
-        # Of what is read: by its name another file may be found a moment later.
+        # Check the file that is read, because its name may lead to another file a moment later.
         status = os.fstat(file.fileno())
         if stat.S_ISREG(status.st_mode):
             _require_own(path, status)
@@ -618,7 +631,7 @@ def _require_own(path: Path, status: os.stat_result) -> None:
         if not folder.st_mode & stat.S_ISVTX:
             if folder.st_mode & stat.S_IWOTH or not _is_alone_in_group(folder):
                 raise _refuse_mode(step.parent.resolve(), folder)
-        # Root, and whose folder it is, may say what stands there.
+        # Root and the folder's owner may decide what is in the folder.
         elif made.st_uid not in (0, folder.st_uid, os.geteuid()):
             raise EnvironmentFault("state-owner", path=step, owner=made.st_uid, user=os.geteuid())
 
@@ -631,8 +644,8 @@ def _refuse_mode(path: Path, status: os.stat_result) -> EnvironmentFault:
 
 
 def _is_alone_in_group(status: os.stat_result) -> bool:
-    """Whether a group has no member but a folder's owner, as on systems on which each user has a group of their own."""
-    # Not on every system, as above all of this.
+    """Return whether a folder's owner is the only member of its group, as with a group for each user."""
+    # These modules do not exist on every system.
     import grp
     import pwd
 
@@ -646,7 +659,7 @@ def _is_alone_in_group(status: os.stat_result) -> bool:
 
 
 def _list_steps(path: Path) -> Iterator[Path]:
-    """All names by which a file is found, folders and links as well; the last one is its own."""
+    """Yield all folders and links on the way to a file, and the file's own name last."""
     for step in (*reversed(path.parents[:-1]), path):
         if step.name != "..":
             yield step

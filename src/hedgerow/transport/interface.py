@@ -24,14 +24,17 @@ _ANY_HOST = {"0.0.0.0", "::"}
 
 
 class Address(NamedTuple):
-    """Where a coordinator or a page listens, or is dialled: the host's name or number; port 0 takes a free one."""
+    """Address of a coordinator or a page: the host's name or number, and a port; port 0 takes a free one."""
 
     host: str = "127.0.0.1"
     port: int = 0
 
     @classmethod
     def parse(cls, text: str, option: str, host: str = "") -> Self:
-        """The address in "host:port" or "[v6]:port"; raises UsageError "address".
+        """Read an address from "host:port" or "[v6]:port"; raise UsageError "address" for other text.
+
+        Only ASCII is accepted, because letters may look alike, and no other kind of address that gRPC knows, such as
+        the file of a socket or a name server.
 
         In ASCII, for one letter may look like another, and nothing that gRPC takes for another kind of address: the
         file of a socket, a server that is asked for names.
@@ -53,7 +56,7 @@ class Address(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Whether it stands for all addresses of this machine, so that no one can dial it."""
+        """True if the host stands for all addresses of this machine, which nobody can dial."""
         return self.host in _ANY_HOST
 
 
@@ -90,7 +93,7 @@ class Hub(Protocol):
         """Queue a message for a site; False when it is not connected (nothing is queued then). Does not block."""
 
     def receive(self, timeout: float) -> HubEvent | None:
-        """The next event, or None after `timeout` seconds without one. Events of one site keep their order."""
+        """Return the next event, or None after `timeout` seconds. Events of one site keep their order."""
 
     def close(self) -> None:
         """Disconnect all nodes and free the port."""
@@ -105,21 +108,21 @@ class Traffic:
 
 
 class ListeningHub(Hub, Protocol):
-    """A hub that nodes dial, which also says what it has carried."""
+    """A hub that nodes dial; it also counts its traffic and refusals."""
 
     port: int
     """The port it listens on."""
 
     @property
     def refusals(self) -> Mapping[str, int]:
-        """How many peers were refused, by code."""
+        """Number of refused peers by code."""
 
     @property
     def releases(self) -> Mapping[str, str]:
-        """Which release of Hedgerow each site's node has said that it is; without those that did not say."""
+        """Version of Hedgerow by site, as each site's node stated it; sites that stated none are missing."""
 
     def traffic(self) -> Traffic:
-        """Of what was joined, since the hub was made: messages as gRPC carries them."""
+        """Return the bytes of messages, as gRPC carries them, over all joined streams since the hub was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +152,14 @@ class Uplink(Protocol):
         """Queue a message for the coordinator; False when the link is down. Does not block."""
 
     def receive(self, timeout: float) -> UplinkEvent | None:
-        """The next event, or None after `timeout` seconds without one."""
+        """Return the next event, or None after `timeout` seconds without one."""
 
     def close(self) -> None:
         """Stop trying and disconnect."""
 
 
 def is_worth_a_line(count: int) -> bool:
-    """Whether the operator is told of the `count`-th event of a kind: of the first, second, fourth, eighth and so on.
+    """Return whether to log the `count`-th event of a kind: the first, second, fourth, eighth and so on.
 
     A peer that repeats itself must not fill the log.
     """
@@ -164,7 +167,9 @@ def is_worth_a_line(count: int) -> bool:
 
 
 class Repeats:
-    """Counts what peers bring about, so that the one who says it says each thing less and less often.
+    """Counts events caused by peers, so that repeats are logged less and less often.
+
+    A peer may invent reasons, so after 8 kinds of one peer its other kinds count as one.
 
     After 8 kinds of one peer, for it may name its reasons as it likes, its others count as one.
     """
@@ -173,7 +178,7 @@ class Repeats:
         self._counts: dict[str, Counter[str]] = {}
 
     def note(self, peer: str, kind: str) -> int:
-        """Take note of one more; returns how many there were by now, or 0 when that is not worth a line."""
+        """Count an event; return the count so far, or 0 if it is not worth a line."""
         counts = self._counts.setdefault(peer, Counter())
         kind = kind if kind in counts or len(counts) < _MAX_KINDS else ""
         counts[kind] += 1
@@ -181,6 +186,6 @@ class Repeats:
 
 
 def times(count: int) -> str:
-    """What follows a line about something that was said before: nothing for the first time."""
+    """Return the end of a log line that repeats an earlier one: "" for the first time."""
     return "" if count == 1 else f" ({count} times by now)"
 

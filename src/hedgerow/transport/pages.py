@@ -31,7 +31,7 @@ ASKING_SECONDS = 10.0
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    # The address holds the token.
+    # The page's address holds the token, so it must not leak as a referrer.
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -43,10 +43,13 @@ _ACCEPTED_AT_ONCE, _WAITING = 4, 512
 
 
 class _Connection(H11Protocol):
-    """Ends itself when its time for asking is over; the oldest that asks makes room for a new one."""
+    """A connection that hangs up when its time for asking is over.
+
+    If there are too many, a new one makes the oldest asking one hang up.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.Protocol`."""
+        """Start the deadline for asking; make room if there are too many connections."""
         super().connection_made(transport)
         self.began = self.loop.time()
         self._deadline = self.loop.call_later(ASKING_SECONDS, self._look)
@@ -55,13 +58,13 @@ class _Connection(H11Protocol):
             min(others, key=lambda other: (other.is_answered, other.began)).end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """Cancel the deadline for asking."""
         self._deadline.cancel()
         super().connection_lost(exc)
 
     @property
     def is_answered(self) -> bool:
-        """Whether a whole request is there, and its answer under way, as a stream of events is."""
+        """True if a whole request has come and its answer is under way, such as a stream of events."""
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     @property
@@ -69,7 +72,7 @@ class _Connection(H11Protocol):
         return self.transport.is_closing()
 
     def end(self) -> None:
-        """Hang up, without waiting for what the peer has not taken."""
+        """Hang up at once, discarding what the peer has not taken."""
         self.transport.abort()
 
     def _look(self) -> None:
@@ -81,7 +84,7 @@ class _Connection(H11Protocol):
 
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See `uvicorn.Server`, for which the two numbers are one."""
+        """Start the server with `_WAITING` as its sockets' backlog, for which uvicorn has no own setting."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_WAITING)
@@ -105,7 +108,7 @@ class HttpPort:
     ) -> None:
         async def asked(request: Request) -> Response:
             if not is_own_name(request.headers.get("host", ""), host):
-                # A page in somebody's browser, whose own name was made to lead here (DNS rebinding), must not read it.
+                # A web page whose name was made to resolve to this machine (DNS rebinding) must not read the answer.
                 answered = Response("Ask for this page by an address or a name of this machine.", 403)
             else:
                 answered = await answer(request)
@@ -118,7 +121,7 @@ class HttpPort:
         config = uvicorn.Config(
             Starlette(routes=[Route("/{path:path}", asked, methods=list(methods))]), loop="asyncio", http=_Connection,
             ws="none", lifespan="off", log_config=None, access_log=False, server_header=False, proxy_headers=False,
-            # Who sends what is no request does not write this process's log.
+            # Bytes that are no request must not write into this process's log.
             log_level="error", backlog=_ACCEPTED_AT_ONCE, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = _Server(config)
