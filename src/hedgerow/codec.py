@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one encoding of what crosses a network, is signed, or is stored as a party's state.
+"""The encoding of everything that crosses a network, is signed, or is stored as a party's state.
 
 A message is a frozen dataclass. Its fields are written in their order, each in the form that its type names::
 
@@ -12,7 +12,7 @@ A message is a frozen dataclass. Its fields are written in their order, each in 
 Every message begins with the same three bytes, the version, and its kind; numbers are big-endian and of fixed width,
 and whatever varies in size has its length before it. A value has exactly one encoding and a reader accepts no other:
 it refuses other kinds and versions, lists out of order, bytes after the end, and lengths beyond what is there, before
-it allocates anything for them. What is refused is a `CodecFault`; the rooms above give it a name of their own.
+it allocates anything for them. Refusals are `CodecFault`s, which the rooms above turn into errors of their own.
 
 `docs/wire.md` is made from the declarations (``python -m experiments wire_document``).
 """
@@ -35,11 +35,11 @@ from numpy.typing import NDArray
 
 MAGIC = b"HRW"
 VERSION = 6
-"""Of the wire and of stored states alike. A peer, journal or state of another version is refused by name."""
+"""The version of the wire and of stored states. A peer, journal or state of another version is refused by name."""
 HEAD_BYTES = 5
 HASH_BYTES = 32
 MAX_ROWS = 2**48
-"""Of a site, as a roster and its node declare them."""
+"""Most rows of a site, as a roster and its node declare them."""
 MAX_TEXT_BYTES = 200
 MAX_WORD_BYTES = 64
 
@@ -48,7 +48,7 @@ _WORD = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
 class Flaw(Enum):
-    """What is wrong with bytes, or with a value that is to be written."""
+    """The kinds of faults in bytes, or in a value that is to be written."""
 
     MALFORMED = "malformed"
     UNKNOWN_VERSION = "unknown version"
@@ -56,7 +56,7 @@ class Flaw(Enum):
 
 
 class CodecFault(ValueError):
-    """Bytes that are no message, or a message that no reader would take; its text has no value of a field in it."""
+    """A refusal of bytes, or of a value to be written; its text has no value of a field in it."""
 
     def __init__(self, what: str, flaw: Flaw = Flaw.MALFORMED) -> None:
         super().__init__(what)
@@ -69,7 +69,7 @@ def fail(what: str, flaw: Flaw = Flaw.MALFORMED) -> NoReturn:
 
 
 def digest(domain: str, *parts: bytes) -> bytes:
-    """SHA-256 over the domain and the parts, each with its length (8 bytes) before it."""
+    """Return SHA-256 over the domain and the parts, each with its length (8 bytes) before it."""
     hasher = sha256()
     for part in (domain.encode(), *parts):
         hasher.update(len(part).to_bytes(8, "big"))
@@ -86,7 +86,7 @@ class Source:
         self.data, self.at = data, at
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
+        """Return the next `size` bytes, and move on; raises CodecFault if there are fewer."""
         end = self.at + size
         if end > len(self.data):
             fail("It ends too early.")
@@ -95,7 +95,7 @@ class Source:
         return taken
 
     def number(self, size: int) -> int:
-        """An unsigned number of `size` bytes."""
+        """Read an unsigned number of `size` bytes."""
         return int.from_bytes(self.take(size), "big")
 
     def end(self) -> None:
@@ -105,7 +105,7 @@ class Source:
 
 
 class Form(ABC):
-    """How a field is written."""
+    """The form of a field in bytes."""
 
     @abstractmethod
     def write(self, value: Any, into: list[bytes]) -> None:
@@ -113,11 +113,11 @@ class Form(ABC):
 
     @abstractmethod
     def read(self, source: Source) -> Any:
-        """The next value; raises CodecFault."""
+        """Read the next value; raises CodecFault."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """The form in words, for docs/wire.md."""
+        """Return the form in words, for docs/wire.md."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Unsigned(Form):
         return self.within(int.from_bytes(source.take(self.size), "big"))
 
     def within(self, value: int) -> int:
-        """The value, if it is within the bounds; raises CodecFault."""
+        """Return the value if it is within the bounds; raises CodecFault."""
         if value < self.least or (self.most is not None and value > self.most):
             fail("A number is out of its range.")
         return value
@@ -208,7 +208,10 @@ class Blob(Form):
 
 @dataclass(frozen=True)
 class Text(Form):
-    """UTF-8 of at most `most` bytes, their number in one byte before it; what `is_shown` drives no terminal."""
+    """UTF-8 of at most `most` bytes, with their number in one byte before it.
+
+    A text that `is_shown` has printable characters only, so it drives no terminal.
+    """
 
     most: int = MAX_TEXT_BYTES
     is_shown: bool = False
@@ -237,7 +240,10 @@ class Text(Form):
 
 @dataclass(frozen=True)
 class Word(Form):
-    """A code word: lower-case letters, digits and hyphens only, for it is shown to people and put into logs."""
+    """A code word: lower-case letters, digits and hyphens only.
+
+    It is shown to people and put into logs.
+    """
 
     least: int = 1
 
@@ -458,7 +464,7 @@ class Integers(Form):
 
 
 def _count_bytes(values: IntVector) -> int:
-    """The fewest bytes, 1 to 8, that hold every value in two's complement."""
+    """Return the fewest bytes, 1 to 8, that hold every value in two's complement."""
     if not len(values):
         return 1
     largest, least = int(values.max()), int(values.min())
@@ -516,7 +522,7 @@ class Record:
 
     @classmethod
     def read_fields(cls, source: Source) -> Self:
-        """The record that comes next; raises CodecFault."""
+        """Read the next record; raises CodecFault."""
         record = cls(*[form.read(source) for _, form in layout(cls)])
         record.check()
         return record
@@ -526,20 +532,23 @@ class Record:
 
 
 class Encoded(Record):
-    """A record behind a head. Where it has no `KIND`, the kind in the head is its first field."""
+    """A record behind a head.
+
+    Without a `KIND`, the kind in the head is its first field.
+    """
 
     __slots__ = ()
     KIND: ClassVar[int | None] = None
 
     def to_bytes(self) -> bytes:
-        """Its bytes; raises CodecFault or OverflowError for a record that no reader takes."""
+        """Return its bytes; raises CodecFault or OverflowError for a record that no reader takes."""
         parts = [_BEGINNING if self.KIND is None else head(self.KIND)]
         self.write_fields(parts)
         return b"".join(parts)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The record in `data`; raises CodecFault."""
+        """Read the record in `data`; raises CodecFault."""
         if kind_in(data) != cls.KIND and cls.KIND is not None:
             fail("It is of another kind.")
         source = Source(data, HEAD_BYTES if cls.KIND is not None else len(_BEGINNING))
@@ -552,12 +561,12 @@ _BEGINNING = MAGIC + bytes((VERSION,))
 
 
 def head(kind: int) -> bytes:
-    """What a message of this kind begins with, 5 bytes."""
+    """Return the first 5 bytes of a message of this kind."""
     return _BEGINNING + bytes((kind,))
 
 
 def kind_in(data: bytes) -> int:
-    """The kind of the message in `data`; raises CodecFault when it is of another format or version."""
+    """Return the kind of the message in `data`; raises CodecFault for another format or version."""
     if len(data) < HEAD_BYTES or data[:3] != MAGIC:
         fail("It is too short or of a foreign format.")
     if data[3] != VERSION:
@@ -569,7 +578,7 @@ _LAYOUTS: dict[type, tuple[tuple[str, Form], ...]] = {}
 
 
 def layout(record: type[Record]) -> tuple[tuple[str, Form], ...]:
-    """The fields of a record with their forms, in the order in which they are written.
+    """Return the fields of a record with their forms, in the order in which they are written.
 
     A field whose type is itself a record has the form of that record's fields.
     """
@@ -587,17 +596,23 @@ def _choose_form(hint: Any) -> Form:
 
 
 def database_version(schema: int) -> int:
-    """The version of a database with messages of this codec in it: 904 for version 9 of the schema, 4 of the codec."""
+    """Return the version of a database with messages of this codec in it.
+
+    It is 905 for version 9 of the schema and 5 of the codec.
+    """
     return 100 * schema + VERSION
 
 
 def with_hash(body: bytes) -> bytes:
-    """A state's bytes with their SHA-256 after them, which tells a torn or damaged file from a whole one."""
+    """Return a state's bytes with their SHA-256 after them.
+
+    The hash tells a torn or damaged file from a whole one.
+    """
     return body + sha256(body).digest()
 
 
 def without_hash(data: bytes) -> bytes:
-    """The body of a stored state; raises CodecFault when its hash does not fit."""
+    """Return the body of a stored state; raises CodecFault if its hash does not fit."""
     body = data[:-HASH_BYTES]
     if sha256(body).digest() != data[-HASH_BYTES:]:
         fail("Its hash does not fit.")

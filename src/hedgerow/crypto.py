@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single cryptographic operations: hazardous, and correct only in the combinations that the rooms above make of them.
+"""Single cryptographic operations: hazardous, and correct only as the rooms above combine them.
 
 ``secagg`` and the envelopes of ``transport`` are those rooms; ``study`` verifies as well, runs by files draw from
 `DerivedEntropy`, and others only pass identities on. `DerivedEntropy` and Shamir's scheme are this project's own. Every
@@ -43,7 +43,7 @@ def require_length(name: str, value: bytes, length: int) -> None:
 
 
 def with_either_top_bit(texts: Iterable[str]) -> frozenset[bytes]:
-    """The 32 bytes of each hexadecimal text, without their top bit and with it."""
+    """Return the 32 bytes of each hexadecimal text, without their top bit and with it."""
     raws = [bytes.fromhex(text) for text in texts]
     return frozenset(raw[:31] + bytes([raw[31] | top]) for raw in raws for top in (0, 0x80))
 
@@ -54,14 +54,14 @@ _SHA256 = SHA256()
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, length: int = KEY_BYTES) -> bytes:
-    """HKDF-SHA256: `length` (1..8160) bytes; raises ValueError for a length out of that range."""
+    """Derive `length` (1..8160) bytes by HKDF-SHA256; raises ValueError for another length."""
     if not 1 <= length <= 255 * 32:
         raise ValueError(f"HKDF-SHA256 yields 1 to 8160 bytes, not {length}.")
     return HKDF(algorithm=_SHA256, length=length, salt=salt, info=info).derive(secret)
 
 
 def expand(key: bytes, info: bytes) -> bytes:
-    """32 bytes of HKDF-Expand (RFC 5869 section 2.3) from a 32-byte key that `hkdf` made."""
+    """Derive 32 bytes by HKDF-Expand (RFC 5869 section 2.3) from a 32-byte key that `hkdf` made."""
     return HKDFExpand(_SHA256, KEY_BYTES, info).derive(key)
 
 
@@ -79,7 +79,10 @@ _LOW_ORDER = with_either_top_bit(_LOW_ORDER_U)
 
 
 def is_low_order(public: bytes) -> bool:
-    """Whether X25519 with this 32-byte public key gives the all-zero secret, whatever the other key."""
+    """Return whether this 32-byte public key is of low order.
+
+    X25519 then gives the all-zero secret, whatever the other key.
+    """
     return public in _LOW_ORDER
 
 
@@ -104,7 +107,7 @@ class SecretKey:
         raise TypeError("A secret key is not pickled.")
 
     def agree(self, peer: bytes) -> bytes:
-        """The 32-byte shared secret with the public key `peer`.
+        """Return the 32-byte shared secret with the public key `peer`.
 
         Raises PrimitiveFault when the result is all zero (RFC 7748 section 6.1): `peer` is a point of low order.
         """
@@ -122,7 +125,10 @@ OVERHEAD_BYTES = NONCE_BYTES + 16
 
 
 def seal(key: bytes, plaintext: bytes, context: bytes, entropy: Entropy) -> bytes:
-    """Nonce, ciphertext and tag: 28 bytes more than `plaintext`; `context` is authenticated, not sent."""
+    """Encrypt and authenticate `plaintext`: return nonce, ciphertext and tag, 28 bytes more.
+
+    `context` is authenticated, not sent.
+    """
     require_length("AEAD key", key, KEY_BYTES)
     nonce = entropy(NONCE_BYTES)
     require_length("nonce", nonce, NONCE_BYTES)
@@ -130,7 +136,11 @@ def seal(key: bytes, plaintext: bytes, context: bytes, entropy: Entropy) -> byte
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """The plaintext of `sealed`, or raises PrimitiveFault when key, context, nonce or ciphertext differ."""
+    """Return the plaintext of `sealed`.
+
+    Raises:
+        PrimitiveFault: when key, context, nonce or ciphertext differ.
+    """
     require_length("AEAD key", key, KEY_BYTES)
     if len(sealed) < OVERHEAD_BYTES:
         raise PrimitiveFault("bad-ciphertext")
@@ -157,18 +167,21 @@ _WORTH_A_THREAD = 1 << 21
 
 
 def _encryptor(key: bytes, counter_and_nonce: bytes = bytes(16)) -> AEADEncryptionContext | CipherContext:
-    """Counter and nonce begin at zero, because no key is ever used for two masks; the rooms above see to that."""
+    """Return the cipher of a mask key.
+
+    Counter and nonce begin at zero, because no key is ever used for two masks; the rooms above see to that.
+    """
     require_length("mask key", key, KEY_BYTES)
     return Cipher(ChaCha20(key, counter_and_nonce), mode=None).encryptor()
 
 
 def keystream(key: bytes, length: int, counter_and_nonce: bytes = bytes(16)) -> bytes:
-    """The key stream of a 32-byte key, `length` bytes of it; raises PrimitiveFault for another key length."""
+    """Return `length` bytes of a 32-byte key's key stream; raises PrimitiveFault for another key length."""
     return _encryptor(key, counter_and_nonce).update(bytes(length))
 
 
 class DerivedEntropy:
-    """Random bytes that follow from a secret and all that was heard: a run that is played again draws the same.
+    """Random bytes from a secret and all that was heard, so that a run played again draws the same.
 
     Draw number n is the key stream of HKDF-SHA256 of the secret, with what was heard as salt and n as info. What was
     heard is a chain of SHA-256: over what came first, then over the chain and each content. So two runs that share a
@@ -184,18 +197,20 @@ class DerivedEntropy:
         self._secret, self._heard, self._count = secret, sha256(first).digest(), 0
 
     def hear(self, content: bytes) -> None:
-        """Let what is drawn from now on follow from this, too."""
+        """Let all later draws depend on this content, too."""
         self._heard = sha256(self._heard + content).digest()
 
     def draw(self, n_bytes: int) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         self._count += 1
         key = hkdf(self._secret, self._heard, b"hedgerow/carried/" + self._count.to_bytes(8, "big"))
         return keystream(key, n_bytes)
 
 
 def add_keystreams(total: Words, plus: Sequence[bytes], minus: Sequence[bytes]) -> None:
-    """Add to `total`, in place and modulo 2^width, the masks of the keys `plus`, and subtracts those of `minus`.
+    """Add the masks of the keys `plus` to `total`, and subtract those of `minus`.
+
+    This is in place and modulo 2^width.
 
     Args:
         total: words of width 32 or 64, shape (length,).
@@ -260,12 +275,15 @@ _SMALL_ORDER = with_either_top_bit(_SMALL_ORDER_Y)
 
 
 def _to_sign(domain: bytes, body: bytes) -> bytes:
-    """The signed string: the length of the domain stands before it, so that no two domains overlap."""
+    """Return the string to sign: the length of the domain, the domain, and the body.
+
+    The length stands first, so that no two domains overlap.
+    """
     return _PREFIX + len(domain).to_bytes(1, "big") + domain + body
 
 
 class Identity:
-    """A long-lived Ed25519 signing key; `public` (32 bytes) is what a roster pins.
+    """A long-lived Ed25519 signing key; a roster pins `public` (32 bytes).
 
     Args:
         seed: 32 secret bytes, as from ``os.urandom(32)``; PrimitiveFault for another length.
@@ -285,11 +303,14 @@ class Identity:
         raise TypeError("An identity is not pickled: its signing key would be written in clear.")
 
     def sign(self, domain: bytes, body: bytes) -> bytes:
-        """The 64-byte signature over (domain, body); `domain` names the kind of message."""
+        """Return the 64-byte signature over (domain, body); `domain` names the kind of message."""
         return self._key.sign(_to_sign(domain, body))
 
     def derive(self, purpose: bytes) -> bytes:
-        """A 32-byte secret that only the holder of this key can make, and always the same for one purpose."""
+        """Derive a 32-byte secret for a purpose, always the same.
+
+        Only the holder of this key can make it.
+        """
         return hkdf(self._key.private_bytes_raw(), b"", b"hedgerow/identity/" + purpose)
 
 
@@ -302,7 +323,10 @@ def require_public(public: bytes) -> None:
 
 @lru_cache(maxsize=4096)
 def _load_key(public: bytes) -> Ed25519PublicKey:
-    """The key with these bytes; remembered, for a party hears the same few signers in every round."""
+    """Return the key with these bytes.
+
+    It is remembered, because a party hears the same few signers in every round.
+    """
     return Ed25519PublicKey.from_public_bytes(public)
 
 
@@ -313,9 +337,9 @@ _MAX_REMEMBERED = 8192
 
 
 def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
-    """Check that `signature` (64 bytes) over (domain, body) verifies under `public` (32 bytes); raises otherwise.
+    """Raise PrimitiveFault unless `signature` (64 bytes) over (domain, body) verifies under `public`.
 
-    Raises PrimitiveFault.
+    A signature that verifies is remembered.
     """
     require_length("signature", signature, SIGNATURE_BYTES)
     require_public(public)
@@ -355,13 +379,16 @@ def _check_coordinates(coordinates: Sequence[int]) -> None:
 
 
 def split(secret: bytes, coordinates: Sequence[int], threshold: int, entropy: Entropy) -> list[bytes]:
-    """One 33-byte share per coordinate; any `threshold` of them give back `secret` (32 bytes), fewer nothing.
+    """Return one 33-byte share of `secret` (32 bytes) per coordinate.
 
-    Raises PrimitiveFault.
+    Any `threshold` of the shares give back the secret, and fewer give nothing.
 
     Args:
         coordinates: distinct, 1..65,535.
         threshold: 1..len(coordinates).
+
+    Raises:
+        PrimitiveFault: an argument is not as above.
     """
     require_length("secret to share", secret, SECRET_BYTES)
     _check_coordinates(coordinates)
@@ -384,7 +411,7 @@ def split(secret: bytes, coordinates: Sequence[int], threshold: int, entropy: En
 
 
 def parse_share(share: bytes) -> int:
-    """The field element of a 33-byte share; raises PrimitiveFault when it is not below p."""
+    """Return the field element of a 33-byte share; raises PrimitiveFault when it is not below p."""
     require_length("share", share, SHARE_BYTES)
     value = int.from_bytes(share, "big")
     if value >= PRIME:
@@ -393,7 +420,9 @@ def parse_share(share: bytes) -> int:
 
 
 def weights_at(target: int, coordinates: Sequence[int]) -> list[int]:
-    """Lagrange's weights: f(target) = sum of weight times f(coordinate), for degree < len(coordinates).
+    """Return Lagrange's weights at `target` for values at the coordinates.
+
+    f(target) is the sum of weight times f(coordinate), for degree < len(coordinates).
 
     One modular inversion serves all weights (Montgomery's trick). Raises PrimitiveFault for repeated coordinates.
     """
@@ -419,14 +448,16 @@ def weights_at(target: int, coordinates: Sequence[int]) -> list[int]:
 
 
 def interpolate(weights: Sequence[int], values: Sequence[int]) -> int:
-    """The weighted sum modulo p of as many values as weights."""
+    """Return the weighted sum modulo p of as many values as weights."""
     return sum(map(int.__mul__, weights, values)) % PRIME
 
 
 def secret_from(weights: Sequence[int], values: Sequence[int]) -> bytes:
-    """The 32-byte secret from the weights at zero and parsed shares, of exactly as many as the threshold.
+    """Return the 32-byte secret from the weights at zero and parsed shares.
 
-    Raises PrimitiveFault if it is longer, which it is only when some share is wrong.
+    There are exactly as many shares as the threshold.
+
+    Raises PrimitiveFault if the secret is longer, which happens only if some share is wrong.
     """
     secret = interpolate(weights, values)
     if secret >= 2**256:

@@ -144,7 +144,7 @@ def interpolate(values: ArrayLike, places: _Floats, heights: _Floats) -> _Floats
 
 @lru_cache(maxsize=1)
 def _exp_tables() -> tuple[_Floats, _Floats, tuple[float, float]]:
-    """2**(k / 64), in two doubles each, and log(2) / 64, in two."""
+    """Return 2**(k / 64), in two doubles each, and log(2) / 64, in two."""
     step = _CONTEXT.divide(_CONTEXT.ln(Decimal(2)), Decimal(_N_STEPS))
     values = [_CONTEXT.exp(_CONTEXT.multiply(step, Decimal(place))) for place in range(_N_STEPS)]
     return *_in_two(values), _split(step, 34)
@@ -152,20 +152,20 @@ def _exp_tables() -> tuple[_Floats, _Floats, tuple[float, float]]:
 
 @lru_cache(maxsize=1)
 def _log_tables() -> tuple[_Floats, _Floats, tuple[float, float]]:
-    """log(k / 128), in two doubles each, and log(2), in two."""
+    """Return log(k / 128), in two doubles each, and log(2), in two."""
     values = [_CONTEXT.ln(Decimal(max(place, 1)) / _N_PARTS) for place in range(2 * _N_PARTS)]
     return *_in_two(values), _split(_CONTEXT.ln(Decimal(2)), 40)
 
 
 def _in_two(values: list[Decimal]) -> tuple[_Floats, _Floats]:
-    """The doubles next to the values, and next to what they leave."""
+    """Return the doubles next to the values, and the doubles next to the remainders."""
     first = [float(value) for value in values]
     rests = [float(_CONTEXT.subtract(value, Decimal(near))) for value, near in zip(values, first, strict=True)]
     return np.array(first), np.array(rests)
 
 
 def _split(value: Decimal, n_bits: int) -> tuple[float, float]:
-    """A double with so many bits next to a value from 2**-8 to 1, and what it leaves."""
+    """Return a double with `n_bits` bits next to a value from 2**-8 to 1, and the remainder."""
     unit = 2.0 ** (n_bits - math.frexp(float(value))[1])
     first = round(float(value) * unit) / unit
     return first, float(_CONTEXT.subtract(value, Decimal(first)))

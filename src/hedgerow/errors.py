@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error that a user, an operator or a peer can meet.
+"""The errors that a user, an operator or a peer can meet.
 
     HedgerowError                     exit code  1
     ├── UsageError                               2   the command line was wrong
@@ -60,7 +60,7 @@ class HedgerowError(Exception):
 
     @property
     def public_code(self) -> str:
-        """All that a peer may be told of it."""
+        """The code that a peer may be told; nothing else of the error leaves this side."""
         return self.code
 
 
@@ -90,10 +90,10 @@ class DataError(HedgerowError, ValueError):
 
     @property
     def public_code(self) -> str:
-        """Its code where this follows from the table's head, not from a row.
+        """The error's code if it follows from the table's head, else the general code.
 
-        For other faults that its data do not fit: their kind would say more, such as that a label occurs which a
-        coordinator left out of its plan.
+        The kind of other faults would say more about rows, such as that a label occurs which a coordinator left out of
+        its plan.
         """
         return self.code if self.code in _OF_TABLES else self.default_code
 
@@ -101,11 +101,11 @@ class DataError(HedgerowError, ValueError):
 _OF_TABLES = {
     "data-missing-column", "data-duplicate-column", "data-file-missing", "data-permission", "data-unknown-format",
 }  # fmt: skip
-"""What is wrong with a table whatever its rows are."""
+"""Faults of a table that do not depend on its rows."""
 
 
 class ModelError(HedgerowError, ValueError):
-    """A model file is empty, truncated, of a newer version, or unfit for what was asked of it."""
+    """A model file is empty, truncated, of a newer version, or unfit for its use."""
 
     exit_code = 5
     default_code = "model"
@@ -153,14 +153,20 @@ class EnvironmentFault(HedgerowError):
 
 
 class LostRowsError(HedgerowError, ValueError):
-    """More rows of one's own table would be left out than its owner allows. Nothing is spent; for the owner alone."""
+    """More rows of one's own table would be left out than its owner allows.
+
+    Nothing is spent; the error is for the owner alone.
+    """
 
     exit_code = 11
     default_code = "rows-left-out"
 
 
 class NothingFoundError(HedgerowError, ValueError):
-    """What was asked for does not stand out of the noise. What the sums have cost is spent, and the rest is kept."""
+    """The wanted facts do not stand out of the noise.
+
+    The cost of the sums is spent, and the rest is kept.
+    """
 
     exit_code = 12
     default_code = "nothing-found"
@@ -170,19 +176,19 @@ Row = Mapping[str, str]
 """An entry of the table: `what`; `cause` and `remedy` where not empty; `code` or `codes` where not the name."""
 
 
-# Read now: when an error is made no free file may be left, which may be the very error.
+# Read the table now: a missing file descriptor may be the very error to report.
 _TEXT = resources.files("hedgerow").joinpath("errors.toml").read_text(encoding="utf-8")
 
 
 @cache
 def entries() -> Mapping[str, Mapping[str, Row]]:
-    """The table of errors: the entries by class and name."""
+    """Return the table of errors: the entries by class and name."""
     # An ordinary start makes no error, and is faster without this.
     return tomllib.loads(_TEXT)
 
 
 def _make_row(text: str, default_code: str, values: Mapping[str, object]) -> Row:
-    """The row of an error that the table does not list: its text, or a name and what was given with it."""
+    """Make the row of an error outside the table, from its text or its name and values."""
     given = [f"{name}: {value}." for name, value in values.items() if name not in ("cause", "remedy")]
     row = {
         "what": text,
@@ -194,7 +200,10 @@ def _make_row(text: str, default_code: str, values: Mapping[str, object]) -> Row
 
 
 def _fill(sentence: str, values: Mapping[str, object]) -> str:
-    """The sentence with its values; as it stands when one is missing or does not fit, which tests exclude."""
+    """Return the sentence with its values.
+
+    It is returned as it stands if a value is missing or does not fit, which tests exclude.
+    """
     try:
         return sentence.format_map(values)
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -227,22 +236,23 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
 
 
 def missing_extra(module: str, what: str = "This") -> EnvironmentFault:
-    """The error for an optional package that is not installed; its code is "missing-extra".
+    """Return the error for an optional package that is not installed, of code "missing-extra".
 
     Args:
         module: a key of `OPTIONAL`.
-        what: what needs it, as the beginning of a sentence.
+        what: the thing that needs it, as the beginning of a sentence.
     """
     package, extra = OPTIONAL[module]
     return EnvironmentFault("missing-extra", what=what, package=package, install=name_to_install(extra))
 
 
 def name_to_install(extra: str) -> str:
-    """Say what brings an extra behind `pip install`, from where this installation was made itself.
+    """Return the words behind `pip install` that bring an extra to this installation.
 
-    Of a package's bare name an index is asked, which need not have it, or may have another one of this name.
+    They name the source of this installation. An index that is asked for the bare name may lack it, or have another
+    package of this name.
     """
-    # Not at the top, as above: an ordinary start makes no error.
+    # Imported here, because an ordinary start makes no error.
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path
@@ -265,22 +275,23 @@ def name_to_install(extra: str) -> str:
 
 
 def explain_import_error(fault: ImportError) -> EnvironmentFault | None:
-    """What an import that failed says about an optional package; None when it failed for another reason."""
+    """Return the error for a failed import of an optional package; None for another failure."""
     module = (fault.name or "").partition(".")[0]
     return missing_extra(module) if module in OPTIONAL else None
 
 
 def explain_kernel_error(fault: Exception) -> EnvironmentFault | None:
-    """What numba says where it may keep compiled code nowhere, in words; None for every other error.
+    """Return an error in words if numba may keep compiled code nowhere; None for every other error.
 
-    It looks beside the installed package, then in the user's home; an account of a service often may write to neither.
+    Numba looks beside the installed package, then in the user's home; an account of a service often may write to
+    neither.
     """
     is_it = isinstance(fault, RuntimeError) and "no locator available" in str(fault)
     return EnvironmentFault("no-place-for-kernels") if is_it else None
 
 
 def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the user's own code that led here, through however many functions of Hedgerow."""
+    """Warn at the line of the user's own code that led here, past all functions of Hedgerow."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "hedgerow":
         frame, level = frame.f_back, level + 1
@@ -288,10 +299,13 @@ def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
 
 
 def warn_owner(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn of what follows from rows without noise, and say that it is for their owner: notebooks keep warnings."""
+    """Warn of a fact that follows from rows without noise, and say that it is for their owner.
+
+    Notebooks keep warnings.
+    """
     warn_caller(f"{text} (Private: it follows from rows, without noise. Take it out of what you pass on.)", category)
 
 
 def mark_private(text: str, code: str = "") -> str:
-    """A sentence that is for a site's owner alone, which says so; `code` is its entry among the errors, if any."""
+    """Mark a sentence as being for a site's owner alone; `code` is its entry among the errors, if any."""
     return f"{text} ({code}{'; ' if code else ''}private: for this site only)"

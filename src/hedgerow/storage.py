@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One SQLite file: transactions that are on the disk when `write` returns, and errors in the words of this package."""
+"""A SQLite file with transactions that are on the disk when `write` returns, and our own errors."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class Database:
         unless: a query that gives rows where a file cannot be carried over, and is refused as it is.
 
     Raises:
-        EnvironmentFault: code "disk-full", "database-locked", "database-damaged", "database-version" or
-            "database-failed"; so do all methods. When it is opened, "state-permissions" for a file that others than its
-            owner may read or write, and "state-owner" for another user's, or with another user's log beside it. A
-            transaction that failed has changed nothing.
+        EnvironmentFault: code "disk-full", "database-locked", "database-damaged" or "database-failed"; so do all
+            methods. When it is opened, "database-foreign" for a file of another program, "database-newer" or
+            "database-older" for another version, "state-permissions" for a file that others than its owner may read or
+            write, and "state-owner" for another user's, or with another user's log beside it. A transaction that failed
+            has changed nothing.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Database:
         self._connection.execute("commit")
 
     def _make_room(self) -> None:
-        """Let the log be of its full size from now on: what a transaction adds to it replaces bytes that are there.
+        """Let the log have its full size from now on, so that transactions replace bytes that are there.
 
         A commit that makes a file longer waits for the file system's own journal as well: 0.22 ms for one of 4 kB, and
         0.12 ms with room (medians of 150, two cores, ext4). A transaction that is larger than the cache goes to the log
@@ -114,15 +115,16 @@ class Database:
         self._connection.execute(f"pragma wal_autocheckpoint = {_ROOM_BYTES // page_bytes * 7 // 8:d}")
 
     def write(self, *statements: Statement) -> None:
-        """Carry out all statements, or none; what they changed is on the disk afterwards."""
+        """Run all statements, or none; their changes are on the disk afterwards."""
         with self.transaction() as execute:
             for sql, values in statements:
                 execute(sql, values)
 
     @contextmanager
     def transaction(self, *, is_kept: bool = True) -> Iterator[Callable[[str, tuple[Any, ...]], object]]:
-        """No one else writes to the file from here on; what was executed is on the disk when the block ends, or, when
-        it raises or unless `is_kept`, undone.
+        """Run a block as one transaction, while no one else writes to the file.
+
+        When the block ends, what it executed is on the disk. It is undone if the block raises, or unless `is_kept`.
         """
         try:
             self._connection.execute("begin immediate")
@@ -135,7 +137,7 @@ class Database:
                 self._connection.execute("rollback")
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows that a query gives."""
+        """Return the rows that a query gives."""
         try:
             return self._connection.execute(sql, tuple(values)).fetchall()
         except sqlite3.Error as fault:
@@ -147,10 +149,10 @@ class Database:
 
 
 def require_private(path: Path, status: os.stat_result) -> None:
-    """Raise EnvironmentFault (code "state-permissions" or "state-owner") unless a file or folder is this user's alone.
+    """Raise EnvironmentFault unless a file or folder is this user's alone.
 
-    Who may write to it could take back what the data have cost, or have a node mask a round twice; who may read it has
-    the keys of masks. Root is no exception: another user's file is that user's.
+    Its code is "state-permissions" or "state-owner". Whoever may write to it could take back a charge, or have a node
+    mask a round twice; whoever may read it has the keys of masks. This holds for root as well.
     """
     user = os.geteuid()
     if status.st_uid != user:
@@ -165,8 +167,8 @@ def require_private(path: Path, status: os.stat_result) -> None:
 
 def _require_own_file(path: Path) -> None:
     """Make the file if it is not there; raises as `require_private`, and OSError."""
-    # One that is there is not opened: to close it again would undo the locks that another connection of this process
-    # has on it (POSIX), and the next process that closes it would take the log away from under that connection.
+    # Do not open an existing file: closing it would undo the locks of another connection of this process (POSIX), and
+    # the next process that closes it would remove the log that this connection uses.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     require_private(path, path.stat())

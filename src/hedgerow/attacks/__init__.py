@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an adversary can compute from releases and models, and how much of it a ledger allows; see docs/attack.md."""
+"""Attacks on releases and models, beside the bound that a ledger gives; see docs/attack.md."""

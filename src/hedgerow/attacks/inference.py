@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks as arithmetic: what releases and scores say of who was in the data. No randomness, no models.
+"""Attacks as arithmetic on releases and scores: who was in the data? No randomness, no models.
 
 A release is a sum over records under noise, and what a record of any kind adds to it is public: its scores follow from
 its own cells and from earlier releases. So with v_i what candidate i adds to all releases, in standard deviations of
@@ -23,11 +23,11 @@ from scipy.optimize import nnls
 from hedgerow.attacks.measures import Bools, Floats
 
 SPREAD = 4.0
-"""One over the variance of whether a candidate is in the data, with a chance of one half."""
+"""One over the variance of a candidate's presence in the data, with a chance of one half."""
 
 
 class Products:
-    """The products of what candidates add to releases, collected release by release.
+    """The products of candidates' contributions to releases, collected release by release.
 
     Attributes:
         gram: [n, n], <v_i, v_j>.
@@ -39,7 +39,7 @@ class Products:
         self.matches: Floats = np.zeros(n_candidates)
 
     def add(self, vectors: Floats, released: Floats, sigma: float, rate: float = 1.0) -> None:
-        """Take a release in.
+        """Add a release to the products.
 
         Args:
             vectors: [n, length], what each candidate adds.
@@ -55,13 +55,13 @@ class Products:
 
 
 def infer_from_sums(products: Products) -> tuple[Floats, Floats]:
-    """Whether each candidate is in the data, for an attacker who knows all candidates and that each is in it by a coin.
+    """Return for each candidate the log-likelihood ratio of being in the data, and mu² of the test.
 
-    The sum of the others is taken for a Gaussian of their mean and covariance. Then the log-likelihood ratio is
-    <S^-1 v_i, released - mean - v_i / 2>, with S the covariance of the noise and the others; by the formulas of
-    Woodbury and of Sherman and Morrison it is (H t)_i / H_ii with H = (G + 4)^-1 and t = <v, released> - G 1 / 2. It
-    is most powerful among linear statistics. The attack of Homer et al. 2008, as Dwork et al. 2015 (FOCS) analyse it,
-    in these sums.
+    The attacker knows all candidates, and that a coin decided about each. The sum of the others is taken for a Gaussian
+    of their mean and covariance. Then the log-likelihood ratio is <S^-1 v_i, released - mean - v_i / 2>, with S the
+    covariance of the noise and the others; by the formulas of Woodbury and of Sherman and Morrison it is (H t)_i / H_ii
+    with H = (G + 4)^-1 and t = <v, released> - G 1 / 2. It is most powerful among linear statistics. The attack of
+    Homer et al. 2008, as Dwork et al. 2015 (FOCS) analyse it, in these sums.
 
     Returns: the ratios [n], and mu² of the test [n]: H_ii^-1 - 4, at most |v_i|².
     """
@@ -73,7 +73,7 @@ def infer_from_sums(products: Products) -> tuple[Floats, Floats]:
 
 
 def infer_from_scores(shadows: Floats, members: Bools, targets: Floats) -> Floats:
-    """Whether each row was in the data of each target, by what shadow models say of it (LiRA).
+    """Return log-ratios of each row being in each target's data, by shadow models (LiRA).
 
     The log-ratio of two Gaussians of one covariance, fitted to the shadows with and without the row (Carlini et al.
     2022, S&P, arXiv 2112.03570, section IV: their online attack). A row that is in all or in none of the shadows says
@@ -81,8 +81,8 @@ def infer_from_scores(shadows: Floats, members: Bools, targets: Floats) -> Float
     means of the others, and members would seem less like members than they are.
 
     Args:
-        shadows: [n_shadows, n, n_signals], what they say of rows.
-        members: [n_shadows, n], whose rows they were made of.
+        shadows: [n_shadows, n, n_signals], their scores of rows.
+        members: [n_shadows, n], whether each row was in a shadow's data.
         targets: [n_targets, n, n_signals].
 
     Returns: [n_targets, n].
@@ -97,10 +97,10 @@ def infer_from_scores(shadows: Floats, members: Bools, targets: Floats) -> Float
 
 
 def reconstruct(products: Products, n_records: int) -> NDArray[np.int64]:
-    """The table that explains the releases best, of candidates that hold all of its records: int64 [n], how often each.
+    """Return the table that explains the releases best: int64 [n], how often each candidate is in it.
 
-    Least squares over counts that are not negative, as Dinur and Nissim 2003 (PODS) reconstruct from sums; then the
-    largest, until there are as many as records.
+    The candidates hold all of its records. Least squares over counts that are not negative, as Dinur and Nissim 2003
+    (PODS) reconstruct from sums; then the largest, until there are as many as records.
     """
     n = len(products.gram)
     # Candidates that add the same cannot be told apart; the ridge shares out what they add, and hardly more.
@@ -117,7 +117,10 @@ def reconstruct(products: Products, n_records: int) -> NDArray[np.int64]:
 
 
 def measure_found(guess: NDArray[np.int64], truth: NDArray[np.int64]) -> tuple[float, float]:
-    """The share of all records that are guessed, and of those of a kind that is there once (nan for none)."""
+    """Return the share of all records that are guessed, and that of unique records.
+
+    The latter are of a kind that is there once; nan if there is none.
+    """
     unique, found = truth == 1, np.minimum(guess, truth)
     of_unique = float((guess[unique] >= 1).mean()) if unique.any() else math.nan
     return float(found.sum() / max(1, truth.sum())), of_unique

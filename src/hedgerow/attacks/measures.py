@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well an attack tells members from others, with its standard error, beside what a ledger allows any attack."""
+"""Measures of an attack, with standard errors, beside a ledger's bound on any attack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Figure:
     Attributes:
         value: not a number where it cannot be measured.
         error: its standard error.
-        bound: what no attack exceeds, in expectation.
+        bound: the most that any attack reaches, in expectation.
     """
 
     value: float
@@ -36,13 +36,15 @@ class Figure:
     bound: float
 
     def is_above(self, n_errors: float) -> bool:
-        """Whether it is above its bound by more than so many standard errors."""
+        """Return whether the measured value exceeds its bound by more than n_errors standard errors."""
         return self.value - n_errors * self.error > self.bound
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a ledger allows any test of whether one unit is in the data; the less of two bounds.
+    """The bound of a ledger on any test of whether one unit is in the data.
+
+    It is the less of two bounds.
 
     A test with false alarm rate a has a true positive rate of at most Phi(Phi^-1(a) + mu) where the releases are
     mu-GDP, and of at most min(delta + e^epsilon a, 1 - e^-epsilon (1 - delta - a)) where they are (epsilon, delta)-DP.
@@ -60,7 +62,7 @@ class Bound:
 
     @classmethod
     def of_ledger(cls, events: Iterable[Event], epsilon: float, delta: float) -> Bound:
-        """The bound of these releases, whose report says (epsilon, delta)."""
+        """Return the bound of these releases, whose report says (epsilon, delta)."""
         try:
             mu = math.sqrt(compose_cost(events).gdp_weight)
         except PrivacyError:
@@ -69,7 +71,7 @@ class Bound:
         return cls(mu, epsilon, delta)
 
     def rate(self, false_alarms: float) -> float:
-        """The largest true positive rate at a false alarm rate, in (0, 1)."""
+        """Return the largest true positive rate at a false alarm rate, in (0, 1)."""
         by_mu = float(ndtr(ndtri(false_alarms) + self.mu))
         if math.isinf(self.epsilon):
             return by_mu
@@ -78,7 +80,10 @@ class Bound:
 
     @property
     def auc(self) -> float:
-        """The area under those rates: Phi(mu / sqrt 2), or that of the two straight lines, whichever is less."""
+        """The largest area under those rates.
+
+        It is Phi(mu / sqrt 2), or that of the two straight lines, whichever is less.
+        """
         by_mu = float(ndtr(self.mu / math.sqrt(2)))
         if math.isinf(self.epsilon):
             return by_mu
@@ -88,7 +93,10 @@ class Bound:
 
     @property
     def accuracy(self) -> float:
-        """The largest chance to tell which of two values a unit has, both as likely: they are 2 mu apart at most."""
+        """The largest chance to tell which of two equally likely values a unit has.
+
+        The values are 2 mu apart at most.
+        """
         by_mu = float(ndtr(self.mu))
         if math.isinf(self.epsilon):
             return by_mu
@@ -99,7 +107,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Separation:
-    """How well scores tell members from others.
+    """The separation of members from others by scores.
 
     Attributes:
         auc: the chance that a member's score is above another's, ties half.
@@ -110,7 +118,7 @@ class Separation:
     rates: dict[float, Figure]
 
     def is_above(self, n_errors: float) -> bool:
-        """Whether any of it is above what the ledger allows by more than so many standard errors."""
+        """Return whether any figure exceeds its bound by more than n_errors standard errors."""
         return self.auc.is_above(n_errors) or any(rate.is_above(n_errors) for rate in self.rates.values())
 
 
@@ -124,7 +132,7 @@ def separate(scores: Floats, present: Bools, bound: Bound) -> Separation:
     Args:
         scores: [n_runs, n], n_runs >= 2; the larger, the more likely the row was in that run.
         present: [n_runs, n], whether it was.
-        bound: what the runs' ledger allows.
+        bound: the bound by the runs' ledger.
     """
     n_present = max(1, int(present.sum()))
     n_absent = max(1, present.size - n_present)
@@ -141,7 +149,7 @@ def separate(scores: Floats, present: Bools, bound: Bound) -> Separation:
         return 4 * own * (1 - own) * (1 / n_present + 1 / n_absent) / 12
 
     def of_rate(at: float) -> Callable[[float], float]:
-        # Of the share itself, and of the threshold, beside which the share grows by no more than share / rate.
+        # The variance of the share itself, and of the threshold, with which the share grows by at most share / rate.
         def variance(value: float) -> float:
             own = _shrink(value, n_present)
             return own * (1 - own) / n_present + own * own / (at * n_absent)
@@ -156,12 +164,18 @@ def separate(scores: Floats, present: Bools, bound: Bound) -> Separation:
 
 
 def _shrink(share: float, count: int) -> float:
-    """The share after one more trial with half a success, as none and all of a few are not known without error."""
+    """Return the share after one more trial with half a success.
+
+    None and all of a few are not known without error.
+    """
     return (share * count + 0.5) / (count + 1)
 
 
 def find_auc(scores: Floats, present: Bools) -> float:
-    """The chance that a member's score is above another's, ties half; not a number without one of each."""
+    """Return the chance that a member's score is above another's, ties half.
+
+    It is not a number without one of each.
+    """
     n_present = int(present.sum())
     n_absent = present.size - n_present
     if not n_present or not n_absent:
@@ -171,9 +185,11 @@ def find_auc(scores: Floats, present: Bools) -> float:
 
 
 def find_rate(scores: Floats, present: Bools, false_alarms: float) -> float:
-    """The share of members above the threshold that at most this share of the others is above.
+    """Return the share of members above the threshold of a false alarm rate.
 
-    Not a number where so small a share is less than one of the others.
+    At most `false_alarms` of the others are above that threshold.
+
+    The result is not a number where that share is less than one of the others.
     """
     absent = np.sort(scores[~present])
     allowed = int(false_alarms * len(absent))

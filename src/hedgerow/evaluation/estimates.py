@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From noisy counts to an evaluation: post-processing, so every choice here is free of privacy cost.
+"""An evaluation from noisy counts: post-processing, so every choice here is free of privacy cost.
 
 Sums and ratios are computed from the counts as released, negative ones too: cutting them off at zero would add a bias
 that grows with the number of bins. Only what must be a share is cut off at 0 and 1, at the very end. The error of each
@@ -20,7 +20,7 @@ from hedgerow import elementary
 from hedgerow.losses.kinds import Floats
 
 MEASURABLE = 4.0
-"""A class whose noisy count is below so many standard deviations of its noise is too small to be measured."""
+"""A class with a noisy count below this many standard deviations of its noise is too small to be measured."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ UNMEASURABLE = Estimate(math.nan, math.inf)
 
 @dataclass(frozen=True, eq=False)
 class CalibrationCurve:
-    """What was predicted and what happened, per bin with records: all float64 [n_bins].
+    """Predicted and observed chances, per bin with records: all float64 [n_bins].
 
     Attributes:
         label_class: the class whose probability it is.
@@ -68,12 +68,12 @@ class CalibrationCurve:
 
 
 COVERAGES = (0.8, 0.9, 0.95)
-"""Of the intervals that a report of an evaluation names; the histogram has those of every coverage."""
+"""Coverages in a report of an evaluation; the histogram has the intervals of every coverage."""
 
 
 @dataclass(frozen=True)
 class ErrorHistogram:
-    """The released counts of |prediction - label| over held-out records, from which prediction intervals follow.
+    """The released counts of |prediction - label| over held-out records, for prediction intervals.
 
     Attributes:
         uppers: upper border of each bin, in units of the label, above 0 and ascending; each bin begins where the one
@@ -97,7 +97,7 @@ class ErrorHistogram:
             raise ValueError("the counts of its errors are not numbers with noise")
 
     def half_width(self, coverage: float) -> float:
-        """How far a label may be from its prediction, in units of the label; infinity where the counts do not say.
+        """Return the half width of prediction intervals, in label units; infinity if counts do not say.
 
         The split-conformal quantile (Lei et al., JASA 113, 2018, algorithm 2), read off noisy counts: of n records at
         most (1 - coverage)(n + 1) - 1 may have larger errors. To the count of those, one standard deviation of the
@@ -127,7 +127,7 @@ class ErrorHistogram:
 
     @classmethod
     def from_dict(cls, content: Any) -> ErrorHistogram:
-        """Read what `to_dict` wrote; raises ValueError for anything else."""
+        """Read the result of `to_dict`; raises ValueError for anything else."""
         if not isinstance(content, dict) or content.keys() != {"uppers", "counts", "noise"}:
             raise ValueError("it does not say how large its errors were")
         lists = (content["uppers"], content["counts"], [content["noise"]])
@@ -138,7 +138,7 @@ class ErrorHistogram:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How well a model predicts held-out records, measured with noise.
+    """The evaluation of a model on held-out records, measured with noise.
 
     Attributes:
         n_records: the number of records, a noisy count.
@@ -146,9 +146,9 @@ class Evaluation:
             or "concordance" and "integrated_brier".
         curves: one calibration curve (binary), or one per class; none for a regression.
         error_clip: regression: errors beyond this, in units of the label, counted as this much; else None.
-        errors: of numbers, how many records had errors of which size; else None.
-        groups: by column and group, how well it predicts each by itself, where that was asked for; by "site" too.
-        left_out: sites without figures by site, for they do not allow them, or were not in that sum; None where there
+        errors: for numbers, the histogram of the errors of records; else None.
+        groups: the evaluation of each group by itself, by column (or "site") and group.
+        left_out: sites without figures by site, because they do not allow them or were not in that sum; None if there
             is nothing by site.
     """
 
@@ -162,11 +162,11 @@ class Evaluation:
 
     @property
     def half_widths(self) -> dict[float, float]:
-        """Of prediction intervals, by coverage, in units of the label; see `ErrorHistogram.half_width`."""
+        """Half widths of prediction intervals by coverage, in label units: `ErrorHistogram.half_width`."""
         return {} if self.errors is None else {each: self.errors.half_width(each) for each in COVERAGES}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON writers that know NaN and infinity."""
+        """Return plain values for JSON writers that know NaN and infinity."""
         by = {name: {group: each.to_dict() for group, each in groups.items()} for name, groups in self.groups.items()}
         left_out = {} if self.left_out is None else {"sites_left_out": list(self.left_out)}
         return ({"groups": by} if by else {}) | left_out | {
@@ -179,7 +179,7 @@ class Evaluation:
 
 
 def auc(cells: Floats, noise: float) -> Estimate:
-    """The area under the ROC curve from counts per bin, ties half.
+    """Estimate the area under the ROC curve from counts per bin, ties half.
 
     Args:
         cells: float64 [2, n_bins], records of the other classes and of the class, in the order of the score.
@@ -202,7 +202,7 @@ def auc(cells: Floats, noise: float) -> Estimate:
 
 
 def concordance(cells: Floats, noise: float) -> Estimate:
-    """Harrell's concordance of times to an event from counts per bin, equal bins half.
+    """Estimate Harrell's concordance of times to an event from counts per bin, equal bins half.
 
     A record with an event in interval j is compared with those that were followed through it.
 
@@ -242,7 +242,9 @@ def concordance(cells: Floats, noise: float) -> Estimate:
 
 
 def integrated_brier(cells: Floats, noise: float, survival: Floats, weights: Floats) -> Estimate:
-    """The integrated Brier score of times to an event from counts per bin, see `hedgerow.losses.censored`.
+    """Estimate the integrated Brier score of times to an event from counts per bin.
+
+    See `hedgerow.losses.censored`.
 
     With r_j at risk of being lost in interval j, and c_j lost in it, the chance not to have been lost by its end is
     G_j = (1 - c_1 / r_1) ... (1 - c_j / r_j): records count as lost in the middle of an interval and events at its end.
@@ -281,13 +283,16 @@ def integrated_brier(cells: Floats, noise: float, survival: Floats, weights: Flo
 
 
 def _with_errors(value: float, slopes: Floats, cells: Floats, noise: float) -> Estimate:
-    """A number with its errors to first order, from its derivative by each count; a ratio, so that their mean is 0."""
+    """Return a number with its errors to first order, from its derivative by each count.
+
+    The number is a ratio, so the mean of the derivatives is 0.
+    """
     sampling = math.sqrt(elementary.dot(np.maximum(cells, 0), slopes**2))
     return Estimate(value, noise * elementary.norm(slopes), sampling)
 
 
 def average_estimates(estimates: list[Estimate]) -> Estimate:
-    """The mean of estimates with independent noise, without those that could not be measured."""
+    """Return the mean of estimates with independent noise, without those that were not measured."""
     known = [estimate for estimate in estimates if not math.isnan(estimate.value)]
     if not known:
         return UNMEASURABLE
@@ -296,7 +301,7 @@ def average_estimates(estimates: list[Estimate]) -> Estimate:
 
 
 def ratio(top: Floats, bottom: Floats, cells: Floats, noise: float) -> Estimate:
-    """(top . cells) / (bottom . cells), for cells with independent noise; all float64 [n]."""
+    """Estimate (top . cells) / (bottom . cells), for cells with independent noise; all float64 [n]."""
     total = elementary.dot(bottom, cells)
     if total <= MEASURABLE * noise * elementary.norm(bottom):
         return UNMEASURABLE
@@ -305,7 +310,7 @@ def ratio(top: Floats, bottom: Floats, cells: Floats, noise: float) -> Estimate:
 
 
 def estimate_mean(values: Floats, cells: Floats, noise: float) -> Estimate:
-    """The mean of a value per cell over the records, with its sampling error; float64 [n]."""
+    """Estimate the mean of a value per cell over the records, with its sampling error; float64 [n]."""
     found = ratio(values, np.ones_like(values), cells, noise)
     if math.isnan(found.value):
         return found
@@ -315,13 +320,18 @@ def estimate_mean(values: Floats, cells: Floats, noise: float) -> Estimate:
 
 
 def within(estimate: Estimate, low: float, high: float) -> Estimate:
-    """The estimate with its value cut off at both ends."""
+    """Return the estimate with its value cut off at both ends."""
     value = estimate.value if math.isnan(estimate.value) else min(max(estimate.value, low), high)
     return Estimate(value, estimate.noise_error, estimate.sampling_error)
 
 
 def calibration_curve(label_class: str, cells: Floats, noise: float, predicted: Floats) -> CalibrationCurve:
-    """One class's curve from its counts, float64 [2, n_bins]; `predicted` float64 [n_bins]."""
+    """Return one class's curve from its counts.
+
+    Args:
+        cells: float64 [2, n_bins].
+        predicted: float64 [n_bins].
+    """
     others, ours = cells
     total = others + ours
     n_records = max(elementary.add_up(total), 1.0)
@@ -337,7 +347,7 @@ def calibration_curve(label_class: str, cells: Floats, noise: float, predicted: 
 
 
 def estimate_means(moments: Floats, noise: float, largest: dict[str, float]) -> dict[str, Estimate]:
-    """Means of several numbers from the sums of (1, each as a share of its largest).
+    """Estimate means of several numbers from the sums of (1, each as a share of its largest).
 
     Args:
         moments: float64 [1 + number of names].
@@ -353,7 +363,9 @@ def estimate_means(moments: Floats, noise: float, largest: dict[str, float]) -> 
 
 
 def regression_estimates(moments: Floats, noise: float, clip: float, half_range: float) -> dict[str, Estimate]:
-    """RMSE and R**2 from the sums of (1, y, y**2, min(e, clip)**2 / clip**2), y scaled to [-1, 1].
+    """Estimate RMSE and R**2 from the sums of (1, y, y**2, min(e, clip)**2 / clip**2).
+
+    y is scaled to [-1, 1].
 
     Args:
         moments: float64 [4].

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Federated evaluation: how well a model predicts rows that the sites held out, as a generator of two queries or more.
+"""Federated evaluation of a model on held-out rows, as a generator of two queries or more.
 
     yield ScoreHistogram(fine public bins, the model)      ->  roughly where the scores lie
     yield ScoreHistogram(few bins of even shares, by label) ->  AUC, log-loss, accuracy, calibration;
@@ -67,20 +67,20 @@ _Outlined = Generator[Query, IntVector, tuple[EvaluationQuery, Callable[[Counts,
 """Asks for the outline; returns the question about the detail, and what reads its answer in records, with its noise."""
 
 UNIT = RECORD_NORM
-"""What one record adds to one cell: so fine that noise on the grid costs nothing to speak of."""
+"""The units that one record adds to one cell; with so fine units, noise on the integer grid costs next to nothing."""
 OUTLINE_SHARE = 0.2
 """Share of mu**2 that places the bins; the others have even shares of the rest."""
 
 
 @dataclass(frozen=True, eq=False)
 class _EvaluationQueries:
-    """What the queries of one evaluation share.
+    """The queries of one evaluation, with the facts that they share.
 
     Attributes:
         plan, ensemble: of the model.
         noise_multipliers: of the outline, of the release that is evaluated, of those by a column; 0 without privacy.
         first_round: the round of the outline.
-        name: what the subjects of its releases begin with.
+        name: the first words of the subjects of its releases.
     """
 
     plan: Plan
@@ -94,10 +94,10 @@ class _EvaluationQueries:
         return norm_squared * UNIT * UNIT * rows * rows
 
     def noise(self, stage: int, query: Query) -> float:
-        """Standard deviation of the noise of a release, in records."""
+        """Return the standard deviation of the noise of a release, in records."""
         multiplier = self.noise_multipliers[stage]
         one = integer_sigma(multiplier, query.sensitivity_squared) / UNIT if multiplier else 0.0
-        # In the local model each record has noise of its own; the declared number of records is what is known.
+        # In the local model each record has noise of its own, and only the declared number of records is known.
         return one * math.sqrt(self.plan.privacy.n_records) if self.plan.privacy.noise == "local" else one
 
     def histogram(self, stage: int, position: str, edges: NDArray[np.int64], *, by_label: bool) -> ScoreHistogram:
@@ -136,7 +136,7 @@ class _EvaluationQueries:
     def by(
         self, stage: int, one: EvaluationQuery, column: str, sites: tuple[str, ...]
     ) -> tuple[tuple[str, ...], EvaluationQuery]:
-        """The names of a column's groups, or of the sites, and the question about each of them."""
+        """Return the names of a column's groups, or of the sites, and the question about each of them."""
         number, subject = self.first_round + stage, f"{self.name}, by {column}"
         shared: dict[str, Any] = {
             "one": one, "bound": UNIT, "unit": UNIT, "sensitivity_squared": one.sensitivity_squared,
@@ -155,7 +155,7 @@ def evaluate_ensemble(
     plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int = 0, by: Sequence[str] = (),
     sites: Sequence[str] = (), *, is_one_site: bool = False,
 ) -> EvaluationProgram:  # fmt: skip
-    """The program that evaluates a model at (epsilon, delta), charged on its own.
+    """Run the evaluation of a model at (epsilon, delta), charged on its own.
 
     Args:
         plan: of the model; its label, unit, rows per unit and accountant count.
@@ -178,7 +178,7 @@ def evaluate_ensemble(
         names, grouped = queries.by(stage, query, column, tuple(sites))
         sums = dict(zip(names, ((yield grouped) / UNIT).reshape(len(names), -1), strict=True))
         if isinstance(grouped, SiteSums):
-            # Noise is as good as never 0 in all entries: such a block was left empty.
+            # Noise is practically never 0 in all entries, so such a block was left empty.
             left_out = tuple(name for name, block in sums.items() if not block.any())
             sums = {name: block for name, block in sums.items() if name not in left_out}
         noise = queries.noise(stage, grouped)
@@ -189,7 +189,7 @@ def evaluate_ensemble(
 def schedule_of_evaluation(
     plan: Plan, epsilon: float, delta: float, by: Sequence[str] = (), sites: Sequence[str] = ()
 ) -> Schedule:
-    """What an evaluation asks for and what it costs, at most.
+    """Return the most that an evaluation asks for, with its cost.
 
     Raises:
         PrivacyError: when no noise keeps (epsilon, delta).
@@ -198,14 +198,14 @@ def schedule_of_evaluation(
 
 
 def _choose_moments(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
-    """The kind of the second question about numbers; its length is also its squared norm."""
+    """Return the kind of the second question about numbers; its length is also its squared norm."""
     return ErrorMoments if loss_kind(plan).deviance is None else DevianceMoments
 
 
 def _alike_rounds(
     plan: Plan, multipliers: Sequence[float], by: Sequence[str], sites: Sequence[str]
 ) -> tuple[AlikeRounds, ...]:
-    """An outline, its detail at its longest, and that by each column."""
+    """Return the rounds: an outline, its detail at its longest, and the detail by each column."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
     detail: type[Query] = ScoreHistogram
     if plan.label.kind.position == "residual":
@@ -323,7 +323,11 @@ def _evaluate_classes(queries: _EvaluationQueries) -> _Outlined:
 def _two_classes(
     plan: Plan, cells: NDArray[np.float64], noise: float, chance: NDArray[np.float64], at_most: NDArray[np.bool_]
 ) -> estimates.Evaluation:
-    """`at_most`: whether each border is at most the decision's threshold."""
+    """Read an evaluation of two classes from its counts.
+
+    Args:
+        at_most: whether each border is at most the decision's threshold.
+    """
     real = ~np.isnan(chance)
     cells, chance = cells[:, real], chance[real]
     # A bin predicts the first class when its upper border is at most the threshold.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a record adds to an evaluation, and the public bins that it is counted in.
+"""The statistics of a record in an evaluation, and the public bins that count it.
 
 Statistics are integers only, so that the same record counts the same on every machine.
 
@@ -56,7 +56,7 @@ ERROR_EDGES = np.rint(np.sqrt(np.ldexp(1.0, np.arange(10, 34)))).astype(np.int64
 """Regression: borders of the outline of errors, in units of 2**-16 of the scaled label, a factor sqrt(2) apart."""
 MAX_ERROR = 2**17
 VISIBLE = 2.0
-"""A count of the outline below so many standard deviations of its noise counts as an empty bin."""
+"""A count of the outline below this many standard deviations of its noise counts as an empty bin."""
 _NEAREST = 1e-6
 """Probabilities stay this far from 0 and 1."""
 
@@ -76,16 +76,16 @@ class EvaluationQuery(Query, ABC):
 
     @abstractmethod
     def norm_squared(self) -> int:
-        """The largest squared norm of one record's contribution, in squared units."""
+        """Return the largest squared norm of one record's contribution, in squared units."""
 
     @abstractmethod
     def fits(self, plan: Plan) -> bool:
-        """Whether the numbers in it are those of a question about a model of this plan."""
+        """Return whether its numbers are those of a question about a model of this plan."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreHistogram(EvaluationQuery):
-    """Counts of held-out records per bin of what the model says about them: int64, `shape` flattened, then the hits.
+    """Counts of held-out records per bin of score, chance or error: int64, `shape` flattened, then hits.
 
     The whole model comes as the `update` of the first such query. A record adds `unit` to one cell of every curve, and
     to one of the two hits, so its contribution has the squared L2 norm unit**2 (n_curves + with_hits), exactly.
@@ -107,7 +107,7 @@ class ScoreHistogram(EvaluationQuery):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Curves, rows of bins per curve, bins."""
+        """The numbers of curves, of rows of bins per curve, and of bins."""
         n_curves, n_bins = len(self.edges), self.edges.shape[1] + 1
         return n_curves, (self.length - 2 * self.with_hits) // (n_curves * n_bins), n_bins
 
@@ -146,11 +146,14 @@ class ScoreHistogram(EvaluationQuery):
         )
 
     def left_open(self) -> bytes:
-        """See `Query.left_open`: bins are placed with exponentials."""
+        """Return the bytes of the edges, because bins are placed with exponentials."""
         return self.edges.astype("<i8").tobytes()
 
     def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: each curve, and the hits, hold all records."""
+        """Yield why the release cannot be counts of records.
+
+        Each curve, and the hits, hold all records.
+        """
         n_curves, n_rows, n_bins = self.shape
         n_cells = n_curves * n_rows * n_bins
         totals = released[:n_cells].reshape(n_curves, -1).sum(axis=1)
@@ -167,7 +170,7 @@ class ScoreHistogram(EvaluationQuery):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Moments(EvaluationQuery):
-    """Sums over held-out records of numbers, of which the first is 1 for each of them, and none is larger.
+    """Sums of several numbers over held-out records; the first is 1 for each, and none is larger.
 
     No statistic exceeds `unit`, so a record's contribution has a squared L2 norm of at most unit**2 for each of them.
 
@@ -194,7 +197,7 @@ class _Moments(EvaluationQuery):
         return self.error_clip.to_bytes(8, "little")
 
     def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: the number of records, and sums of what is at most one for each of them."""
+        """Yield a fault if a sum of numbers from 0 on is negative, or a sum is larger than its records allow."""
         reach = facts.reach(1)
         if np.delete(released, self.signed).min() < -reach:
             yield "a count or a sum of what is never negative is below zero"
@@ -204,7 +207,7 @@ class _Moments(EvaluationQuery):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ErrorMoments(_Moments):
-    """How large the errors of a regression are, and how far its labels spread: int64 [4].
+    """Sums for the size of a regression's errors and for the spread of its labels: int64 [4].
 
     They are the sums of (1, y, y**2, min(e, clip)**2 / clip**2): y is the label scaled to [-1, 1] and e
     the error of the (clipped) prediction.
@@ -214,7 +217,7 @@ class ErrorMoments(_Moments):
     signed: ClassVar[tuple[int, ...]] = (1,)
 
     def answer(self, site: ScoredSite) -> IntVector:
-        """See `Query.answer`: every product is rounded to the nearest unit."""
+        """Take in the update, then add up products, each rounded to the nearest unit."""
         site.take_in(self.update)
         labels, clip, unit = site.records.labels.astype(np.int64), self.error_clip, self.unit
         errors = np.minimum(np.abs(_errors(site.records, find_link(site.plan), site.plan.label)), clip)
@@ -226,7 +229,7 @@ class ErrorMoments(_Moments):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DevianceMoments(_Moments):
-    """How large errors are, and the deviance of counts or of the loss that [loss] names: int64 [3].
+    """Sums for the size of errors, and for the deviance of counts or of the plan's [loss]: int64 [3].
 
     They are the sums of (1, min(e, clip) / clip, min(d, limit) / limit): e is the error of the prediction and d its
     deviance; see `hedgerow.losses.kinds.Deviance`, which has the limit for a clip.
@@ -236,7 +239,7 @@ class DevianceMoments(_Moments):
     has_deviance: ClassVar[bool] = True
 
     def answer(self, site: ScoredSite) -> IntVector:
-        """See `Query.answer`: every quotient is rounded to the nearest unit.
+        """Take in the update, then add up quotients, each rounded to the nearest unit.
 
         Deviances have logarithms, so the same record may count one unit more on another machine; its bound holds on
         all.
@@ -280,14 +283,14 @@ class _PartedSums(EvaluationQuery, ABC):
         return self.one.left_open()
 
     def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: what is asked of all records is asked of each part."""
+        """Yield the faults of each part, as of all records."""
         for part in released.reshape(-1, self.one.length):
             yield from self.one.faults(part, facts, checks)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupedSums(_PartedSums):
-    """How well a model predicts, by public group of one column.
+    """Sums for the quality of predictions, by public group of one column.
 
     Attributes:
         one: see `_PartedSums`.
@@ -310,13 +313,13 @@ class GroupedSums(_PartedSums):
         return bool(is_within) and super().fits(plan)
 
     def left_open(self) -> bytes:
-        """See `Query.left_open`: borders of groups are those of the grid."""
+        """Return also the bytes of the groups, whose borders are those of the grid."""
         return super().left_open() + self.group_of.astype("<i8").tobytes()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteSums(SiteQuery, _PartedSums):
-    """How well a model predicts at each site that allows it, with noise of that site alone.
+    """Sums for the quality of predictions at each site that allows it, with noise of that site alone.
 
     Attributes:
         one: see `_PartedSums`.
@@ -332,20 +335,22 @@ class SiteSums(SiteQuery, _PartedSums):
 
 
 BY_SITE = "site"
-"""What an evaluation by site is asked for by, where the plan has no such column."""
+"""The name for an evaluation by site, unless the plan has such a column."""
 MAX_GROUPS = 64
-"""Of a column by which an evaluation is asked for."""
+"""Most groups of a column in an evaluation."""
 _FEW_VALUES, _PARTS = 8, 4
-"""A column of so many whole numbers at most has a group for each; any other numbers are cut into so many parts."""
+"""A column of at most the first number of whole numbers has a group for each; others are cut into four parts."""
 
 
 def names_sites(plan: Plan, column: str) -> bool:
-    """Whether it is single sites that an evaluation by this is of."""
+    """Return whether an evaluation by this is one of single sites."""
     return column == BY_SITE and BY_SITE not in plan.feature_names
 
 
 def count_groups(plan: Plan, column: str, sites: Sequence[str] = ()) -> int:
-    """How many groups a column of the plan has at most, with the last one for cells that are missing or not listed.
+    """Return the most groups that a column of the plan has.
+
+    The last one is for cells that are missing or not listed.
 
     Args:
         column: or "site".
@@ -375,7 +380,7 @@ def _count_values(feature: Feature) -> int:
 
 
 def list_groups(feature: Feature, grid: FeatureGrid) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The names of a column's groups, and the group of each code of its grid: int64 [n_codes].
+    """Return the names of a column's groups, and the group of each code of its grid: int64 [n_codes].
 
     Numbers are cut at those borders of the grid that lie nearest to the wanted ones.
     """
@@ -409,12 +414,15 @@ def _name_range(feature: Feature, start: float, end: float, last: float) -> str:
 
 
 def count_label_rows(label: Label) -> int:
-    """Rows of bins by label: for each code of a time to an event, else for a class and the rest."""
+    """Return the rows of bins by label.
+
+    A time to an event has one for each code, another label one for a class and one for the rest.
+    """
     return label.n_codes if label.kind.position == "risk" else 2
 
 
 def positions(records: SiteRecords, position: str, link: Link, label: Label) -> NDArray[np.int64]:
-    """Where each record lies on each curve: int64 [n_curves, n].
+    """Return the position of each record on each curve: int64 [n_curves, n].
 
     Args:
         records: with the whole model in their scores.
@@ -437,7 +445,7 @@ def _errors(records: SiteRecords, link: Link, label: Label) -> NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """How an outline's positions are placed and read.
+    """The places of an outline's bins, and the probabilities at these places.
 
     Attributes:
         position: as in `ScoreHistogram`.
@@ -451,20 +459,26 @@ class Scale:
 
     @property
     def threshold(self) -> int | None:
-        """Binary: the largest position of which the first class is predicted; it is one of the edges."""
+        """The largest position for which the first of two classes is predicted; else None.
+
+        It is one of the edges.
+        """
         if self.position != "score":
             return None
         return self.link.threshold
 
     def probabilities(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Predicted probabilities of the curve's class at some positions; of times to an event the scores."""
+        """Return the predicted probabilities of the curve's class at some positions.
+
+        For times to an event they are the scores.
+        """
         if self.position == "risk":
             return places / SCORE_UNIT
         chance = places / PROBABILITY_UNIT if self.position == "probability" else self.link.chance(places)
         return np.asarray(np.clip(chance, _NEAREST, 1 - _NEAREST))
 
     def middles(self, curve: int) -> NDArray[np.float64]:
-        """What `probabilities` says of the middle of each bin of the outline: float64 [N_OUTLINE]."""
+        """Return `probabilities` at the middle of each bin of the outline: float64 [N_OUTLINE]."""
         edges = self.edges[curve].astype(np.float64)
         inner = (edges[1:] + edges[:-1]) / 2
         low, high = edges[0] - (edges[1] - edges[0]) / 2, edges[-1] + (edges[-1] - edges[-2]) / 2
@@ -472,7 +486,7 @@ class Scale:
 
 
 def outline_scale(ensemble: Ensemble, position: str) -> Scale:
-    """The outline of scores, or of the probabilities of several classes, from nothing but the model."""
+    """Return the outline of scores, or of probabilities of several classes, from the model alone."""
     if position == "probability":
         steps = np.arange(1 - N_OUTLINE // 2, N_OUTLINE // 2) * (2 * LOGIT_REACH / N_OUTLINE)
         edges = np.rint(PROBABILITY_UNIT / (1 + elementary.exp(-steps))).astype(np.int64)
@@ -489,7 +503,10 @@ def outline_scale(ensemble: Ensemble, position: str) -> Scale:
 
 
 def centre_and_spread(ensemble: Ensemble) -> tuple[float, float]:
-    """The mean of a model's scores over its released leaf weights, and their deviation if features were independent."""
+    """Return the mean of a model's scores over its released leaf weights, and their deviation.
+
+    The deviation is that of independent features.
+    """
     if ensemble.fitted is None:
         return 0.0, 0.0
     values = ensemble.fitted.values[:, :, 0] / SCORE_UNIT
@@ -500,7 +517,10 @@ def centre_and_spread(ensemble: Ensemble) -> tuple[float, float]:
 
 
 def visible(counts: Counts, noise: float) -> Counts:
-    """Counts that stand out of the noise, others 0; the non-negative ones when none does; even ones when all are 0."""
+    """Return the counts that stand out of the noise, and 0 for the others.
+
+    If none does, return the non-negative ones, and even ones if all are 0.
+    """
     kept = np.where(counts > VISIBLE * noise, counts, 0.0)
     if not kept.any():
         kept = np.maximum(counts, 0.0)
@@ -508,7 +528,9 @@ def visible(counts: Counts, noise: float) -> Counts:
 
 
 def choose_bin_count(n_records: float, noise: float) -> int:
-    """How many bins to evaluate: the noise's error grows with their root, the error of ties falls with their square.
+    """Return the number of bins to evaluate.
+
+    The error of the noise grows with their root, and that of ties falls with their square.
 
     Both are equal in an area under a curve at (n_records / noise)**0.4 or so bins; a quarter more keeps the error that
     no error bar shows, that of the ties, below the other.
@@ -523,7 +545,9 @@ def choose_bin_count(n_records: float, noise: float) -> int:
 
 
 def even_edges(scale: Scale, outline: Counts, n_bins: int) -> Edges:
-    """Borders that leave about even shares of the outline in the bins: int64 [n_curves, n_bins - 1], ascending.
+    """Return borders that leave about even shares of the outline in the bins.
+
+    They are int64 [n_curves, n_bins - 1], ascending.
 
     They are borders of the outline; one that repeats its neighbour leaves an empty bin. Binary: the threshold is one.
 
@@ -544,7 +568,11 @@ def even_edges(scale: Scale, outline: Counts, n_bins: int) -> Edges:
 def in_bins(
     scale: Scale, curve: int, outline: Counts, edges: Edges, values: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Means of what is said of the outline's bins, float64 [N_OUTLINE, m], in each bin: [n_bins, m], NaN if empty."""
+    """Return the mean of the values of the outline's bins in each bin: [n_bins, m], NaN if empty.
+
+    Args:
+        values: float64 [N_OUTLINE, m].
+    """
     n_bins = len(edges) + 1
     # A bin of the outline lies in the bin of its upper border.
     bin_of_fine = np.searchsorted(edges, np.append(scale.edges[curve], np.iinfo(np.int64).max), side="left")
@@ -556,6 +584,9 @@ def in_bins(
 
 
 def error_clip(outline: Counts, noise: float) -> int:
-    """Regression: the upper border of the last bin of errors that stands out of the noise, in units of 2**-16."""
+    """Return the upper border of the last visible bin of errors, in units of 2**-16.
+
+    Only a regression has one.
+    """
     uppers = np.append(ERROR_EDGES, MAX_ERROR)
     return int(uppers[np.flatnonzero(visible(outline, noise))[-1]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the noise alone could have drawn: the standard deviation of the shapes that a model shows.
+"""Noise bands: the standard deviations that the noise alone gives the shapes of a model.
 
 The noise is ours, so its size is known, and all here is post-processing of the model file. It is known where features
 take turns in an order that the noise cannot change; docs/uncertainty.md has the derivation and how it was checked.
@@ -37,12 +37,12 @@ from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import LeafRule
 
 LEFT_STANDING = 0.5
-"""Of the variance of the leaves' own noise: chosen on Credit 1 and Credit 2, where .35 would be exact."""
+"""Share of the variance of the leaves' own noise: chosen on Credit 1 and Credit 2, where .35 would be exact."""
 
 
 @dataclass(frozen=True, eq=False)
 class ShapeBands:
-    """A shape and how far the noise may have moved it.
+    """A shape with the standard deviations that the noise gives it.
 
     Attributes:
         borders: float32 [n_edges], the numbers between the cells; empty for a categorical feature.
@@ -56,7 +56,9 @@ class ShapeBands:
     deviations: Floats
 
     def band(self, n_deviations: float) -> tuple[Floats, Floats]:
-        """Both edges of the band of so many standard deviations: float64 [n_codes, n_outputs] each.
+        """Return both edges of the band of `n_deviations` standard deviations.
+
+        They are float64 [n_codes, n_outputs] each.
 
         Over other noise, the mean shape lies within 1 of them in about 68 % of the cells, within 2 in about 95 %.
         """
@@ -65,7 +67,7 @@ class ShapeBands:
 
 
 def why_unknown(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> str:
-    """Why a model's noise cannot be carried over to its shapes; empty where it can."""
+    """Return why a model's noise cannot be carried over to its shapes; "" if it can."""
     model = plan.model
     if model.algorithm != DEFAULT_ALGORITHM:
         return f"it was trained by {model.algorithm}"
@@ -88,7 +90,7 @@ def why_unknown(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> str:
 
 
 def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBands, ...]:
-    """The bands of every feature's shape, in the plan's order.
+    """Return the bands of every feature's shape, in the plan's order.
 
     Raises:
         ModelError: code "bands-unknown".
@@ -122,7 +124,7 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
 
 
 def _variances(run: Run, rule: LeafRule, ensemble: Ensemble, shape: Shape, tree: int, sigma: float) -> Floats:
-    """What the noise in one tree on a feature adds to its shape's variance: float64 [n_codes, n_outputs]."""
+    """Return the variance that one tree's noise adds to a shape: float64 [n_codes, n_outputs]."""
     loss, fitted, weights = run.loss, ensemble.fitted, ensemble.leaf_weights
     if fitted is None or weights is None:
         raise ValueError("a tree has leaves and weights")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models as files of others: XGBoost's JSON, explainable boosting machines, ONNX.
+"""Models as files of other programs: XGBoost's JSON, explainable boosting machines, ONNX.
 
 docs/models.md says what each predicts and how it is read; this is what the code rests on.
 
@@ -30,7 +30,7 @@ Source: interpret/glassbox/_ebm/_json.py of interpret-core 0.7.8, `_to_json_inne
 **ONNX** (onnxruntime 1.20 or newer): one TreeEnsemble of ai.onnx.ml 5 adds up leaf values in double precision, in which
 they are exact. A category is its code in the grid, also where it is missing or not listed, and nodes ask for sets of
 codes. What follows is what `Link` does with a score, so probabilities differ from ours only by the rounding to single
-precision. Texts match as in a table, but for spaces around them and idle zeros, which a graph cannot cut off.
+precision. Texts match as in a table, except that a graph cannot cut off spaces around them and idle zeros.
 
 Source: https://onnx.ai/onnx/operators/onnx_aionnxml_TreeEnsemble.html, of onnx 1.16 and newer.
 """
@@ -72,9 +72,10 @@ _FORBIDDEN = str.maketrans({"[": "(", "]": ")", "<": "﹤"})
 
 
 def require_listed(plan: Plan, form: str) -> None:
-    """Raise ModelError for a column of hashed text: programs that know no such hash would take every text for unlisted.
+    """Raise ModelError if a plan has a column of hashed text.
 
-    XGBoost's JSON has such columns: there a category is its place in the list, which `Model.encode` gives.
+    Other programs know no such hash, and would take every text for unlisted. XGBoost's JSON has such columns: there a
+    category is its place in the list, which `Model.encode` gives.
     """
     hashed = [feature.name for feature in plan.features if feature.is_hashed]
     if hashed:
@@ -82,7 +83,7 @@ def require_listed(plan: Plan, form: str) -> None:
 
 
 def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
-    """The model as the JSON object that `xgboost.Booster.load_model` reads.
+    """Return the model as the JSON object that `xgboost.Booster.load_model` reads.
 
     Raises:
         ModelError: code "export-unsupported" (averaged classes, or subnormal thresholds) or "export-inexact".
@@ -134,12 +135,12 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
 
 
 def _is_in_base(objective: Objective) -> bool:
-    """Whether the middle is so near that `base_score` holds it."""
+    """Return whether the middle is so near that `base_score` holds it."""
     return objective.base_is_margin and abs(objective.middle) <= FAR_MIDDLE * objective.half
 
 
 def _check_exactness(ensemble: Ensemble) -> None:
-    """Refuse what single precision would not reproduce."""
+    """Raise ModelError for thresholds or sums that single precision would not reproduce."""
     smallest_normal = np.finfo(np.float32).tiny
     for feature in ensemble.grid.features:
         if np.any((feature.edges != 0) & (np.abs(feature.edges) < smallest_normal)):
@@ -177,7 +178,10 @@ def _all_trees(ensemble: Ensemble, objective: Objective) -> tuple[list[dict[str,
 
 
 def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> dict[str, Any]:
-    """The nodes level by level. XGBoost 2.1 takes a right child to stand directly after the left one."""
+    """Return a tree with its nodes level by level.
+
+    XGBoost 2.1 takes a right child to stand directly after the left one.
+    """
     nodes, parents, children = [root], [NO_PARENT], list[tuple[int, int]]()
     for place, node in enumerate(nodes):
         children.append((-1, -1) if isinstance(node, Leaf) else (len(nodes), len(nodes) + 1))
@@ -223,7 +227,7 @@ def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> d
 
 
 def xgboost_names(plan: Plan) -> dict[str, str]:
-    """The name in XGBoost of each feature of the plan, in the plan's order; no two are equal.
+    """Return the name in XGBoost of each feature, in the plan's order; no two are equal.
 
     XGBoost forbids brackets and "<" in names: there these are exchanged for signs that look alike. All other names stay
     as they are, so that no column of the user's is taken for one that was renamed.
@@ -246,7 +250,7 @@ _LINKS = {"logistic": "logit", "softmax": "mlogit", "identity": "identity", "log
 
 
 def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float64]] | None = None) -> dict[str, Any]:
-    """The model as the JSON object that InterpretML reads.
+    """Return the model as the JSON object that InterpretML reads.
 
     Args:
         deviations: per feature, what the noise alone may have moved its shape by: float64 [n_codes, n_outputs], in
@@ -271,7 +275,7 @@ def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float
             )
     objective, grids = ensemble.link.objective(plan.label), ensemble.grid.features
     half = objective.half
-    # What each code of each feature adds.
+    # Contributions of each code of each feature.
     codes = np.array([np.minimum(np.arange(ensemble.grid.n_codes), grid.missing_code) for grid in grids])
     found = contributions(ensemble, codes.astype(ensemble.grid.dtype))
     features, terms = [], []
@@ -327,13 +331,13 @@ def _feature(feature: Feature, shape: Shape) -> dict[str, Any]:
 
 
 def _cut(edge: np.float32) -> float:
-    """The least double that single precision rounds to `edge` or above it."""
+    """Return the least double that single precision rounds to `edge` or above it."""
     middle = (float(np.nextafter(edge, np.float32(-np.inf))) + float(edge)) / 2
     return middle if np.float32(middle) == edge else float(np.nextafter(middle, np.inf))
 
 
 def _term(feature: Feature, table: NDArray[np.float64], spread: NDArray[np.float64], shape: Shape) -> dict[str, Any]:
-    """One feature's table in their order: missing, cells or categories, and last what is unknown."""
+    """Return one feature's table in InterpretML's order: missing, cells or categories, unknown."""
     missing = len(table) - 1
     # Not a number at all: for us that is an error, so it may as well be missing.
     unknown = missing - 1 if feature.is_categorical else missing
@@ -361,7 +365,7 @@ _MIN_SHARE = 1e-12
 
 
 def onnx_module() -> ModuleType:
-    """The package `onnx`; EnvironmentFault, code "missing-extra", when it is not installed."""
+    """Return the package `onnx`; EnvironmentFault, code "missing-extra", if it is not installed."""
     try:
         import onnx
     except ImportError as fault:
@@ -371,7 +375,7 @@ def onnx_module() -> ModuleType:
 
 
 def to_onnx(plan: Plan, ensemble: Ensemble, classes: Sequence[int] | None = None) -> Any:
-    """The model as an `onnx.ModelProto`; docs/models.md has its inputs and outputs.
+    """Return the model as an `onnx.ModelProto`; docs/models.md has its inputs and outputs.
 
     Args:
         classes: whole numbers in place of the plan's classes, in their order.
@@ -406,7 +410,7 @@ class _OnnxTrees:
     leaf_output: list[int] = field(default_factory=list)
 
     def append_tree(self, ensemble: Ensemble, root: Split, output: int) -> None:
-        """A tree, its nodes from the root down, left before right."""
+        """Append a tree, its nodes from the root down, left before right."""
         self.roots.append(len(self.nodes))
         self._append(ensemble, root, output)
         node = self.nodes[self.roots[-1]]
@@ -418,13 +422,16 @@ class _OnnxTrees:
         node[child], _ = self._append_leaf(self.leaf_value[node[child]], output)
 
     def append_constant(self) -> None:
-        """A tree that adds 0 to the first output: an ensemble must have one, for the number of records."""
+        """Append a tree that adds 0 to the first output.
+
+        An ensemble must have a tree, for the number of records.
+        """
         self.roots.append(len(self.nodes))
         leaf = self._append_leaf(0.0, 0)
         self.nodes.append(_describe_node(0, 0.0, _LESS, 0, leaf, leaf))
 
     def _append(self, ensemble: Ensemble, node: Node, output: int) -> tuple[int, int]:
-        """A node and what is below it: its place, and whether that is one among leaves."""
+        """Append a node with those below it; return its place, and whether that is among the leaves."""
         if isinstance(node, Leaf):
             return self._append_leaf(node.units / SCORE_UNIT, output)
         place, made = len(self.nodes), dict[str, Any]()
@@ -463,7 +470,10 @@ def _describe_node(
 
 
 class _Graph:
-    """A graph while it is written. Names within begin as no feature's name does: with "hedgerow", and "/" or more."""
+    """A graph while it is written.
+
+    Names within begin as no feature's name does: with "hedgerow", and "/" or more.
+    """
 
     def __init__(self, onnx: ModuleType, plan: Plan) -> None:
         self._prefix = "hedgerow/"
@@ -478,23 +488,23 @@ class _Graph:
         self._n_names = 0
 
     def add(self, operator: str, inputs: Sequence[str], domain: str = "", **attributes: Any) -> str:
-        """A node with one output; the output's name."""
+        """Add a node with one output, and return the output's name."""
         name = self._name(operator)
         self._nodes.append(self._onnx.helper.make_node(operator, inputs, [name], name, domain=domain, **attributes))
         return name
 
     def constant(self, values: NDArray[Any]) -> str:
-        """A constant's name."""
+        """Add a constant, and return its name."""
         name = self._name("constant")
         self._constants.append(self._onnx.numpy_helper.from_array(values, name))
         return name
 
     def double(self, value: float) -> str:
-        """The name of a number of double precision."""
+        """Add a number of double precision, and return its name."""
         return self.constant(np.array(value, dtype=np.float64))
 
     def add_output(self, value: str, name: str, kind: int, shape: list[int | str]) -> None:
-        """Give a value out under a name of its own."""
+        """Add an output with this value, under a name that no input has."""
         taken = {known.name for known in self._inputs}
         while name in taken:
             name += "_"
@@ -502,7 +512,10 @@ class _Graph:
         self._outputs.append(self._onnx.helper.make_tensor_value_info(name, kind, shape))
 
     def add_inputs(self, plan: Plan) -> None:
-        """The inputs, made into one float64 [n, n_features]: numbers, and the indices of categories."""
+        """Add the inputs, and join them into one float64 [n, n_features].
+
+        It holds numbers, and the indices of categories.
+        """
         if not any(feature.is_categorical for feature in plan.features):
             self._add_input("X", self.types.FLOAT, len(plan.features))
             self._table = self.add("Cast", ["X"], to=self.types.DOUBLE)
@@ -515,7 +528,7 @@ class _Graph:
         self._table = self.add("Cast", [joined], to=self.types.DOUBLE)
 
     def add_trees(self, ensemble: Ensemble) -> str:
-        """The name of the scores, float64 [n, n_outputs]."""
+        """Add the trees, and return the name of the scores, float64 [n, n_outputs]."""
         trees, constants = _OnnxTrees(), np.zeros(ensemble.n_outputs)
         for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
             root = prune_tree(ensemble, tree, output)
@@ -543,7 +556,7 @@ class _Graph:
         return self.add("Add", [sums, self.constant(constants)]) if constants.any() else sums
 
     def model(self, plan: Plan) -> Any:
-        """The whole, checked."""
+        """Return the whole model, checked."""
         helper = self._onnx.helper
         graph = helper.make_graph(self._nodes, "hedgerow", self._inputs, self._outputs, self._constants)
         versions = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
@@ -566,7 +579,11 @@ class _Graph:
         self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, ["n", width]))
 
     def _index_of(self, feature: Feature) -> str:
-        """A category's code: its index; their number for all that are not listed, and one more where it is missing."""
+        """Add the encoding of a category, and return the name of the codes.
+
+        A category's code is its index; their number is the code of all that are not listed, and one more that of a
+        missing one.
+        """
         texts, codes = _list_texts(feature)
         return self.add(
             "LabelEncoder",
@@ -579,7 +596,7 @@ class _Graph:
 
 
 def _list_texts(feature: Feature) -> tuple[list[str], list[float]]:
-    """Texts that a column of this feature may hold, and the code of each, as a table's reader has it."""
+    """Return the texts that a column may hold, and their codes, as a table's reader has them."""
     flags = [spelling(word) for word in ("true", "false") for spelling in (str.lower, str.title, str.upper)]
     # Every word for "no value", in every case of its letters.
     missing = [
@@ -598,7 +615,12 @@ Outputs = Callable[[_Graph, str, Label, Objective, Sequence[Any]], None]
 
 
 def _two_classes(graph: _Graph, chance: str, is_last: str, classes: Sequence[Any]) -> None:
-    """The outputs for two classes: the chance of the last one, float64 [n, 1], and whether it is predicted."""
+    """Add the outputs for two classes.
+
+    Args:
+        chance: of the last class, float64 [n, 1].
+        is_last: whether the last class is predicted.
+    """
     other = graph.add("Sub", [graph.double(1.0), chance])
     index = graph.add("Cast", [is_last], to=graph.types.INT64)
     flat = graph.add("Reshape", [index, graph.constant(np.array([-1]))])
@@ -606,7 +628,12 @@ def _two_classes(graph: _Graph, chance: str, is_last: str, classes: Sequence[Any
 
 
 def _classes(graph: _Graph, probabilities: str, index: str, classes: Sequence[Any]) -> None:
-    """The outputs of any number of classes: probabilities, float64 [n, n_classes], and the predicted one's index."""
+    """Add the outputs for any number of classes.
+
+    Args:
+        probabilities: float64 [n, n_classes].
+        index: of the predicted class.
+    """
     are_numbers = not isinstance(classes[0], str)
     names = np.array(classes, dtype=np.int64 if are_numbers else object)
     kind = graph.types.INT64 if are_numbers else graph.types.STRING
@@ -660,4 +687,4 @@ _OUTPUTS: dict[str, Outputs] = {
     "log": _count,
     "hazard": lambda graph, scores, *_: _value(graph, scores),
 }
-"""What is done with the scores, by the name of their link."""
+"""The function that adds the outputs of scores, by the name of their link."""

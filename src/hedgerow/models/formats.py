@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms in which a model is written for other programs, by name. One row here makes a form exist.
+"""The table of forms in which a model is written for other programs; a row here adds a form.
 
 Nothing here imports numpy: ``hedgerow export --help`` lists the forms.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs a model into a run of MLflow: its report as parameters and metrics, and its file, to be loaded from there.
+"""Logging of models into runs of MLflow: the report as parameters and metrics, and the file.
 
     from hedgerow.models.mlflow import log_model
     with mlflow.start_run():
@@ -33,7 +33,7 @@ _LONGEST = 500
 
 
 def log_report(model: Model) -> None:
-    """Log the fields of a model's report in the run that is active: numbers as metrics, all else as parameters."""
+    """Log a model's report in the active run: numbers as metrics, all else as parameters."""
     content = model.report.to_dict()
     numbers = {
         name: float(value) for name, value in content.items()
@@ -44,7 +44,7 @@ def log_report(model: Model) -> None:
 
 
 def log_model(model: Model, name: str = "model") -> Any:
-    """Log the report, and under this name the model itself, for `load_model` and `mlflow.pyfunc.load_model`.
+    """Log the report, and the model under this name for `load_model` and `mlflow.pyfunc.load_model`.
 
     Returns where the model is, as `mlflow.models.Model.log` does.
     """
@@ -70,7 +70,7 @@ def save_model(model: Model, path: str | Path, mlflow_model: Any = None, **other
 
 
 def load_model(uri: str) -> Model:
-    """The model of a run, by its address (`models:/...`, `runs:/...`) or folder."""
+    """Load the model of a run, by its address (`models:/...`, `runs:/...`) or folder."""
     from mlflow.artifacts import download_artifacts
 
     with tempfile.TemporaryDirectory() as folder:
@@ -78,13 +78,13 @@ def load_model(uri: str) -> Model:
 
 
 class _Predicting:
-    """What `mlflow.pyfunc` asks for predictions."""
+    """A model as `mlflow.pyfunc` asks it for predictions."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
     def predict(self, data: Any, params: Mapping[str, Any] | None = None) -> Any:
-        """Predictions [n] for a table of named columns."""
+        """Return predictions [n] for a table of named columns."""
         return self._model.predict(as_columns(data))
 
 

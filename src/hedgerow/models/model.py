@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model: what a run leaves behind, in memory and as a file.
+"""The model, which is the result of a run, in memory and as a file.
 
 A file is one JSON object in a fixed order of keys, so equal models are equal bytes. It is read, checked and written
 whole or not at all. Its `checksum` is the SHA-256 of everything else in that canonical form: it catches accidents and
@@ -70,7 +70,7 @@ Columns = Mapping[str, Any]
 _GAUSSIAN = (
     GaussianEvent, DiscreteGaussianEvent, DiscreteGaussianSumEvent, LocalGaussianEvent, UnnoisedEvent,
 )  # fmt: skip
-"""What releases of any method can cost, evaluations among them."""
+"""The costs that releases of any method can have, evaluations among them."""
 
 
 # JSON has no infinity, and a plan without privacy has an infinite epsilon.
@@ -80,7 +80,7 @@ _INFINITE = "infinite"
 _MANY = 2**32
 """Sites and drawings of a run are fewer."""
 MIN_TO_WARN = 10
-"""Records from which on a column without any value is no accident."""
+"""With at least this many records, a column without any value is no accident."""
 _MANY_NOT_LISTED = 0.25
 """A share of a column's cells that is no accident: a plan may leave rare categories out."""
 _NO_VALUE = (
@@ -94,7 +94,7 @@ _NOT_LISTED = (
 
 
 class NoValuesWarning(UserWarning):
-    """What is to be predicted lacks a whole column, or much of one is not listed."""
+    """Rows to be predicted lack a whole column, or much of a column is not listed."""
 
 
 class RenamedWarning(UserWarning):
@@ -103,7 +103,7 @@ class RenamedWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Predictions taken apart: exact Shapley values, which with the base add up to the margin.
+    """Predictions as exact Shapley values, which add up with the base to the margin.
 
     The margin is the log-odds of the last of two classes, the log-weight of each of several, a number in units of the
     label before it is held to its bounds, the logarithm of a mean count, or an averaged share.
@@ -155,18 +155,18 @@ class Model:
 
     @property
     def bounds_text(self) -> str:
-        """Between which bounds it predicts a number, and what became of labels beyond them; "" for other labels."""
+        """The bounds of predicted numbers, and the fate of labels beyond; "" for other labels."""
         label = self.plan.label
         if not label.kind.is_number:
             return ""
         return f"{label.kind.describe(label)}; labels beyond counted as the bound, and no prediction is beyond"
 
     def __repr__(self) -> str:
-        """What it is and what it promises, in a few lines."""
+        """Return a summary of the model and its promise, in a few lines."""
         return "\n".join([f"Model of {self.plan.name!r}", *(f"  {name:9} {text}" for name, text in self._summary())])
 
     def _repr_html_(self) -> str:
-        """What it is, what it promises and whom one trusts, as a table for notebooks."""
+        """Return a summary of the model, its promise and its run, as a table for notebooks."""
         facts = [*self._summary(), *self._statement()]
         rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in facts)
         return f"<table><caption>Model of {html.escape(self.plan.name)}</caption>{rows}</table>"
@@ -186,13 +186,15 @@ class Model:
         ]
 
     def _statement(self) -> list[tuple[str, str]]:
-        """What a person is told of its run, by topic."""
+        """Return the facts about its run for a person, by topic."""
         statement = self.report.statement
         told = ((topic, statement.list_texts(topic, depth=Depth.PERSON)) for topic in Topic)
         return [(topic.value, "; ".join(texts)) for topic, texts in told if texts]
 
     def report_text(self, date: str) -> str:
-        """Its report as it can be filed: with the sites, the outcome, the version, and the day it was printed on.
+        """Return its report as it can be filed.
+
+        It has the sites, the outcome, the version, and the day of printing.
 
         Args:
             date: of that day, as ISO 8601. No file of a model has one: equal runs are equal bytes.
@@ -207,7 +209,7 @@ class Model:
         )
 
     def filing(self, date: str) -> dict[str, Any]:
-        """What `report_text` prints beside the report itself, as JSON values."""
+        """Return the facts that `report_text` prints beside the report itself, as JSON values."""
         salvaged = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
         return {
             "plan_name": self.plan.name,
@@ -224,7 +226,10 @@ class Model:
         }
 
     def to_bytes(self) -> bytes:
-        """The model file: the same bytes for the same plan, releases and sites, whichever site held which row."""
+        """Return the model file.
+
+        It has the same bytes for the same plan, releases and sites, whichever site held which row.
+        """
         extras: dict[str, Any] = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
         if self.errors is not None:
             extras["errors"] = self.errors.to_dict()
@@ -246,7 +251,9 @@ class Model:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the model file, whole or not at all; an older file of that name stays until the new one is complete.
+        """Write the model file, whole or not at all.
+
+        An older file of that name stays until the new one is complete.
 
         Raises:
             EnvironmentFault: the disk is full or the folder cannot be written to.
@@ -276,7 +283,9 @@ class Model:
         return model
 
     def encode(self, columns: Columns) -> CodeArray:
-        """Grid codes of raw columns: uint8 or uint16 [n_features, n].
+        """Return grid codes of raw columns: uint8 or uint16 [n_features, n].
+
+        Warns (`NoValuesWarning`) of columns without known values.
 
         Args:
             columns: by name, or a table of pandas, polars, Arrow or DuckDB.
@@ -290,7 +299,7 @@ class Model:
         return codes
 
     def count_unread(self, codes: CodeArray) -> NDArray[np.int64]:
-        """How many cells have no value that the model knows, and how many of these are not listed: [2, n_features].
+        """Count cells without a known value, and those of them that are not listed: [2, n_features].
 
         Args:
             codes: of the grid, [n_features, n].
@@ -301,7 +310,7 @@ class Model:
         return np.array([unread, unlisted])
 
     def describe_unread(self, counts: Sequence[NDArray[np.int64]], n_rows: int) -> str:
-        """What is said of columns without any value, or with many that are not listed; "" for nothing.
+        """Describe columns without any value, or with many that are not listed; "" for none.
 
         Args:
             counts: see `count_unread`, of each part of the rows.
@@ -317,12 +326,14 @@ class Model:
         return " ".join(said)
 
     def warn_about_unread(self, codes: CodeArray) -> None:
-        """Warn (`NoValuesWarning`) of what `describe_unread` says."""
+        """Warn (`NoValuesWarning`) with the words of `describe_unread`, if any."""
         if said := self.describe_unread([self.count_unread(codes)], codes.shape[1]):
             warn_owner(said, NoValuesWarning)
 
     def predict(self, columns: Columns) -> NDArray[Any]:
-        """Class labels as text [n], or values in units of the label, float64 [n], within its bounds.
+        """Return class labels as text [n], or values in units of the label, float64 [n].
+
+        Values are within the label's bounds.
 
         Of a time to an event it is the risk, float64 [n]: what a record adds to the log-odds of the event in every
         interval. The larger, the sooner; `predict_survival` has chances.
@@ -333,7 +344,7 @@ class Model:
         return self.predict_codes(self.encode(columns))
 
     def predict_interval(self, columns: Columns, coverage: float = 0.9) -> NDArray[np.float64]:
-        """Where labels are likely to lie: float64 [n, 2], the lower and the upper end, within the label's bounds.
+        """Return prediction intervals: float64 [n, 2], lower and upper ends, within the label's bounds.
 
         Args:
             coverage: the share of labels that are to lie within, in (0, 1); docs/uncertainty.md says what is promised.
@@ -346,7 +357,7 @@ class Model:
         return self.predict_interval_codes(self.encode(columns), coverage)
 
     def predict_proba(self, columns: Columns) -> NDArray[np.float64]:
-        """Class probabilities: float64 [n, n_classes], in the order of the plan's classes.
+        """Return class probabilities: float64 [n, n_classes], in the order of the plan's classes.
 
         Raises:
             DataError: as `encode`.
@@ -355,7 +366,9 @@ class Model:
         return self.predict_proba_codes(self.encode(columns))
 
     def predict_survival(self, columns: Columns) -> NDArray[np.float64]:
-        """Chances to be without the event at the end of each of the plan's intervals: float64 [n, K], not ascending.
+        """Return chances to be without the event at the end of each interval: float64 [n, K].
+
+        The intervals are the plan's, and chances do not ascend.
 
         Raises:
             DataError: as `encode`.
@@ -364,7 +377,7 @@ class Model:
         return self.predict_survival_codes(self.encode(columns))
 
     def decision_scores(self, columns: Columns) -> NDArray[np.float64]:
-        """Sums of leaf values: float64 [n], or [n, n_classes] with three classes or more.
+        """Return sums of leaf values: float64 [n], or [n, n_classes] with three classes or more.
 
         Log-odds of the last class (binary), log-weights per class (multiclass), the label scaled to [-1, 1] before
         clipping (regression), or averaged class shares when the plan averages.
@@ -372,17 +385,20 @@ class Model:
         return self.decision_scores_codes(self.encode(columns))
 
     def predict_codes(self, codes: CodeArray) -> NDArray[Any]:
-        """As `predict`, from grid codes [n_features, n]."""
+        """Return the result of `predict` from grid codes [n_features, n]."""
         return self.ensemble.link.predict(self.ensemble.scores(codes), self.plan.label)
 
     def predict_interval_codes(self, codes: CodeArray, coverage: float = 0.9) -> NDArray[np.float64]:
-        """As `predict_interval`, from grid codes [n_features, n]."""
+        """Return the result of `predict_interval` from grid codes [n_features, n]."""
         half = self.half_width(coverage)
         middle = self.predict_codes(codes)
         return np.asarray(np.clip(np.stack([middle - half, middle + half], axis=1), *self.plan.label.bounds))
 
     def half_width(self, coverage: float) -> float:
-        """Half the width of prediction intervals before they are held to the label's bounds, see `predict_interval`."""
+        """Return half the width of prediction intervals, see `predict_interval`.
+
+        It is the width before they are held to the label's bounds.
+        """
         if not 0 < coverage < 1:
             expected = "a share above 0 and below 1, such as 0.9"
             raise UsageError("argument", code="interval-coverage", name="coverage", value=coverage, expected=expected)
@@ -392,17 +408,20 @@ class Model:
         return self.errors.half_width(coverage)
 
     def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
-        """As `predict_proba`, from grid codes [n_features, n]."""
+        """Return the result of `predict_proba` from grid codes [n_features, n]."""
         self._require("probabilities")
         return self.ensemble.probabilities(codes)
 
     def predict_survival_codes(self, codes: CodeArray) -> NDArray[np.float64]:
-        """As `predict_survival`, from grid codes [n_features, n]."""
+        """Return the result of `predict_survival` from grid codes [n_features, n]."""
         self._require("survival")
         return self.ensemble.survival(codes)
 
     def outputs_codes(self, codes: CodeArray) -> NDArray[np.float64]:
-        """All that it says of records, as `LossKind.scores` takes it: chances where there are some, else values."""
+        """Return all predictions of records, as `LossKind.scores` takes them.
+
+        They are chances where there are some, else values.
+        """
         predict = {
             "probabilities": self.predict_proba_codes,
             "survival": self.predict_survival_codes,
@@ -411,12 +430,12 @@ class Model:
         return predict[self.plan.label.kind.predicts](codes)
 
     def _require(self, what: str) -> None:
-        """Raise ModelError where labels of this kind have no such predictions, see `LabelKind.refusals`."""
+        """Raise ModelError if labels of this kind have no such predictions, see `LabelKind.refusals`."""
         if (refusal := self.plan.label.kind.refusals.get(what)) is not None:
             raise refusal()
 
     def header(self, *, chances: bool, coverage: float | None) -> list[str]:
-        """The columns of `predict_rows`; arguments as there.
+        """Return the names of the columns of `predict_rows`; arguments as there.
 
         Raises:
             ModelError, UsageError: it has no such predictions.
@@ -430,7 +449,7 @@ class Model:
         return label.kind.header(label) + ([] if coverage is None else [f"lower_{label.name}", f"upper_{label.name}"])
 
     def predict_rows(self, codes: CodeArray, *, chances: bool, coverage: float | None) -> list[list[Any]]:
-        """Predictions as a table has them, a list a record.
+        """Return predictions as a table has them, a list a record.
 
         Args:
             codes: [n_features, n].
@@ -448,12 +467,12 @@ class Model:
         return [[value] for value in columns[0].tolist()] if len(columns) == 1 else np.column_stack(columns).tolist()
 
     def decision_scores_codes(self, codes: CodeArray) -> NDArray[np.float64]:
-        """As `decision_scores`, from grid codes [n_features, n]."""
+        """Return the result of `decision_scores` from grid codes [n_features, n]."""
         scores = self.ensemble.scores(codes)
         return scores[0] if self.ensemble.n_outputs == 1 else np.ascontiguousarray(scores.T)
 
     def explain(self, columns: Columns) -> Explanation:
-        """What each feature adds to each record's prediction; see `hedgerow.trees.importances`.
+        """Return what each feature adds to each record's prediction; see `hedgerow.trees.importances`.
 
         Raises:
             DataError: as `encode`.
@@ -461,7 +480,7 @@ class Model:
         return self.explain_codes(self.encode(columns))
 
     def explain_codes(self, codes: CodeArray) -> Explanation:
-        """As `explain`, from grid codes [n_features, n]."""
+        """Return the result of `explain` from grid codes [n_features, n]."""
         found = contributions(self.ensemble, codes)
         objective = self.ensemble.link.objective(self.plan.label)
         base, values = objective.middle + objective.half * found.base, objective.half * found.values
@@ -471,7 +490,7 @@ class Model:
         return Explanation(base, np.ascontiguousarray(values.transpose(1, 2, 0)), names)
 
     def shape_bands(self, feature: str) -> ShapeBands:
-        """What the trees on a feature alone add to the scores, and how far the noise may have moved that.
+        """Return the sum of the trees on a feature alone, and how far the noise may have moved it.
 
         Returns:
             Scores and their standard deviations by the noise, float64 [n_codes, n_outputs] each, in units of
@@ -491,7 +510,7 @@ class Model:
         return shape_bands(self.plan, self.ensemble, self.ledger)[self.plan.feature_names.index(feature)]
 
     def to_xgboost(self) -> dict[str, Any]:
-        """The model as XGBoost's JSON; see `hedgerow.models.exports` for what it expects of its input.
+        """Return the model as XGBoost's JSON; see `hedgerow.models.exports` for its inputs.
 
         Its predictions of numbers and counts go beyond the label's bounds: cut them off at the booster's attributes
         "clip_min" and "clip_max".
@@ -522,7 +541,7 @@ class Model:
         write_atomically(Path(path), FORMATS[form].encode(self))
 
     def to_ebm(self) -> dict[str, Any]:
-        """An additive model as InterpretML's JSON; see `hedgerow.models.exports` for how it is read.
+        """Return an additive model as InterpretML's JSON; see `hedgerow.models.exports`.
 
         Raises:
             ModelError: code "export-unsupported", when a tree asks for several features, or classes are averaged.
@@ -535,7 +554,7 @@ class Model:
         return to_ebm(self.plan, self.ensemble, [band.deviations for band in bands] or None)
 
     def to_onnx(self, classes: Sequence[int] | None = None) -> Any:
-        """The model as an `onnx.ModelProto`; see `hedgerow.models.exports` for its inputs and outputs.
+        """Return the model as an `onnx.ModelProto`; see `hedgerow.models.exports` for inputs and outputs.
 
         Args:
             classes: whole numbers in place of the plan's classes, in their order; None for their names.
@@ -549,23 +568,30 @@ class Model:
         return to_onnx(self.plan, self.ensemble, classes)
 
     def made(self, place: str, n_sites: int = 0, n_drawings: int = 0) -> Model:
-        """This model with where it was trained, as `PrivacyContext` has it; its file keeps that."""
+        """Return this model with the place of its training, as `PrivacyContext` has it.
+
+        Its file keeps the place.
+        """
         return replace(self, report=self.report.made(place, n_sites, n_drawings))
 
     def evaluated(self, place: str, before: Model) -> Model:
-        """This model, just evaluated by all sites together, with where that was; `before` is it until then."""
+        """Return this model, just evaluated by all sites together, with the place of that.
+
+        Args:
+            before: the model until then.
+        """
         return replace(self, report=self.report.evaluated(place, before.report))
 
     def with_account(self, account: AccountState) -> Model:
-        """This model with a report that says what the account of the rows held when it was made."""
+        """Return this model with a report that has the account of its rows when it was made."""
         return replace(self, report=self.report.with_account(account))
 
     def with_sites(self, sites: tuple[str, ...]) -> Model:
-        """This model, naming who took part."""
+        """Return this model with the names of those who took part."""
         return replace(self, sites=sites)
 
     def holds(self, other: Model) -> bool:
-        """Whether this is the same model, and all that is on the other one's account is on this one's."""
+        """Return whether this is the same model, with the other one's whole account on this one's."""
         own, others = self.ledger.releases, other.ledger.releases
         if self.plan.digest != other.plan.digest or own[: len(others)] != others:
             return False
@@ -574,7 +600,7 @@ class Model:
 
 
 def require_room(path: Path, heir: Model | None = None, remedy: str = "") -> None:
-    """Ask, before anything is released, whether a model may be written to a file.
+    """Raise unless a model may be written to a file; call it before anything is released.
 
     Args:
         path: the file; one that is not there, or empty, has room.
@@ -592,10 +618,10 @@ def require_room(path: Path, heir: Model | None = None, remedy: str = "") -> Non
 
 @contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Keeps others out between the question whether a file has room and the writing: what waits here asks anew.
+    """Keep others from writing between the question whether a file has room and the writing.
 
-    The folder is locked, for a file that is written has another one put in its place. A system that knows no such locks
-    is written to without one.
+    A process that waits here asks again afterwards. The folder is locked, because a file that is written has another
+    one put in its place. A system that knows no such locks is written to without one.
     """
     with ExitStack() as stack:
         with suppress(OSError, ImportError):
@@ -609,7 +635,7 @@ def sole_writer(path: Path) -> Iterator[None]:
 
 
 def save_unless_kept(model: Model, path: Path, remedy: str = "") -> bool:
-    """Write a model, unless the file has it already with more on its account; whether it was written.
+    """Write a model, unless the file has it with more on its account; return whether it was written.
 
     Raises:
         UsageError, EnvironmentFault: as `writes_over`; also when the file cannot be written.
@@ -622,7 +648,7 @@ def save_unless_kept(model: Model, path: Path, remedy: str = "") -> bool:
 
 
 def writes_over(model: Model, path: Path, remedy: str = "") -> bool:
-    """Whether `save_unless_kept` would write the file.
+    """Return whether `save_unless_kept` would write the file.
 
     Raises:
         UsageError: code "model-exists"; the file is of another model, or counts what this one does not.
@@ -642,7 +668,7 @@ def _model_at(path: Path, remedy: str) -> Model | None:
     try:
         return Model.load(path)
     except ModelError as fault:
-        # What it has cost cannot be read, so it is not taken for nothing.
+        # Its cost cannot be read, so it must not be lost.
         raise _in_the_way(path, remedy) from fault
 
 
@@ -668,7 +694,7 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
         ledger = Ledger.from_json(json.dumps(content.get("ledger")))
         report = _read_report(content.get("report"), plan, ledger, exact=exact)
     except (PlanError, PrivacyError) as fault:
-        # What is wrong with a part is wrong with the file, in the part's own words.
+        # A fault of a part is a fault of the file, in the part's own words.
         what = fault.what.rstrip(".")
         if fault.code == "plan-newer-version":
             version = table["version"]
@@ -686,7 +712,9 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
 
 
 def _read_plan(table: dict[str, Any], content: dict[str, Any]) -> Plan:
-    """The plan of a model; where its method or its loss is not installed, what the plan says of them as it is.
+    """Read the plan of a model; an absent method or loss keeps the values of the plan.
+
+    Trees need no method, and of a loss only the meaning of scores.
 
     Trees need no method, and of a loss no more than what scores mean.
 
@@ -725,7 +753,7 @@ def _read_plan(table: dict[str, Any], content: dict[str, Any]) -> Plan:
 
 
 def _read_errors(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | None:
-    """What the file says of an evaluation's errors; raises ModelError where its ledger has no such evaluation."""
+    """Read an evaluation's errors from the file; ModelError if the ledger has no such evaluation."""
     if stored is None:
         return None
     if not plan.label.kind.is_number or not any(release.kind in EVALUATION_KINDS for release in ledger):
@@ -737,7 +765,7 @@ def _read_errors(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | No
 
 
 def _read_salvage(stored: Any, ledger: Ledger) -> Salvage | None:
-    """What the file says of a run that ended early; raises ModelError where its ledger cannot be of such a run."""
+    """Read how a run ended early from the file; ModelError if the ledger cannot be of such a run."""
     if stored is None:
         return None
     if not isinstance(stored, dict) or {part.name for part in fields(Salvage)} != stored.keys():
@@ -755,7 +783,7 @@ def _invalid(fault: str) -> ModelError:
 
 
 def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:
-    """The report that follows from plan and ledger; raises PrivacyError or ModelError if `stored` does not fit it."""
+    """Build the report of plan and ledger; PrivacyError or ModelError if `stored` does not fit it."""
     if not isinstance(stored, dict):
         raise _invalid("it has no privacy report")
     if stored.get("n_releases") != len(ledger):
@@ -771,7 +799,7 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
     for release in ledger:
         if release.purpose.split("/")[:2] != [str(release.round), release.kind]:
             raise _invalid(f"its ledger's release {release.purpose!r} is entered as another round or kind")
-        # What releases of an absent method can cost is not known here; that they are accounted for is.
+        # The possible costs of an absent method are not known here; its releases are accounted for all the same.
         known = isinstance(plan.own, AbsentMethod) or (*_GAUSSIAN, *find_method(plan).parts().events)
         if known is not True and not isinstance(release.event, known):
             raise _invalid(f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have")
@@ -780,7 +808,7 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
     value, planned = stored.get("epsilon_requested"), plan.privacy.epsilon
     if not is_evaluated and value != (_INFINITE if math.isinf(planned) else planned):
         raise _invalid(f"its privacy report says that epsilon {value!r} was requested, and its plan {planned!r}")
-    # What neither plan nor ledger knows: flags that old ledgers do not have.
+    # Flags that old ledgers do not have, and that the plan does not know either.
     context = replace(
         context,
         seeded=stored.get("seeded") is True,
@@ -796,7 +824,10 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
 
 
 def _read_place(stored: dict[str, Any]) -> dict[str, Any]:
-    """Where a file says that its model was made; nothing is recorded in files of older versions."""
+    """Read where the model was made from a file's report.
+
+    Files of older versions record nothing.
+    """
     place, places = stored.get("made_in", ""), stored.get("evaluated_in", [])
     counts = {name: stored.get(name, 0) for name in ("n_sites", "n_drawings")}
     is_text = isinstance(places, list) and all(isinstance(each, str) for each in (place, *places))
@@ -811,19 +842,19 @@ FILE_VERSION = 2
 
 
 def canonical_bytes(content: dict[str, Any]) -> bytes:
-    """JSON with sorted keys, no blanks, ASCII only and finite numbers only."""
+    """Return JSON with sorted keys, no blanks, ASCII only and finite numbers only."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def to_bytes(content: dict[str, Any]) -> bytes:
-    """A model file's bytes: `content` with its format, version and checksum."""
+    """Return a model file's bytes: `content` with its format, version and checksum."""
     whole = {**content, "format": FORMAT, "version": FILE_VERSION}
     whole["checksum"] = hashlib.sha256(canonical_bytes(whole)).hexdigest()
     return canonical_bytes(whole) + b"\n"
 
 
 def read_content(path: Path) -> dict[str, Any]:
-    """The JSON object in a model file, of the right format and of a version that can be read.
+    """Read the JSON object in a model file of the right format and a readable version.
 
     The checksum is left to `check_checksum`, so that damage is named as precisely as possible.
 
@@ -848,7 +879,7 @@ def read_content(path: Path) -> dict[str, Any]:
 
 
 def check_checksum(content: dict[str, Any]) -> None:
-    """Refuse content that is not what was written.
+    """Raise ModelError unless the content is as it was written.
 
     Raises:
         ModelError: code "model-checksum".
@@ -860,7 +891,7 @@ def check_checksum(content: dict[str, Any]) -> None:
 
 
 def write_atomically(path: Path, data: bytes, *, replaces: bool = False) -> None:
-    """Write `data` to `path`: afterwards the file holds either all of it or what it held before.
+    """Write `data` to `path`; afterwards the file holds either all of it or its old content.
 
     A device or a pipe is written to as it is: no file takes its place. A link is followed, unless another user has made
     it in a folder that others may write to.
@@ -896,7 +927,10 @@ def write_atomically(path: Path, data: bytes, *, replaces: bool = False) -> None
 
 
 def _is_others_link(path: Path) -> bool:
-    """Whether Linux refuses to follow this link when it is opened (fs.protected_symlinks); `realpath` does not ask."""
+    """Return whether Linux refuses to follow this link when it is opened (fs.protected_symlinks).
+
+    `realpath` does not ask.
+    """
     if not path.is_symlink():
         return False
     link, folder = path.lstat(), path.parent.stat()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a model: what each feature does to the score, and how chances fit. Needs the extra "plots" (matplotlib).
+"""Pictures of a model: shapes of features, and calibration. Needs the extra "plots" (matplotlib).
 
 A picture shows the model file's content only, so it may be published wherever the model may.
 """
@@ -46,8 +46,9 @@ CLASS_COLOURS = ("#2e7d4f", "#c8781e", "#3c6fb0", "#a8436b", "#7a6cb5", "#8a7a2b
 
 
 def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
-    """Draw every feature's shape function into one file, the most important first: PNG, SVG or PDF, by its ending, and
-    PNG where it is an open file.
+    """Draw every feature's shape function into one file, the most important first.
+
+    The file is PNG, SVG or PDF, by its ending, and PNG if it is an open file.
 
     All panels share one vertical scale, so heights can be compared. A shape is what the trees on that feature alone
     add to the score, less its mean; trees of several features are not in it, and the subtitle says how much they are.
@@ -67,7 +68,7 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
     if not why_unknown(model.plan, model.ensemble, model.ledger):
         bands = shape_bands(model.plan, model.ensemble, model.ledger)
         deviations = [bands[int(index)].deviations * scale for index in order]
-    # All shapes, and of the bands what does not make them half as high.
+    # Show all of the shapes, and the bands as far as the shapes keep two thirds of the height.
     highest = max(float(np.abs(curve).max()) for curve in scores)
     banded = max(float((np.abs(curve) + 2 * noise).max()) for curve, noise in zip(scores, deviations, strict=True))
     reach = max(1.12 * highest, min(1.03 * banded, 1.5 * highest)) or 1.0
@@ -123,7 +124,7 @@ def _caption(model: Model, found: Importances) -> str:
 
 
 def pyplot_module() -> ModuleType:
-    """matplotlib.pyplot, for files; EnvironmentFault when it is not installed."""
+    """Return matplotlib.pyplot, for files; EnvironmentFault if it is not installed."""
     try:
         import matplotlib
     except ImportError as fault:
@@ -135,7 +136,7 @@ def pyplot_module() -> ModuleType:
 
 
 def style() -> dict[str, Any]:
-    """The look of all pictures, for `pyplot.rc_context`."""
+    """Return the look of all pictures, for `pyplot.rc_context`."""
     return {
         "font.size": 8.5,
         "text.color": INK,
@@ -201,7 +202,7 @@ def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scores: Reals, dev
 def _bands(
     axis: Any, borders: NDArray[Any], scores: NDArray[np.float64], deviations: NDArray[np.float64], colour: str
 ) -> None:
-    """Both bands around a curve, and around its ring for missing values."""
+    """Draw both bands around a curve, and around its ring for missing values."""
     if not deviations.any():
         return
     for count, opacity in BAND_SHADES:
@@ -214,7 +215,10 @@ def _bands(
 
 
 def _density_strip(axis: Any, transform: Any, borders: NDArray[Any], density: NDArray[Any], reach: float) -> None:
-    """Where the records are: a strip of bars along the bottom, equal areas for equal shares as drawn on the axis."""
+    """Draw the density of the records: a strip of bars along the bottom.
+
+    Equal areas, as drawn on the axis, are equal shares of the records.
+    """
     places = transform.transform(borders)
     middles = np.linspace(places[0], places[-1], 61)
     cumulative = np.concatenate([[0.0], np.cumsum(density)])
@@ -251,7 +255,10 @@ def _categories_panel(axis: Any, feature: Feature, shape: Shape, scores: Reals, 
 
 
 def _find_central_range(borders: NDArray[Any], density: NDArray[Any], is_weighted: bool) -> tuple[float, float]:
-    """The range that holds the central share of the records; everything when their distribution is not known."""
+    """Return the range that holds the central share of the records.
+
+    It is everything if their distribution is not known, or if little would be cut off.
+    """
     if not is_weighted or density.sum() <= 0:
         return float(borders[0]), float(borders[-1])
     cumulative = np.cumsum(density) / density.sum()
@@ -277,7 +284,7 @@ def _subtitle(model: Model, found: Importances, n_shown: int) -> str:
 
 
 def add_titles(figure: Any, title: str, subtitle: str, height: float) -> None:
-    """Write both above a figure that is so many inches high."""
+    """Write title and subtitle above a figure of this height in inches."""
     # Constrained layout makes room for the suptitle; the blank line below it is the subtitle's place.
     figure.suptitle(title + "\n ", x=0.012, ha="left", fontsize=13, fontweight="bold", color=INK)
     figure.text(0.012, 1 - 0.42 / height, subtitle, ha="left", va="center", fontsize=8.5, color=MUTED)
@@ -305,7 +312,7 @@ def _shorten(name: str, length: int) -> str:
 
 
 def save_figure(pyplot: ModuleType, figure: Any, path: str | Path | BinaryIO) -> None:
-    """Write and close a figure; a file holds all of it afterwards, or what it held before.
+    """Write and close a figure; afterwards the file holds all of it, or its old content.
 
     Raises:
         EnvironmentFault: code "disk-full" or "file-not-written".
@@ -330,7 +337,7 @@ CALIBRATION_HEIGHT = 6.6
 def draw_calibration(
     curves: Sequence[CalibrationCurve], label: str, subtitle: str, path: str | Path | BinaryIO
 ) -> None:
-    """Draw what was predicted against what happened, with the noise's 95 % bars, and where the records are.
+    """Draw predicted against observed chances, with 95 % bars of the noise, and the records' shares.
 
     Args:
         label: its name.
