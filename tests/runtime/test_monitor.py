@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hedgerow.app.page import Console, PastRun
+from hedgerow.app.watch import in_words
 from hedgerow.client.policy import Policy
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError
@@ -221,6 +222,18 @@ def test_a_sites_word_cannot_grow_or_drive_a_terminal() -> None:
     """A code that a site sent is cut to what a report holds."""
     (event,) = noisy_board(1, "\x1b[31mé" + "a" * 500).events_since(0)[0]
     assert event.code.startswith("[31ma") and len(event.code) <= 64
+
+
+def test_a_false_sum_is_told_of_its_group_and_counted_against_no_site() -> None:
+    """The masks hide whose vector it was: no screen says of one site that it sent what cannot be used."""
+    board = noisy_board(0)
+    for names in (["north", "west"], [f"{'n' * 60}{number}" for number in range(30)]):
+        board(RunEvent(RunEventKind.FALSE_SUM, 3, ", ".join(names), "group-out-of-line"))
+    short, long = board.events_since(0)[0]
+    assert short.site == "north, west" and long.site.endswith(" and 27 more") and len(long.site) <= 200
+    assert [site.refusals for site in board.report(HubTraffic()).sites] == [0]
+    told = [line["text"] for line in in_words([short])]
+    assert told[0].startswith("north, west ") and "group-out-of-line" in told[0]
 
 
 class Listener:
