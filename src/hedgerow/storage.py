@@ -7,7 +7,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +146,25 @@ class Database:
     def close(self) -> None:
         """Close the file; nothing is lost by not doing so."""
         self._connection.close()
+
+
+def copy_database(path: Path) -> bytes:
+    """Return the content of a database as one transaction has left it, without writing to it; others may go on.
+
+    Raises EnvironmentFault, as `Database`.
+    """
+    require_private(path, path.stat())
+    try:
+        with (
+            closing(
+                sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_SECONDS_FOR_A_TURN)
+            ) as own,
+            closing(sqlite3.connect(":memory:")) as twin,
+        ):
+            own.backup(twin)
+            return twin.serialize()
+    except sqlite3.Error as fault:
+        raise _explain_fault(path, fault) from fault
 
 
 def require_private(path: Path, status: os.stat_result) -> None:

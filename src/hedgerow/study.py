@@ -627,6 +627,17 @@ class StudyBook(Notebook):
             kept = (f"policy of {invitation.party}", invitation.policy.encode())
             execute("insert or replace into notes values (?, ?)", kept)
 
+    def void_open_invitations(self) -> list[str]:
+        """Forget the parties that are not confirmed, and return their names: each needs a new invitation.
+
+        A book that was restored may have forgotten the challenge that an invitation was answered with. A second one
+        would give somebody in between a second try at the words.
+        """
+        with self._database.transaction() as execute:
+            voided = [guest.name for guest in self.guests() if not guest.is_confirmed]
+            execute("delete from guests where not is_confirmed", ())
+        return voided
+
     def find_proposal(self, name: str) -> str | None:
         """The policy in the newest invitation of a party; None for one that was never invited."""
         text = self.read(f"policy of {name}")

@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from hedgerow.app.life import EXIT_CODES
 from hedgerow.cli.commands import build_parser
 from hedgerow.client.policy import parse_policy
 from hedgerow.evaluation.sums import ScoreHistogram
@@ -29,6 +30,10 @@ DOCUMENT = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name i
 UNITS = {
     name: (ROOT / "deploy" / f"hedgerow-{name}.service").read_text(encoding="utf-8") for name in ("node", "coordinator")
 }
+DROP_INS = {
+    name: (ROOT / "deploy" / f"hedgerow-{name}.conf").read_text(encoding="utf-8")
+    for name in ("node.join", "coordinator.serve")
+}
 OWN = {"Description", "EnvironmentFile", "Environment", "ExecStart", "StateDirectory", "CacheDirectory",
        "RestartPreventExitStatus", "LimitNOFILE"}  # fmt: skip
 """What a unit has for itself; all the rest protects the machine and the party, and is the same for both."""
@@ -37,7 +42,11 @@ OWN = {"Description", "EnvironmentFile", "Environment", "ExecStart", "StateDirec
 def commands_of(text: str) -> list[list[str]]:
     """Every `hedgerow ...` command in the document's shell blocks and the units, split into words."""
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    blocks += [start for unit in UNITS.values() for start in re.findall(r"^ExecStart=.*?[^\\]$", unit, re.M | re.S)]
+    blocks += [
+        start
+        for unit in (*UNITS.values(), *DROP_INS.values())
+        for start in re.findall(r"^ExecStart=.*?[^\\]$", unit, re.M | re.S)
+    ]
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     found = [re.search(r"(?:^|/bin/|localhost/)hedgerow (?=[a-z]+ )(.*?)(?: > \S+)?$", line) for line in lines]
     return [shlex.split(match[1]) for match in found if match]
@@ -123,6 +132,35 @@ def test_the_coordinators_unit_protects_as_the_nodes_does() -> None:
     """A line that is added to one of them would be missing from the other."""
     node, coordinator = map(shared_settings, UNITS.values())
     assert node == coordinator and len(node) > 30
+
+
+@pytest.mark.parametrize("name", DROP_INS)
+def test_a_drop_in_works_where_its_unit_may_write_and_the_page_says_so(name: str) -> None:
+    """It replaces the unit's command alone, in the unit's own folder, and the page installs it under its own name."""
+    unit, role = UNITS[name.partition(".")[0]], name.partition(".")[2]
+    (folder,) = re.findall(r"^StateDirectory=(\S+)$", unit, re.M)
+    lines = [line for line in DROP_INS[name].replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
+    section, place, reset, command = lines
+    assert (section, place, reset) == ("[Service]", f"WorkingDirectory=/var/lib/{folder}", "ExecStart=")
+    words = shlex.split(command.removeprefix("ExecStart="))
+    written = [word for word in words if word.startswith("/var/")]
+    assert written and all(word.startswith(f"/var/lib/{folder}/") for word in written)
+    given = re.findall(r"\$\{(\w+)\}", command)
+    environment = re.findall(r"^# (.*)$", unit, re.M)
+    known = {word for line in environment for word in re.findall(r"\b[A-Z]{3,}\b", line)} | {"STUDY"}
+    assert given and set(given) <= known
+    file = f"hedgerow-{name.partition('.')[0]}.service.d/{role}.conf"
+    assert f'"$CHECKOUT/deploy/hedgerow-{name}.conf" /etc/systemd/system/{file}' in DOCUMENT
+    assert file in DROP_INS[name]
+
+
+def test_the_page_has_the_exit_code_of_every_state() -> None:
+    """Who alarms on them reads the numbers there, and the overview of exit codes leads to it."""
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    listed = {name: int(code) for code, name in re.findall(r"^\| (\d\d) \| `([a-z-]+)`: ", page, re.M)}
+    assert listed == EXIT_CODES and list(listed) == list(EXIT_CODES)
+    errors = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert f"| {min(EXIT_CODES.values())} to {max(EXIT_CODES.values())} |" in errors
 
 
 def test_the_coordinators_files_are_enough_for_the_largest_roster() -> None:

@@ -40,10 +40,10 @@ PATIENCE = 900.0
 """Seconds after which a command is taken to hang; far beyond what any of them takes on a busy machine."""
 NOT_WALKED = {
     r"^python3\.11 -m venv |^\. \.venv/bin/activate$": "the environment of this test stands for it",
-    r"pip install ": "needs the package index",
+    r"pip (install|wheel) |sha256sum ": "needs the package index",
     r"^docker |^hedgerow\(\) ": "needs a container engine; deploy/compose-check and deploy/study-check run the same",
     r"^(systemctl|systemd-analyze|journalctl) ": "needs systemd",
-    r"^(useradd|chown|ln|install) ": "needs root",
+    r"^(useradd|chown|ln|install|sudo) ": "needs root",
     r"/etc/(hedgerow|systemd)/|/var/lib/hedgerow/": "needs root",
     r"^hedgerow study demo --sites 3$": "eight processes; a story of tests/processes/test_study.py plays these words",
     r"^hedgerow ledger .*--close ": "needs an interrupted run; tests/hostile/test_reserved_budget.py has some",

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from hedgerow.app.backup import SITE_FILES, STATE_FILES, STUDY_FILES, list_strange
 from hedgerow.plan.plan import Plan, parse_plan
 from tests.ports import hold_port
 from tests.wards import SEED, forget_place, furnish, model_by_journal, plan_text, survivors_of
@@ -231,6 +232,13 @@ class Scene:
 Story = Callable[[Scene], None]
 
 
+def require_known_files(folder: Path) -> None:
+    """A backup knows what it does with each file that a story leaves in the folders of a study, its sites and nodes."""
+    for name, rules in (("study.db", STUDY_FILES), ("enrolment.db", SITE_FILES), ("node.db", STATE_FILES)):
+        for found in folder.rglob(name):
+            assert list_strange(found.parent, rules) == [], found.parent
+
+
 class Theatre:
     """Plays stories, each with a scene of its own, several at a time; a test asks how its own one ended.
 
@@ -273,6 +281,7 @@ class Theatre:
                 story(scene)
             finally:
                 scene.close()
+            require_known_files(folder)
         except BaseException:
             what_failed = traceback.format_exc()
         whole = folder / "end.new"

@@ -20,6 +20,7 @@ from hedgerow.app.accounts import BOOK
 from hedgerow.app.actors import start_actors
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
+from hedgerow.app.life import LifeSign
 from hedgerow.app.output import begin_log, note, today, warn
 from hedgerow.app.owner import AtTheNode, approval_command
 from hedgerow.app.progress import note_if_slow
@@ -272,7 +273,10 @@ class ReadyNode:
             lambda: is_no_run_due(session, store, stays=stays, has_met=has_met),
         )
 
+        sign = LifeSign(store.folder)
+
         def observe(event: Connected | Disconnected) -> None:
+            sign.take(event)
             if page is not None:
                 page.show_connection(event)
             if not options.quiet:
@@ -285,8 +289,10 @@ class ReadyNode:
             asked = AtTheNode(store.desk, store.folder)
             with nullcontext() if page is None else page.watching(session, store, self.book_place, self.policy):
                 try:
-                    result = run_node(session, uplink, time.monotonic, PATIENCE, observe, asked)
+                    result = run_node(session, uplink, time.monotonic, PATIENCE, observe, asked, sign.beat)
+                    sign.end("")
                 except HedgerowError as fault:
+                    sign.end(fault.code)
                     if fault.code in _MISMATCHES and not options.quiet:
                         # The refusal says how grave it is: a node that stays takes up a new roster, where all is as it
                         # should be.
@@ -470,8 +476,8 @@ class ConnectionNotes:
 # A node that stays ---------------------------------------------------------------------------------------------------
 
 _OF_THIS_SITE = {
-    "state-lost", "budget-lost", "budget-rolled-back", "stopped-by-owner", "roster-denied", "policy-coordinator",
-    "policy-small-cohort",
+    "state-lost", "budget-lost", "budget-rolled-back", "budget-restored", "stopped-by-owner", "roster-denied",
+    "policy-coordinator", "policy-small-cohort",
 }  # fmt: skip
 """Refusals while a run goes on that are for the site's own people to mend; all others say no to one run alone."""
 _ORDINARY = {"run-closed", "policy-no-held-out", "policy-no-training", "policy-denied"}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hedgerow import study
+from hedgerow.app.backup import RESTORED
 from hedgerow.app.inputs import OpenQuestion, is_terminal, join_names, read_plan, read_text
 from hedgerow.app.output import name_log, note, print_facts, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
@@ -120,7 +121,10 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
             ("fingerprint", identity.public.fingerprint()),
         ]
     )
-    note(f"Next: `hedgerow study invite SITE ...`. {folder} holds the coordinator's keys: keep it, and back it up.")
+    note(
+        f"Next: `hedgerow study invite SITE ...`. {folder} holds the coordinator's keys: keep it. "
+        "`hedgerow study backup FILE` backs up what may be restored."
+    )
 
 
 def find_folder(given: str | None) -> Path:
@@ -774,6 +778,8 @@ def evaluate(
     place = run_folder(folder, number) / "model.json"
     if not place.is_file():
         raise UsageError("study-no-run", code="study-no-run", what="run")
+    if (mark := place.with_name(RESTORED)).exists():
+        raise UsageError("model-restored", path=place, mark=mark)
     model, coordinator = Model.load(place), options.coordinator()
     journal = Path(journal_file(place, model))
     file = ModelFile(place, model, journal, is_new=options.new_run, quiet=options.quiet)

@@ -44,6 +44,7 @@ exit codes:
   2 command line   7 privacy        12 hidden by the noise   143 told to end
   3 plan           8 protocol       70 a fault of                (SIGTERM)
   4 data           9 secure sum        Hedgerow's own
+  20 to 26 what `hedgerow join --status` finds
 (docs/errors.md lists every error)
 """
 
@@ -75,6 +76,13 @@ class Parser(argparse.ArgumentParser):
         # A shortened option would change its meaning when a longer one is added.
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
+        self.words = dict[str, argparse.ArgumentParser]()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Leave the arguments to the command that the first of them names (`options.Words`)."""
+        if args and args[0] in self.words:
+            return self.words[args[0]].parse_known_args(args[1:], namespace)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError("usage", message=message[:1].upper() + message[1:], program=self.prog)

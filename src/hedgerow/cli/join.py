@@ -8,7 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hedgerow.app.output import print_facts, print_json
 from hedgerow.cli.options import SITE_CONSOLE, add_command, add_shared, read_options
+from hedgerow.errors import UsageError
 
 if TYPE_CHECKING:
     from hedgerow.app.node import NodeResult
@@ -24,7 +26,7 @@ The keys that it makes stay in the folder STUDY-PARTY beside the invitation. End
 def add_commands(commands: Any) -> None:
     """Add `join`."""
     add = add_command(commands, "join", run, "take part in a study, by its invitation", _JOIN_END)
-    add("invitation", metavar="INVITATION", help="the file that the coordinator sent")
+    add("invitation", metavar="INVITATION", nargs="?", help="the file that the coordinator sent")
     text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL with # and a query"
     add("--data", metavar="DATA", help=text)
     add("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
@@ -45,12 +47,19 @@ def add_commands(commands: Any) -> None:
     add("--confirm", metavar="WORDS", help="say which four words the operator has read to you, and end")
     add("--folder", metavar="FOLDER", help="this party's own files, its keys among them (STUDY-PARTY)")
     add("--budget", metavar="FILE", help="the budget book of the data (PARTY-budget.db beside the invitation)")
+    text = "take part in nothing; say how the node of this folder is, with an exit code for each state to alarm on"
+    add("--status", metavar="FOLDER", help=text)
     add("--console", **SITE_CONSOLE)
     add_shared(add, "--threads", "--log-format", "--json")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Agree, enrol, have the words compared, and take part."""
+    if arguments.status is not None:
+        show_status(arguments)
+        return
+    if arguments.invitation is None:
+        raise UsageError("usage-missing", missing="An INVITATION, or --status FOLDER,")
     from hedgerow.app.join import JoinOptions, confirm, join
     from hedgerow.study import read_invitation
     from hedgerow.transport.identities import Role
@@ -87,3 +96,36 @@ def run(arguments: argparse.Namespace) -> None:
         stay(party, report, page, is_once=arguments.once, has_met=True)
         if page is not None:
             page.wait()
+
+
+def show_status(arguments: argparse.Namespace) -> None:
+    """Print how a site's node is; ends with the exit code of the gravest state."""
+    from hedgerow.app.life import EXIT_CODES, describe_node
+
+    if arguments.invitation is not None:
+        raise UsageError("usage-beside", option="INVITATION", other="--status")
+    found = describe_node(Path(arguments.status), None if arguments.budget is None else Path(arguments.budget))
+    states = found["states"]
+    if arguments.json:
+        print_json(found)
+    else:
+        from hedgerow.app.owner import format_budget
+
+        run, budget, question = found["last_run"], found["budget"], found["question"]
+        print_facts(
+            [
+                ("state", ", ".join(states) or "well"),
+                ("last sign", found["last_sign"] or "none"),
+                ("last contact", found["last_contact"] or "none"),
+                ("last run", f"{run['status']}, {run['plan']}, begun {run['begun']} UTC" if run else "none"),
+                (
+                    "budget",
+                    f"{budget['data_set']}: {format_budget(budget['spent'], budget['max_epsilon'], budget['delta'])}"
+                    if budget
+                    else "no book yet",
+                ),
+                ("question", f"{question['kind']}, asked {question['asked']} UTC" if question else "none"),
+            ]
+        )
+    if states:
+        raise SystemExit(EXIT_CODES[states[0]])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import is_terminal
 from hedgerow.app.output import begin_log, print_facts, print_json
-from hedgerow.cli.options import SITE_CONSOLE, add_command, add_shared, read_options, whole
+from hedgerow.cli.options import SITE_CONSOLE, Words, add_command, add_shared, read_options, whole
 from hedgerow.transport.interface import Address
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ example:
 
 A node takes part in one run, of training or of evaluation, as the coordinator proposes and the policy allows; with
 --serve in one after another, and it keeps the model and the report of each (`hedgerow coordinator --hand-out`).
+`hedgerow node backup --help` and `hedgerow node restore --help` tell of backups.
 """
 
 
@@ -61,6 +62,17 @@ def add_commands(commands: Any) -> None:
     add("--leave", action="store_true", help=text)
     add("--console", **SITE_CONSOLE)
     add_shared(add, "--threads", "--log-format", "--json")
+    words = Words(commands.choices["node"])
+    text = "write what may be restored of a site's folder into one file, the budget book with it"
+    add = add_command(words, "backup", back_up, text)
+    add("folder", metavar="FOLDER", help="a party's folder of a study (STUDY-PARTY); of a state folder, the book alone")
+    add("file", metavar="FILE", help="the new file, which holds private keys")
+    text = "make a site's folder out of a backup; its budget book waits until its owner has charged what it lacks"
+    add = add_command(words, "restore", restore, text)
+    add("file", metavar="FILE", help="what `hedgerow node backup` has written")
+    add("folder", metavar="FOLDER", help="the folder, which must not be there")
+    add("--budget", type=Path, metavar="BOOK", help="where the budget book goes (beside the folder)")
+    add("--keep-book", action="store_true", help="keep the budget book that is there, and leave out the backup's")
     text = "compile the inner loops now, so that no run waits for it"
     add = add_command(commands, "warm-up", compile_kernels, text)
     add("--quiet", action="store_true", help="say nothing")
@@ -95,6 +107,21 @@ def run(arguments: argparse.Namespace) -> None:
             report(take_part(options, page, asks=is_terminal()))
         if page is not None:
             page.wait()
+
+
+def back_up(arguments: argparse.Namespace) -> None:
+    """Write a backup of a site's folder."""
+    from hedgerow.app.backup import back_up_node
+
+    back_up_node(Path(arguments.folder), Path(arguments.file))
+
+
+def restore(arguments: argparse.Namespace) -> None:
+    """Make a site's folder out of a backup."""
+    from hedgerow.app.backup import restore_node
+
+    place = Path(arguments.folder)
+    restore_node(Path(arguments.file), place, arguments.budget, keeps_book=arguments.keep_book)
 
 
 def compile_kernels(arguments: argparse.Namespace) -> None:

@@ -39,6 +39,24 @@ def add_command(
     return command.add_argument
 
 
+class Words:
+    """Commands behind one that may have something else as its first word, as `hedgerow node TABLE` has.
+
+    Args:
+        command: that command's parser; it looks into its `words` before it reads its own arguments.
+    """
+
+    def __init__(self, command: Any) -> None:
+        self._command = command
+
+    def add_parser(self, name: str, **more: Any) -> argparse.ArgumentParser:
+        """Add a command, as `add_command` asks for it."""
+        more.pop("help")
+        made: argparse.ArgumentParser = type(self._command)(prog=f"{self._command.prog} {name}", **more)
+        self._command.words[name] = made
+        return made
+
+
 def add_group(commands: Any, name: str, help_line: str) -> Any:
     """A command that only has commands of its own."""
     group = commands.add_parser(name, help=help_line, description=f"{help_line[:1].upper()}{help_line[1:]}.")

@@ -111,6 +111,14 @@ def _add_runs(actions: Any) -> None:
     add = add_command(actions, "demo", demo, text)
     add("--sites", type=whole(3, 6), default=6, metavar="N", help="3 to 6 (%(default)s)")
     add("--out", default="hedgerow-study", metavar="FOLDER", help="a new folder for all of it (%(default)s)")
+    text = "write what may be restored of a study's folder into one file; a run may go on meanwhile"
+    add = add_command(actions, "backup", back_up, text)
+    add("file", metavar="FILE", help="the new file, which holds the coordinator's private keys")
+    add("--study", **_FOLDER)
+    text = "make a study's folder out of a backup; no run goes on from it"
+    add = add_command(actions, "restore", restore, text)
+    add("file", metavar="FILE", help="what `hedgerow study backup` has written")
+    add("folder", metavar="FOLDER", help="the folder, which must not be there")
     add = add_command(actions, "list", show, "say who takes part, and which runs there were")
     add("--study", **_FOLDER)
     add_shared(add, "--json")
@@ -246,6 +254,21 @@ def abort(arguments: argparse.Namespace) -> None:
     from hedgerow.cli.coordinator import print_end
 
     print_end(*study.abort(_read_options(arguments)), as_json=arguments.json)
+
+
+def back_up(arguments: argparse.Namespace) -> None:
+    """Write a backup of a study's folder."""
+    from hedgerow.app import study
+    from hedgerow.app.backup import back_up_study
+
+    back_up_study(study.find_folder(arguments.study), Path(arguments.file))
+
+
+def restore(arguments: argparse.Namespace) -> None:
+    """Make a study's folder out of a backup."""
+    from hedgerow.app.backup import restore_study
+
+    restore_study(Path(arguments.file), Path(arguments.folder))
 
 
 def show(arguments: argparse.Namespace) -> None:

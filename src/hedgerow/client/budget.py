@@ -71,6 +71,8 @@ REFUSED = "refused"
 ALL_ROWS = ""
 """The data set of runs whose owner named none: all rows that the book is for."""
 ACCEPTED = "accepted"
+_RESTORED = "restored"
+"""Stands among the lost epochs in a book that came out of a backup."""
 Charge = tuple[Sequence[Event], Mapping[bytes, int]] | None
 """What a run has used, and the last slot of each of its epochs that this counts; None where that is not known, and all
 that was reserved is charged."""
@@ -222,16 +224,22 @@ class BudgetBook:
         self._database.write(*((sql, each) for each in values))
 
     def require_runs(self, run_ids: Iterable[bytes]) -> None:
-        """Raise PolicyRefusal (code "budget-lost") unless all these runs stand in the book, and "budget-rolled-back"
-        where a peer has shown that it has lost some and its owner has not charged for them.
+        """Raise PolicyRefusal (code "budget-lost") unless all these runs stand in the book, "budget-rolled-back" where
+        a peer has shown that it has lost some, and "budget-restored" where it came out of a backup, until its owner has
+        charged for what it lacks (`charge_lost`).
 
         A run is reserved here before a node takes it up, so a node that was in a run which the book does not know has
         been given a new book, or an older copy.
         """
-        if self._database.rows("select 1 from lost where not is_charged"):
-            raise PolicyRefusal("budget-rolled-back")
+        if code := self.find_block():
+            raise PolicyRefusal("budget-restored" if code == "budget-restored" else "budget-rolled-back")
         if not all(self.has(run_id) for run_id in run_ids):
             raise PolicyRefusal("budget-lost")
+
+    def find_block(self) -> str:
+        """Return the code word for what the owner has to charge before a node takes part again; "" for nothing."""
+        lost = {epoch for (epoch,) in self._database.rows("select epoch from lost where not is_charged")}
+        return "" if not lost else "budget-restored" if lost == {_RESTORED} else "budget-rolled-back"
 
     def require_reserved(self, run_id: bytes) -> None:
         """Raise PolicyRefusal (code "run-closed" or "budget-lost") for a run whose line has been settled.
@@ -477,6 +485,17 @@ class BudgetBook:
         self._database.write(
             ("insert into runs values (?, '', '', ?, 'lost runs', '', ?, ?, ?, datetime('now'))", values),
             ("update lost set is_charged = 1", ()),
+        )
+
+    def mark_restored(self) -> None:
+        """Turn the content of a backup into a book that understates nothing.
+
+        No run that was reserved goes on: its line is closed at the whole of its plan. No node takes part before the
+        owner has charged for the runs since the backup, be it with 0 (`require_runs`).
+        """
+        self._database.write(
+            ("update runs set status = ? where status = ?", (CLOSED, RESERVED)),
+            ("insert or replace into lost values (?, 0)", (_RESTORED,)),
         )
 
     def draws(self, plan_digest: str) -> list[bytes]:

@@ -382,6 +382,7 @@ def run_node(
     patience: float,
     observer: Callable[[Connected | Disconnected], None] | None = None,
     asked: Callable[[Question], None] | None = None,
+    looks: Callable[[], None] | None = None,
 ) -> Ensemble | Evaluation | Found:
     """Take part until the run is over.
 
@@ -393,6 +394,7 @@ def run_node(
             soon as the node has a plan.
         observer: is told whenever the connection comes or goes.
         asked: is told what the owner is asked, every second while there is no answer; it may wait for none.
+        looks: is called at least every second.
 
     Returns:
         The model, or what the evaluation or the survey found, as this node's own replica made it.
@@ -403,6 +405,8 @@ def run_node(
     last = clock()
     while session.state is not NodeState.FINISHED:
         handle(session, uplink, None)
+        if looks is not None:
+            looks()
         if asked is not None and session.question is not None:
             asked(session.question)
         limit = compute_patience(session, patience)

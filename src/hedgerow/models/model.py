@@ -890,7 +890,7 @@ def check_checksum(content: dict[str, Any]) -> None:
         raise ModelError("model-invalid", code="model-checksum", fault=fault)
 
 
-def write_atomically(path: Path, data: bytes, *, replaces: bool = False) -> None:
+def write_atomically(path: Path, data: bytes, *, replaces: bool = False, mode: int = 0o644) -> None:
     """Write `data` to `path`; afterwards the file holds either all of it or its old content.
 
     A device or a pipe is written to as it is: no file takes its place. A link is followed, unless another user has made
@@ -899,6 +899,7 @@ def write_atomically(path: Path, data: bytes, *, replaces: bool = False) -> None
     Args:
         replaces: whatever has this name is replaced, in a folder of others': a link there would have another file
             written over, and a pipe would be waited for.
+        mode: of the new file.
 
     Raises:
         EnvironmentFault: code "disk-full" or "file-not-written".
@@ -912,7 +913,7 @@ def write_atomically(path: Path, data: bytes, *, replaces: bool = False) -> None
             return
         try:
             # No group may write it, whatever a user lets new files be: a roster or a policy is refused then.
-            with open(draft, "xb", opener=lambda path, flags: os.open(path, flags, 0o644)) as file:
+            with open(draft, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
