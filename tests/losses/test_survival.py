@@ -291,9 +291,9 @@ def test_an_estimator_is_told_what_an_event_is() -> None:
     X, seen, time = cohort(300, 3)
     told = {**TOLD, "n_trees": 3, "random_state": 1}
     plain = DPGBDTSurvival(**told).fit(X, np.column_stack([seen, time]))
-    coded = DPGBDTSurvival(**told, event_codes=(1, 2)).fit(X, np.column_stack([seen + 1, time]))
-    assert coded.predict(X).tolist() == plain.predict(X).tolist()
-    assert (plain.model_.plan.label.event_codes, coded.model_.plan.label.event_codes) == ((), ("1", "2"))
+    renamed = DPGBDTSurvival(**told, event_codes=(1, 2)).fit(X, np.column_stack([seen + 1, time]))
+    assert renamed.predict(X).tolist() == plain.predict(X).tolist()
+    assert (plain.model_.plan.label.event_codes, renamed.model_.plan.label.event_codes) == ((), ("1", "2"))
     # Codes that were not named take their rows out, which is said in private; without a promise they are an error.
     with pytest.warns(LostRowsWarning):
         DPGBDTSurvival(**told).fit(X, np.column_stack([seen + 1, time]))
