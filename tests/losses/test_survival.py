@@ -31,7 +31,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.noise import SeededNoise
-from tests.builders import make_plan
+from tests.builders import coded, make_plan
 
 BASELINES: tuple[Baseline, ...] = ((0, 0, 0), (-700, -300, -1200), (2048, -2048, 5), (-2048, -2048, -2048))
 
