@@ -63,7 +63,7 @@ def log(values: ArrayLike) -> _Floats:
     place = part.astype(np.int64)
     large, small = exponent * doubling[0], logs[place]
     total = large + small
-    # What the sum of the two lost.
+    # The rounding error of that sum.
     carried = total - large
     lost = (large - (total - carried)) + (small - carried)
     found = total + (left + (series + (lost + (exponent * doubling[1] + rests[place]))))

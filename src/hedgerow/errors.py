@@ -232,7 +232,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "uvicorn": ("Uvicorn", "console"),
     "xgboost": ("XGBoost", "experiments"),
 }
-"""What an ordinary installation may lack: the module that is imported, its package, and the extra that brings it."""
+"""Optional parts of an installation: the module that is imported, its package, and the extra that brings it."""
 
 
 def missing_extra(module: str, what: str = "This") -> EnvironmentFault:

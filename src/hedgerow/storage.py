@@ -55,7 +55,7 @@ class Database:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _require_own_file(path)
-            # Who shares a file waits for its turn, however busy the machine is; who must have it alone finds out soon.
+            # A process that shares a file waits for its turn; one that must have the file alone fails soon.
             patience = _SECONDS_TO_FIND_OUT if is_exclusive else _SECONDS_FOR_A_TURN
             self._connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
         except OSError as fault:

@@ -47,7 +47,7 @@ class Products:
             sigma: standard deviation of the noise, > 0.
             rate: a candidate's chance to be in the sum, if it is in the data.
         """
-        # Where half of all candidates are drawn with a chance, who was drawn is noise as well.
+        # If half of all candidates are drawn by chance, the draw is noise as well.
         spread = np.sqrt(sigma**2 + rate * (1 - rate) / 2 * (vectors**2).sum(axis=0))
         own = vectors * rate / spread
         self.gram += own @ own.T

@@ -212,7 +212,7 @@ def concordance(cells: Floats, noise: float) -> Estimate:
         noise: standard deviation of the noise of each count.
     """
     events = cells[1::2]
-    # Of each interval, those that were followed through it: codes from 2 j + 2 on.
+    # Records that were followed through each interval: codes from 2 j + 2 on.
     longer = np.cumsum(cells[::-1], axis=0)[::-1][2::2]
     n_longer, n_events = elementary.add_up_rows(longer), elementary.add_up_rows(events)
     # Per interval and bin: those that lived longer at a lower risk, and those with the event at a higher one. They are
@@ -265,7 +265,7 @@ def integrated_brier(cells: Floats, noise: float, survival: Floats, weights: Flo
         return UNMEASURABLE
     seen = np.cumprod(stayed / n_at_risk)
     had, has_not = survival.T**2, (1 - survival.T) ** 2
-    # Of a record with an event in an interval, or followed through it, in the sum over all ends.
+    # Parts of a record with an event in an interval, or followed through it, in the sum over all ends.
     of_events = np.cumsum((weights[:, None] * had)[::-1], axis=0)[::-1] / seen[:, None]
     of_longer = weights[:, None] * has_not / seen[:, None]
     slopes = np.zeros(cells.shape)
@@ -274,7 +274,7 @@ def integrated_brier(cells: Floats, noise: float, survival: Floats, weights: Flo
     slopes[2::2] += later
     slopes[3::2] += later[:-1]
     value = elementary.dot(slopes, cells) / total
-    # By the logarithm of each chance not to have been lost, and of that by the counts.
+    # The derivative by the logarithm of each chance not to have been lost, and that of the logarithm by the counts.
     followed = np.cumsum(cells[::-1], axis=0)[::-1][2::2]
     by_seen = elementary.add_up_rows(of_events * cells[1::2]) + elementary.add_up_rows(of_longer * followed)
     of_seen = np.cumsum((at_risk - lost) / stayed[:, None] - at_risk / n_at_risk[:, None], axis=0)

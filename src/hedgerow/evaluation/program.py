@@ -279,7 +279,7 @@ def _evaluate_times(queries: _EvaluationQueries) -> _Outlined:
     query = queries.histogram(0, scale.position, scale.edges, by_label=False)
     noisy = (yield query) / UNIT
     outline = visible(noisy, queries.noise(0, query))[None, :]
-    # What one bin is to two classes, a bin of all codes is here.
+    # A bin of all codes here corresponds to a bin of two classes.
     noise = queries.noise(1, query) * math.sqrt(label.n_codes / 2)
     edges = even_edges(scale, outline, choose_bin_count(float(noisy.sum()), noise))
     survival = in_bins(scale, 0, outline, edges[0], survival_curves(scale.middles(0), queries.ensemble.baseline))
@@ -379,4 +379,4 @@ _PROGRAMS: Mapping[str, Callable[[_EvaluationQueries], _Outlined]] = {
     "risk": _evaluate_times,
     "residual": _evaluate_numbers,
 }
-"""By what records are counted by, see `LabelKind.position`: asks for the outline, and says what to ask for then."""
+"""Programs by `LabelKind.position`: each asks for the outline, and returns the question about the detail."""

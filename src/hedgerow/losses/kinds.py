@@ -58,9 +58,9 @@ class Link(ABC):
 
     name: ClassVar[str]
     is_relative: ClassVar[bool] = False
-    """Whether only differences between a record's scores mean anything."""
+    """True if only differences between a record's scores mean anything."""
 
-    # Of classes
+    # Links of classes
 
     def probabilities(self, scores: Floats) -> Floats:
         """Return class probabilities, float64 [n, n_classes], of scores [n_outputs, n].
@@ -76,7 +76,7 @@ class Link(ABC):
         return np.asarray(logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs)
 
     threshold: ClassVar[int] = 0
-    """Of two classes, the largest score for which the first is predicted, in units of 2**-16."""
+    """The largest score for which the first of two classes is predicted, in units of 2**-16."""
 
     def chance(self, places: Floats) -> Floats:
         """Return the probability of the last of two classes, for scores in units of 2**-16."""
@@ -90,7 +90,7 @@ class Link(ABC):
         """Return the index of the predicted class, of several classes: int64 [n]."""
         return np.asarray(self.weights(scores).argmax(axis=0))
 
-    # Of numbers
+    # Links of numbers
 
     def values(self, scores: Floats, label: Label) -> Floats:
         """Return predictions within the label's bounds: float64 [n], of scores [n]."""
@@ -103,7 +103,7 @@ class Link(ABC):
         """
         raise ValueError("classes have no value")
 
-    # Of both
+    # Links of either
 
     @abstractmethod
     def predict(self, scores: Floats, label: Label) -> NDArray[Any]:

@@ -34,7 +34,7 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
 @lru_cache(maxsize=8)
 def _loss(newton: bool, joint_clip: float | None, c: float, class_weights: tuple[float, ...]) -> tables.Loss:
     probability = tables.logistic(tables.STEPS + 1, tables.SCORE_UNIT >> tables.STEP_BITS)
-    # That of the other class, from the same table: a difference would be rounded otherwise.
+    # Read the other class's probability from the same table: 1 - probability would be rounded otherwise.
     other = probability[::-1]
     hessian = probability * other if newton else np.ones(tables.STEPS + 1)
     pairs = np.stack([np.stack([gradient, c * hessian], axis=-1) for gradient in (probability, -other)])

@@ -77,7 +77,7 @@ class ResidualLoss(NamedLoss):
 
     labels: ClassVar[tuple[str, ...]] = ("regression",)
     doubles: ClassVar[bool] = True
-    """Whether boosted trees may double residuals where labels fill little of their range."""
+    """True if boosted trees may double residuals where labels fill little of their range."""
 
     @abstractmethod
     def gradient(self, residuals: Floats) -> Floats:

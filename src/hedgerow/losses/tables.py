@@ -303,7 +303,6 @@ def _decimals(count: int, steps_per_unit: int, twice_offset: int) -> tuple[Decim
 
 
 def _freeze(values: Iterable[Decimal]) -> NDArray[np.float64]:
-    """Return the doubles next to the values, read-only."""
     table = np.array([float(value) for value in values])
     table.flags.writeable = False
     return table

@@ -82,11 +82,11 @@ class FateCounts(RecordCounts):
 
 
 PRIOR_HAZARD = 0.7
-"""Where noise covers all, half have the event by the end of the last of K intervals: a chance of 0.7 / K in each."""
+"""If noise covers all, half have the event by the end of the last of K intervals: a chance of 0.7 / K in each."""
 BASELINE_DOUBT = 1.0
-"""By what share an interval's chance may differ from that of all, one standard deviation, before anything is known."""
+"""Prior standard deviation of an interval's chance, as a share of the chance of all intervals."""
 SLOPE, SLOPE_DOUBT = 0.7, 0.25
-"""Of scores, before anything is known, and one standard deviation: what was seen of made and real sets."""
+"""Prior mean and standard deviation of the slope of scores, from made and real sets."""
 MIN_SLOPE, MAX_SLOPE = 0.2, 2.0
 _HALVINGS = 16
 
@@ -309,7 +309,7 @@ MAX_COLUMNS = 256
 _CURVATURE = 0.45
 """h: of a record's loss, at most about the share of records with an event, more for those who are followed long."""
 _VARIANCE = 1 / 3
-"""Of a column of numbers, and of all of a feature's categories together, before anything is known: as if even."""
+"""Prior variance of a column of numbers, and of all of a feature's categories together: as if even."""
 _DOUBT = 3.0
 """Moments count for half where they are this many deviations of their noise."""
 _MIN_SPREAD = 0.1

@@ -46,7 +46,7 @@ MIN_LINE_DEVIATIONS = 3.0
 PRIOR_SLOPE_MEAN, PRIOR_SLOPE_SD = 1.0, 0.4
 """The slope of scores that are of use, before anything is known, and one standard deviation."""
 PRIOR_ODDS_USEFUL = 10.0
-"""How much likelier it is that scores are of use than that they are noise, before anything is known."""
+"""Prior odds that scores are of use rather than noise."""
 MAX_LINE_SLOPE = 1.5
 MIN_SHARE, MAX_SHARE = 0.05, 0.15
 SPREAD_SHARE = 0.1
@@ -261,7 +261,7 @@ def fit_line(released: IntVector, sigma: float, doublings: int) -> tuple[float, 
     known = [number for number, square in enumerate(squares) if square > MIN_LINE_DEVIATIONS * noise]
     ends = [2.0 ** (FIRST_OCTAVE + number) / SCORE_UNIT for number in known]
     place = 2 * math.fsum(places[number] * end for number, end in zip(known, ends, strict=True)) / n_records
-    # Of each octave, what its products are for a slope of 1, and what they are; both without the constant's part.
+    # For each octave, the products expected at a slope of 1, and the released ones; both without the constant's part.
     parts = [
         (squares[number] * end - 2 * places[number] * place, products[number] * unit - 2 * places[number] * level)
         for number, end in zip(known, ends, strict=True)

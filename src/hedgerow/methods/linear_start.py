@@ -133,7 +133,7 @@ def read_level(released: IntVector, sigma: float, largest: float) -> tuple[float
         return None
     mean = math.fsum(size * count for size, count in zip(sizes, found, strict=True)) / total
     squares = math.fsum((size - mean) * (size - mean) * count for size, count in zip(sizes, found, strict=True))
-    # Of counts above 0 that are hidden in the noise there may be about as many as the noise.
+    # About as many counts above 0 as the noise may be hidden in it.
     return max(mean, noise / total), math.sqrt(squares / total)
 
 

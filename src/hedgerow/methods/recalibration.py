@@ -185,7 +185,6 @@ class _WideBins:
 
 
 def _recalibrate_line(plan: Plan, ensemble: Ensemble, questions: _Questions) -> _Program:
-    """Run the program for two classes, numbers and counts."""
     label, is_number, is_count = plan.label, plan.label.kind.is_number, plan.label.type == "count"
     low, high = label.bounds if is_number else (0.0, 1.0)
     usual = centre_and_spread(ensemble)

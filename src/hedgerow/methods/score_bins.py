@@ -33,14 +33,14 @@ N_BINS = 2 * BINS_BESIDE + 1
 BINS_LENGTH = 2 * N_BINS
 BINS_SENSITIVITY_SQUARED = (RECORD_NORM // 2) ** 2 + RECORD_NORM**2
 LOGIT_STEP, BINS_PER_UNIT = SCORE_UNIT // 2, 8
-"""The width of a bin of log-odds, and of logarithms of means; of numbers so many bins are as wide as 1.0 of a score."""
+"""The width of a bin of log-odds and of logarithms of means, and the number of bins for 1.0 of a number's score."""
 MIN_KNOWN = 3.0
 """A bin with fewer deviations of noise on its records does not count: else empty bins would add up."""
 MIN_STRETCH, MAX_STRETCH, MAX_SHIFT = -0.75, 3.0, 8.0
 _MAX_ROUNDS, _MAX_STEP = 40, 1.0
 _BLOCK = 1 << 16
 _MIN_SPREAD = 1e-9
-"""Of a label; and of the two parameters, as a share of all that is known: one bin alone tells only one of them."""
+"""Least variance of a label, and least share of each parameter in all that is known: one bin tells only one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,12 +145,12 @@ class LinePrior:
 
 
 ODDS_PRIOR = LinePrior(2.0, 0.0, 0.35)
-"""Of a rare class, and of classes and counts at another site, the shift may be large."""
+"""The prior of classes, and of counts at another site: for a rare class or another site the shift may be large."""
 NUMBERS_PRIOR, NUMBERS_ELSEWHERE_PRIOR, MAX_VARIANCE = LinePrior(0.02, 0.0, 0.1), LinePrior(0.5, 0.0, 0.35), 0.25
 """For numbers, whose score of 1 is half the range: at the sites of the training the shift's doubt is of distances as
 doubled in trees."""
 WHOLE_RESIDUALS, CUT_RESIDUALS = LinePrior(0.05, 0.0, 0.1), LinePrior(0.25, 0.3, 0.35)
-"""Of counts whose residuals are hardly ever clipped, and of those that are doubled."""
+"""The priors of counts with hardly any clipped residual, and of counts with doubled residuals."""
 
 Curve = Callable[[Floats], tuple[Floats, Floats, Floats]]
 """The labels that are expected of records at some places, by how much they rise there, and their variance; [n] each."""

@@ -214,7 +214,7 @@ class CandidateSource:
         latest, self._adaptive.latest = self._adaptive.latest, set()
         divisible = [feature for feature in sorted(latest) if self._first.features[feature].within is not None]
         densities = {feature: self._adaptive.density[feature] for feature in divisible}
-        # Where heavy cells hold nearly all of a feature.
+        # Heavy cells hold nearly all of a crowded feature.
         return [
             feature
             for feature, density in densities.items()

@@ -32,7 +32,7 @@ DRAWS_FOR_COVERAGE = 16
 _MAX_WORDS = 1 << 22
 """Words of public randomness that are held in memory at once."""
 _SWAPS_AT_ONCE = 32
-"""Swaps that are scaled together, for all draws: so many that their words stay in the processor's cache."""
+"""Swaps that are scaled together, for all draws; their words stay in the processor's cache."""
 
 Subset = tuple[int, ...]
 
@@ -69,7 +69,7 @@ class FeatureOrder:
         exploring = range(max(first, n_features + (first + n_features) % 2), n_trees, 2) if explores else ()
         self._tried: Counter[Subset] = Counter()
         draws = self._draw_subsets(exploring) if self._groups.all() else map(self._draw_in_groups, exploring)
-        # They depend on no release, and are drawn before the first round.
+        # Explored subsets depend on no release, so draw them before the first round.
         self._explored = {tree: self._choose_least_tried(own) for tree, own in zip(exploring, draws, strict=True)}
         self._adaptive = _AdaptiveOrder(n_features, n_features + n_trees)
         self._due: list[int] = []

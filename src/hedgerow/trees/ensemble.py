@@ -382,7 +382,7 @@ class _TreeReader:
     def _codes(self, codes: object, feature: FeatureGrid) -> list[int]:
         wrong = f"a set of {self._name} is not a list of ascending codes of a categorical feature"
         if feature.n_codes > MAX_BYTE_CODES:
-            # So many codes are written as bits.
+            # Long sets are written as bits.
             is_bits = isinstance(codes, str) and not len(codes) % 2 and set(codes) <= set("0123456789abcdef")
             bits = np.frombuffer(bytes.fromhex(str(codes)) if is_bits else b"", dtype=np.uint8)
             codes = np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist() if is_bits else None

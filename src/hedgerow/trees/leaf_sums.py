@@ -274,7 +274,6 @@ def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) 
 
 
 def _sum_few(records: SiteRecords, trees: TreeBatch, loss: Loss) -> IntVector:
-    """Return the sums of `leaf_sums` without its kernel."""
     statistics = find_statistics(pack_loss(loss), records.labels, records.scores)
     # As floats, sums of so few records are exact.
     sums = [
@@ -325,7 +324,7 @@ def _update_and_sum(records, old, old_values, new, loss, first, last):  # type: 
     sums = np.zeros((n_trees, n_leaves, loss.n_statistics), dtype=np.int64)
     work = np.empty((max(n_leaves - 1, old.feature.shape[1], 1), BLOCK), dtype=np.uint8)
     words, own = words_for_block(loss, BLOCK)
-    # Where records are few, tables of all codes would be more work.
+    # With few records, tables of all codes would be more work.
     is_worth_it = n_codes <= last - first
     old_group, old_features = _by_feature(old.single, codes.shape[0], is_worth_it)
     old_groups = (old_group, old_features, _values_by_code(old_group, len(old_features), old.leaf_of_code, old_values))

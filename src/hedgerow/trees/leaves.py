@@ -418,10 +418,10 @@ def _shrinkage(gradients, used, noise, share):  # type: ignore[no-untyped-def]
 
 
 SPREADS = np.array([0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.35, 0.6, 1.0])
-"""How far neighbours may lie apart, as standard deviations in units of the score; one of them is chosen."""
+"""Candidate spreads of neighbours: standard deviations in units of the score; one of them is chosen."""
 RISK_MEMORY, RISK_MEMORY_OF_ALL, SHARE_OF_ALL = 0.8, 0.95, 0.2
-"""What a tree's risks count for each one that came after it: among trees on the same feature, and among the trees on
-all single features, whose risks count a fifth beside a feature's own."""
+"""Factors on the weight of a tree's risks for each later tree: among trees on the same feature, and among all trees on
+single features, whose risks count a fifth beside a feature's own."""
 LEVEL_OF_CHAIN = 4.0
 """Variance of the first leaf's value, in squared spreads."""
 
@@ -513,7 +513,7 @@ def compute_expected_values(  # type: ignore[no-untyped-def]
         for leaf in range(n_leaves):
             if reachable[leaf]:
                 residual = (gradients[leaf] - hessians[leaf] * values[number, leaf]) / noise
-                # By a unit of its leaf's sum a value moves by hessian * variance / noise_squared.
+                # If its leaf's sum moves by 1, a value moves by hessian * variance / noise_squared.
                 moved = 2 * hessians[leaf] * hessians[leaf] * variances[leaf] / noise_squared
                 risks[number] += residual * residual + moved
     return values, risks

@@ -34,13 +34,13 @@ Cuts = Mapping[int, Sequence[int]]
 """Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
 
 Groups = NDArray[np.bool_]
-"""Which features may meet on a path of a tree: [n_groups, n_features]; see `hedgerow.trees.constraints`."""
+"""Groups of features that may meet on a path: [n_groups, n_features]; see `hedgerow.trees.constraints`."""
 
 WORDS_PER_REFILL, _FIRST_WORDS = 512, 64
 ANY_SET, SMALL_SET = -1, -2
 """In place of the length of a node's interval, see `intervals`."""
 SMALL_CODES = 64
-"""How many codes have a bit in a word."""
+"""The number of codes with a bit in a word."""
 MANY_CODES = MANY_CATEGORIES + 2
 """With more, a categorical feature is divided in the order of its list by every second draw: codes of diagnoses or
 places that begin alike stand together, and a few large leaves say what they have in common."""
@@ -61,7 +61,6 @@ class PublicRandom:
         self._words: list[int] = []
 
     def _block(self, number: int, n_words: int) -> bytes:
-        """Return the first words of one block of the stream."""
         return hashlib.shake_256(self._key + b"|%d" % number).digest(8 * n_words)
 
     def _word(self) -> int:
@@ -273,7 +272,7 @@ class _Drawer:
         At each node the feature is drawn uniformly, then a candidate among those that divide the node. The arrays are
         those of a `TreeBatch` for one tree; written where a node is divided.
         """
-        # What is still open of each feature's cuts at a node: a stretch of them, as its first and its end. And the
+        # Pending nodes, each with the open stretch of every feature's cuts, as its first and its end, and with the
         # groups that hold all features above the node.
         ends = [
             int(self._cuts.n_cuts[number]) if order is None else len(order) - 1
@@ -411,7 +410,7 @@ def intervals(
     goes_right = goes_left == 0
     n_right, first = goes_right.sum(axis=2), threshold.astype(np.int64) + 1
     codes = np.arange(goes_left.shape[2])
-    # As many codes go right as stand in the stretch of that length, and it has all of them.
+    # A stretch of n_right codes has to hold exactly the codes that go right.
     is_within = (codes >= first[..., None]) & (codes < (first + n_right)[..., None])
     is_stretch = (is_within == goes_right).all(axis=2) & (threshold >= 0)
     bits = (goes_right[..., :SMALL_CODES] << codes[:SMALL_CODES].astype(np.uint64)).sum(axis=2, dtype=np.uint64)

@@ -666,5 +666,4 @@ def cross_products(records: SiteRecords, query: CrossProducts, loss: Loss, n_thr
 
 
 def _pack_rows(rows: LinearRows) -> tuple[NDArray[np.int32], NDArray[np.int32], int, int, NDArray[np.int64]]:
-    """Return the rows as the kernels take them."""
     return rows.column, rows.entry, rows.intercept, rows.limit, rows.transform

@@ -13,7 +13,7 @@ _OF_TIMES = {
     "weight_update": ("newton",),
     "split_candidates": ("adaptive", "uniform", "log"),
 }
-"""What a plan may say for times: sums are asked for under the released baseline, which other queries do not know of."""
+"""The values that a plan may have for times: other queries than `LeafSums` do not know the released baseline."""
 
 
 def check(plan: Plan) -> None:

@@ -220,4 +220,4 @@ CALIBRATIONS: Mapping[str, type[Calibration]] = {
     "odds": OddsCalibration,
     "hazards": HazardsCalibration,
 }
-"""By the `calibration` of settings."""
+"""The classes by the `calibration` of settings."""

@@ -252,7 +252,7 @@ def _fit_leaves(at: _Position, trees: TreeBatch, sums: IntArray, sigma: float) -
     run, rule = at.run, make_smoothing_rule(at.run, at.settings, trees.n_trees)
     values = leaf_values(sums, sigma, run.loss, trees, rule)
     weights = leaf_weights(sums, run.loss, trees.n_trees)
-    # Of class counts the weight is the count; of gradients it is the Hessian with its ridge.
+    # A leaf's weight is its count for class counts, and its Hessian with its ridge for gradients.
     known = weights[..., None] / run.loss.scales[-1] + rule.ridge(sigma / float(run.loss.scales[0]))
     return FittedTrees(trees, at.ordered.add(trees, values, known)), weights
 

@@ -33,7 +33,7 @@ from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import JAMES_STEIN_SHARE, LeafRule
 
 INTERACTION_SHARE = 0.5
-"""Of the trees, at the end of the run, among which "adaptive" tries subsets of features."""
+"""Share of the trees, at the end of the run, among which "adaptive" tries subsets of features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ def list_tree_rounds(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds
     """
     loss, bins, k = settings.loss(plan), bound_bins(plan), settings.features_asked(plan)
     rows, paid_bins, n_levels = plan.privacy.rows_per_unit, _paid_bins(plan), settings.n_levels_asked(plan)
-    # A curve's room for gradients is rounded anew by each doubling.
+    # Each doubling rounds a curve's room for gradients again.
     possible = range(bound_doublings(loss) + 1) if loss.kind == "curve" else range(1)
     least_squared = [double_residuals(loss, doublings).sensitivity_squared(0) for doublings in possible]
     found = _rounds_of_candidates(plan, settings)
@@ -182,7 +182,7 @@ def list_tree_rounds(plan: Plan, settings: BoostingSettings) -> list[AlikeRounds
         if not n_trees * n_batches:
             continue
         for level in range(n_levels):
-            # Of a tree: the entries that one record adds its statistics to, and all of them.
+            # Entries of a tree that one record adds to, all entries, and those that the grid is paid for.
             kind: type[Query] = LeafSums
             per_record, n_entries, n_paid = 1, 2**settings.deepest, 2**settings.deepest
             if plan.model.split_method == "hist":

@@ -86,14 +86,14 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
         "calibration_share": 0.03,
     },
 }
-"""By the type of the label what differs from `_decide_usual`, by names of settings: a value, or one of the signal."""
+"""Differences from `_decide_usual` by type of label and name of setting: a value, or a function of the signal."""
 START_SHARES = {
     # A linear model needs as much whatever the signal.
     "regression": Power(1, 125, -1, 0, 0.6),
     "count": Power(1, 30, -1, 0.05, 0.15),
     "survival": Power(1, 350, -1, 0.3, 0.85),
 }
-"""Of mu^2, for what trees begin with; of times to an event, for the linear model after the baseline."""
+"""Share of mu^2 for the start of the trees; for times to an event, for the linear model after the baseline."""
 SHAPE_RATES = {"binary": 0.3, "regression": 0.5, "count": 0.5}
 """The rate of expected values in trees on one feature."""
 
@@ -125,7 +125,7 @@ say more than even ones. From the second on those of two classes have expected v
 have a level more from each."""
 MIN_RATE_OF_NUMBERS = 0.25
 SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
-"""Where two turns for each feature are more trees than the signal asks for: at most signal / 4, or 5,000 / features."""
+"""Limits if two turns for each feature are more trees than the rule's: at most signal / 4, or 5,000 / features."""
 UNCALIBRATED: Mapping[str, Any] = {"calibration": "none", "calibration_share": 0.0}
 
 
@@ -136,7 +136,7 @@ def _decide(plan: Plan, signal: float) -> BoostingSettings:
         return _with_line(plan, signal, usual)
     rule = _with_start(plan, signal, usual)
     if label == "count":
-        # Of the clip's unit, half the largest count, no less than a part of one count.
+        # The clip's unit is half the largest count; keep the clip at a part of one count at least.
         rule = replace(rule, joint_clip=max(loss_kind(plan).clip, 2 * MIN_CLIP_OF_COUNTS / plan.label.bounds[1]))
     if rule.interaction != "adaptive":
         return _with_line(plan, signal, rule) if rule.start == "mean" else rule
@@ -187,11 +187,10 @@ def _decide_usual(plan: Plan, signal: float) -> BoostingSettings:
 
 
 MEAN_SHARE_OF_NUMBERS = 0.05
-"""Of mu^2, for the mean and the spread about it, where leaves are not smoothed."""
+"""Share of mu^2 for the mean and the spread about it, where leaves are not smoothed."""
 
 
 def _with_start(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSettings:
-    """Return the rule with a start for its trees."""
     start, label, is_smoothed = plan.model.start, plan.label.type, rule.interaction == "adaptive"
     if label == "survival":
         if is_smoothed and start != "none" and HazardStart(plan).has_columns:
@@ -243,7 +242,7 @@ def _with_little_signal(plan: Plan, signal: float, rule: BoostingSettings) -> Bo
 
 
 RESIDUALS_SHARE = 0.05
-"""Of mu^2, for the last release of a loss that the plan names, by which scores fit best by that loss."""
+"""Share of mu^2 for the last release of a loss that the plan names."""
 
 
 def _with_residuals(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
@@ -260,10 +259,10 @@ def _with_residuals(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
     )
 
 
-# What a plan says, and what follows from all of it --------------------------------------------------------------------
+# The plan's own settings, and their consequences ----------------------------------------------------------------------
 
 GREEDY_TREES = 25
-"""Where splits are paid for, more trees mean more noise: CCS'22, section 6.2, finds the best results at 25 to 50."""
+"""Trees if splits are paid for, when more trees mean more noise: CCS'22, section 6.2, finds 25 to 50 best."""
 
 
 def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
@@ -295,8 +294,8 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
 SIGNAL_OF_SPREAD = 500.0
 """Values are expected from this signal on; with less, the releases say too little about their spread."""
 SUBSET_RATE, SUBSET_LEVELS, MAX_MU_OF_CLASSES = 0.4, 1, 3.0
-"""Of trees of two classes on several features. Up to this mu, an epsilon of about 15 at a delta of 1e-4: with less
-noise, values that follow releases more closely fit what is chance in the records."""
+"""Rate and further levels of trees of two classes on several features, up to this mu: an epsilon of about 15 at a
+delta of 1e-4. With less noise, values that follow releases more closely fit chance in the records."""
 
 
 def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:

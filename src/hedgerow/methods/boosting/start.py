@@ -45,16 +45,16 @@ Beginning = Generator[Query, IntVector, "StartResult"]
 
 MEAN_STATISTICS = label_statistics(1.0)
 MEAN_PART, SPREAD_PART, LINEAR_PART = 0.1, 0.05, 0.85
-"""Of a start of numbers: for the mean, for the spread about it, and for a linear model."""
+"""Parts of a start of numbers: for the mean, for the spread about it, and for a linear model."""
 START_CLIP = 0.25
-"""Of the linear model's gradients, in units in which the label's public range is [-1, 1]."""
+"""The clip of the linear model's gradients, in units in which the label's public range is [-1, 1]."""
 BASELINE_SHARE = 0.05
-"""Of mu^2, for the baseline of a time to an event."""
+"""Share of mu^2 for the baseline of a time to an event."""
 MIN_CLIP_OF_COUNTS = 0.7
 """Residuals of counts are doubled while the clip is at least this many of their deviations, and of one count."""
 
 
-# What trees begin with ------------------------------------------------------------------------------------------------
+# Starts of trees -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,4 +279,4 @@ STARTS: Mapping[str, type[Start]] = {
     "hazards": BaselineStart,
     "linear hazards": LinearAfterBaseline,
 }
-"""By the `start` of settings."""
+"""The classes by the `start` of settings."""

@@ -22,9 +22,9 @@ DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE = 20, 4, 0.3
 NOISE_RIDGE, NOISE_RIDGE_OF_NUMBERS = 1.0, 12.0
 """An empty leaf gets its noise over a ridge of as much: too long a step for a number, whose scores have no link."""
 SPREAD_SHARE_OF_START = 0.2
-"""Of the start's, for the spread of labels about their mean."""
+"""Part of the start's share for the spread of labels about their mean."""
 _PRECISION = 1e-6
-"""Of the sum of epsilons; integer scales are coarser."""
+"""Precision of the sum of epsilons; integer scales are coarser."""
 _MAX_SCALE = 2**53
 
 

@@ -43,9 +43,9 @@ from hedgerow.training.settings import Settings, value_or
 
 DEFAULT_ROUNDS = 100
 MEAN_SHARE = 0.1
-"""Of a linear start's budget for the mean label, where labels are numbers: clipped steps may not reach a far one."""
+"""Share of a linear start's budget for the mean of numeric labels, which clipped steps may not reach if it is far."""
 LINE_SHARE, LINE_SHARE_OF_LINEAR = 0.5, 0.1
-"""Of the initial score's budget for the last release of numbers, beside a mean alone and beside a linear model."""
+"""Shares of the initial score's budget for the last release of numbers: beside a mean, and beside a linear model."""
 MARGIN = 1e-7
 """Relative noise beyond that of the account: it pays for rounding, and for noise in several shares."""
 _FINE_SIGMA = 2**40
@@ -267,7 +267,7 @@ def list_start_rounds(plan: Plan, terms: SGbdtTerms) -> list[AlikeRounds]:
 def build_s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> Schedule:
     """Return the rounds of a whole run."""
     loss, n_leaves = s_gbdt_loss(plan), 2**depth
-    # What a round charges each record follows from its number; what all of them may cost does not.
+    # The number of a round decides its charges to records, but not what all rounds may cost.
     no_costs = np.zeros(0, dtype=np.int64)
     of_round = SampledQuery(
         purpose=SampledLeafSums.purpose_of(0, "any"),
