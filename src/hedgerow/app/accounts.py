@@ -36,7 +36,7 @@ class AccountOptions:
 
 
 def open_account(options: AccountOptions, tables: Iterable[Location], out: Path | None) -> Account:
-    """The account that a command charges, after its books were opened once; nothing is spent before.
+    """Open the books that a command charges and return their account; nothing is spent yet.
 
     Tables of several folders are charged in the book of each folder, so that every book counts all runs over its rows.
 
@@ -70,7 +70,7 @@ def open_account(options: AccountOptions, tables: Iterable[Location], out: Path 
 
 
 def _find_places(tables: Iterable[Location], out: Path | None) -> list[Path]:
-    """The books beside the tables; for those that have no folder that takes one, the book beside the output."""
+    """Return the books beside the tables, with the book beside the output for tables without one."""
     places, others = list[Path](), list[str]()
     for table in tables:
         folder = None if is_url(table) else Path(file_path(table)).resolve().parent

@@ -23,8 +23,9 @@ _LOOPBACK = "127.0.0.1"
 
 
 class AgreedShard(Shard):
-    """A shard in a process of its own, which has loaded what a policy names before it reads any argument: to read one
-    that holds a plug-in's objects imports that, whatever Python finds under its name.
+    """A shard in a process of its own, which loads the policy's plug-ins before it reads any argument.
+
+    Unpickling an argument with a plug-in's objects would import whatever Python finds under the plug-in's name.
     """
 
     def __init__(self, plugins: Sequence[str]) -> None:
@@ -32,13 +33,13 @@ class AgreedShard(Shard):
 
 
 class _Actor:
-    """A `Worker` that is an actor of Ray."""
+    """A `Worker` in an actor of Ray."""
 
     def __init__(self, ray: Any, handle: Any, plugins: Sequence[str]) -> None:
         self._ray, self._handle, self._plugins = ray, handle, ", ".join(plugins)
 
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """See `Worker.ask`."""
+        """Call a method of the actor, and return a function that waits for the result."""
         asked = getattr(self._handle, method).remote(*arguments)
 
         def wait() -> Any:
@@ -58,7 +59,7 @@ class _Actor:
 
 
 def start_actors(plugins: Sequence[str]) -> StartWorker:
-    """What starts a worker in Ray: in the cluster that RAY_ADDRESS names, or on this machine alone, at 127.0.0.1.
+    """Return a function that starts workers in Ray: in RAY_ADDRESS's cluster, or on this machine alone.
 
     HEDGEROW_RAY_ADDRESS names another address of this machine for a Ray of its own.
 
@@ -68,27 +69,28 @@ def start_actors(plugins: Sequence[str]) -> StartWorker:
     Raises:
         EnvironmentFault: code "missing-extra".
     """
-    # Ray reports how it is used unless it is told not to.
+    # Ray reports its use to its makers unless this is set.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Without an address it would join a cluster that it finds on this machine, whosever that is.
+    # Without an address Ray would join any cluster on this machine, even another user's.
     address = os.environ.get("RAY_ADDRESS") or "local"
     alone: dict[str, Any] = {}
     if address == "local":
-        # Ray lets every user of the machine write to its folder, where its sockets are, and code that it runs.
-        # The names of these sockets may be of some 100 bytes, which macOS's own folder for a user leaves no room for.
+        # Every user of the machine may write to Ray's usual folder, with its sockets and code, so give it one of its
+        # own.
+        # Socket names are limited to some 100 bytes, for which macOS's folder of a user is too deep.
         within = os.environ.get("RAY_TMPDIR") or ("/tmp" if sys.platform == "darwin" else None)
         folder = tempfile.mkdtemp(prefix="ray-", dir=within)
-        # At any other address than this its servers listen to the network.
+        # At any address except the loopback its servers listen to the network.
         own = os.environ.get("HEDGEROW_RAY_ADDRESS") or _LOOPBACK
         alone = {"include_dashboard": False, "_temp_dir": f"{folder}/own", "_node_ip_address": own}
         if own == _LOOPBACK:
-            # On Linux, Ray would take it for the address by which the network knows the machine.
+            # On Linux, Ray would otherwise replace the loopback by the machine's address in the network.
             os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        # Before Ray registers its own end, which comes first then.
+        # Registered before Ray's own exit function, which therefore runs first.
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if alone and "ray" not in sys.modules:
-        # Any user of the machine reaches its ports, and who has the token runs code here. Ray asks for one by itself
-        # from 2.59 on, and keeps it in a file that all users may read; it reads these two as it is imported.
+        # Any user of the machine reaches Ray's ports, so require a token. Ray requires one by itself from 2.59 on, but
+        # keeps it in a file that all users may read. Ray reads these two variables while it is imported.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:
         import ray
@@ -97,6 +99,6 @@ def start_actors(plugins: Sequence[str]) -> StartWorker:
         raise missing_extra("ray", "Holding a table in parts") from None
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False, configure_logging=False, **alone)
-    # One that asks for a processor waits for ever where there are more parts than processors.
+    # An actor that asks for a processor would wait for ever if there are more parts than processors.
     actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(AgreedShard)
     return lambda: _Actor(ray, actor.remote(plugins), plugins)

@@ -28,7 +28,7 @@ MADE = "Rows made from the plan, like no one's: these figures are not private."
 
 
 def attack_model(model: Model, table: Location | None, *, allowed: float | None) -> AttackReport:
-    """Attack runs of a model's plan over a table of its owner, or over made-up rows; how far it is stands on stderr.
+    """Attack runs of a model's plan over its owner's table, or over made-up rows; progress goes to stderr.
 
     Args:
         table: None for made-up rows.
@@ -52,14 +52,14 @@ def attack_model(model: Model, table: Location | None, *, allowed: float | None)
 
 
 def describe_attack(found: AttackReport, *, is_private: bool) -> dict[str, Any]:
-    """What is printed with --json, which says whether it is of private rows; text and pages are made of this alone."""
+    """Return the content printed with --json, including whether rows are private; pages use it alone."""
     mark = PRIVATE_MARK if is_private else {"private": False, "note": MADE}
     content: dict[str, Any] = json.loads(json_text({**mark, **found.to_dict()}))
     return content
 
 
 def build_attack_sheets(found: Mapping[str, Any]) -> list[Sheet]:
-    """The tables of what was found.
+    """Build the tables of an attack's results.
 
     Raises:
         KeyError, TypeError, ValueError, IndexError: it is not what `describe_attack` gives.
@@ -117,11 +117,11 @@ EXPLANATION = (
 
 
 def list_attack_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of which table, and what the ledger of one training says; evaluations of the model are not in it."""
+    """Describe the attacked table and the ledger of one training, without evaluations of the model."""
     bound, n_rows = found["bound"], found["rows_per_unit"]
     unit = "rows" if n_rows == 1 else f"units of up to {n_rows} rows"
     epsilon, mu = (float("inf") if bound[name] == "infinite" else bound[name] for name in ("epsilon", "mu"))
-    # A file of an earlier version does not say it.
+    # Files of earlier versions lack this field.
     n_groups = found.get("n_groups", 0)
     facts = [("table", f"{found['n_units']:,} {unit}"), ("each training", format_cost(epsilon, bound["delta"], 4))]
     facts += [] if bound["mu"] == "infinite" else [("mu", format_up(mu, 4))]
@@ -129,7 +129,7 @@ def list_attack_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def explain_attack(found: Mapping[str, Any]) -> str:
-    """Say how to read the figures, and where the plan has groups, that one sum is attacked."""
+    """Explain how to read the figures and, if the plan has groups of sites, which single sum is attacked."""
     n_groups = found.get("n_groups", 0)
     if not n_groups:
         return EXPLANATION
@@ -141,7 +141,7 @@ def explain_attack(found: Mapping[str, Any]) -> str:
 
 
 def render_attack(found: Mapping[str, Any], subject: str) -> str:
-    """The page of what `describe_attack` gives, with a warning where it is private."""
+    """Write the page of an attack, with a warning if it is private."""
     note = render_text(PRIVATE, "void") if found["private"] else render_text(MADE)
     return render_document("Attacks on a model's own runs", subject, [note, *render_figures_of_attack(found)])
 
@@ -157,7 +157,7 @@ def render_figures_of_attack(found: Mapping[str, Any]) -> list[str]:
 
 
 def print_attack(found: Mapping[str, Any]) -> None:
-    """Print what `describe_attack` gives on the terminal, with a warning of private rows; findings come last."""
+    """Print an attack on the terminal, with a warning if rows are private; the findings come last."""
     print(f"{wrap_text(PRIVATE if found['private'] else MADE, hanging=0)}\n")
     print_facts(list_attack_facts(found))
     console = Console(width=width())

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorOptions:
-    """What the operator of a coordinator gives.
+    """Options of a coordinator, as its operator gives them.
 
     Attributes:
         identity, roster: files.
@@ -77,7 +77,7 @@ class CoordinatorOptions:
 
     @property
     def noise(self) -> NoiseSource:
-        """What the releases are noised with."""
+        """Source of the releases' noise."""
         return SystemNoise(os.urandom) if self.seed is None else SeededNoise(self.seed)
 
 
@@ -106,7 +106,7 @@ STOPPED_BY_OPERATOR = "stopped-by-operator"
 
 
 class RunLines:
-    """Says on stderr what happens: every site's coming and going, who is awaited, and now and then how far the run is.
+    """Log of a run on stderr: sites that come and go, awaited sites, and progress now and then.
 
     Args:
         board: of the same run, which has taken note of each event before.
@@ -124,7 +124,10 @@ class RunLines:
         self._last_awaited: tuple[str, ...] = ()
 
     def waiting(self, seconds: float, awaited: Collection[str] = ()) -> None:
-        """Take note of how long the phase may still take, and say now and then for whom the run waits.
+        """Note the rest of the phase's time, and log now and then for whom the run waits.
+
+        From the second time on the line also names sites that are not connected: a site that has denied a roster tells
+        nobody.
 
         From the second time on also who is not even connected: a site that has denied a roster tells nobody.
 
@@ -151,14 +154,14 @@ class RunLines:
         if self._quiet:
             return
         if event.kind is RunEventKind.LEFT and self._is_over:
-            # Sites that have the result hang up.
+            # A site hangs up once it has the result.
             self._say_again(event.site, f"{event.site} has hung up", "", "INFO")
         elif (event.site and event.kind is not RunEventKind.LATE) or event.kind is RunEventKind.DISAGREEMENT:
             said, mood = EVENT_WORDS.get(event.kind, (event.kind.value, ""))
             why = f" ({event.code})" if event.code else ""
             level = "WARNING" if mood == "bad" or event.kind is RunEventKind.SILENT else "INFO"
             more = ""
-            # Who is still missing; nothing where all are there, or the run goes on without them.
+            # Add who is still missing, unless all are there or the run goes on without them.
             if event.kind is RunEventKind.READY and (text := describe_wait(self._board.wait())):
                 self._last_wait_line = time.monotonic()
                 more = f"; {text}"
@@ -173,7 +176,7 @@ class RunLines:
                 tell(f"round {event.round} of {self._n_rounds} released")
 
     def _say_again(self, site: str, text: str, then: str, level: str) -> None:
-        """What a site can bring about as often as it likes: the first, second, fourth, eighth time and so on.
+        """Log an event that a site can repeat at will: the first, second, fourth, eighth time and so on.
 
         `then` follows it; what differs from one time to the next does not make it another text.
         """
@@ -183,7 +186,7 @@ class RunLines:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Where the model of a run goes, and what is there already.
+    """Destination of a run's model, and the file that is there already.
 
     Attributes:
         path: the file.
@@ -204,11 +207,11 @@ class ModelFile:
     agreed: Callable[[], object] = lambda: None
 
     def require_room(self) -> None:
-        """Before a run begins or goes on; raises UsageError "model-exists"."""
+        """Check, before a run begins or goes on, that the model can be written; UsageError "model-exists"."""
         require_room(self.path, self.evaluated, self._remedy)
 
     def look(self, session: RunSession) -> None:
-        """Say that a run is over whose journal says so; raises UsageError where there is no room for its model."""
+        """Announce a run that is over by its journal; raise UsageError if there is no room for its model."""
         made = session.find_outcome()
         if made is None:
             self.require_room()
@@ -219,7 +222,7 @@ class ModelFile:
             note(f"The run is over. {said}; sites that missed the end are told of it.")
 
     def keep(self, outcome: Outcome, session: RunSession) -> None:
-        """Write the model that was trained, or the one that was evaluated with its evaluation; raises as `save`."""
+        """Write the trained model, or the evaluated one with its evaluation; raise as `save`."""
         self.save(self._build_model(outcome, session))
 
     def _build_model(self, outcome: Outcome, session: RunSession) -> Model:
@@ -241,48 +244,48 @@ class ModelFile:
 
 
 def build_model(outcome: Outcome, session: RunSession, made_in: str) -> Model:
-    """The model that a training has made, with its account and where it was made."""
+    """Build a training's model, with its account and the place where it was made."""
     model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
     return model.made(made_in, len(session.run.sites), session.run.replica.count_drawings())
 
 
 def pause_file(journal: Path) -> Path:
-    """What is there while a run is paused, or is to be."""
+    """Return the path of the file that marks a run as paused, or to be paused."""
     return Path(f"{journal}.paused")
 
 
 def unmet_file(journal: Path) -> Path:
-    """Return the place of what is there while no site has come to a run: when it is ended, nobody is to be told."""
+    """Return the path of the mark of a run that no site has joined: at its end nobody needs to be told."""
     return Path(f"{journal}.unmet")
 
 
 class RunFile(Protocol):
-    """Where the result of a run goes, and where the run is journalled: a `ModelFile`, or the files of a survey."""
+    """Destination of a run's result and journal: a `ModelFile`, or the files of a survey."""
 
     @property
     def journal(self) -> Path:
-        """Of the run."""
+        """Path of the run's journal."""
 
     @property
     def is_new(self) -> bool:
-        """Whether another run's journal is set aside."""
+        """True if another run's journal is set aside."""
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is said."""
+        """True if nothing is logged."""
 
     def require_room(self) -> None:
         """Before a run begins or goes on; raises UsageError."""
 
     def look(self, session: RunSession) -> None:
-        """Say that a run is over whose journal says so; raises UsageError where there is no room for its result."""
+        """Announce a run that is over by its journal; raise UsageError if there is no room for its result."""
 
     @property
     def agreed(self) -> Callable[[], object]:
         """To be called once enough sites have agreed to the run."""
 
     def keep(self, outcome: Outcome, session: RunSession) -> None:
-        """Write the result, or nothing where it is there; it may be that the disk had no room for it before."""
+        """Write the result unless it is written already: before, the disk may have been full."""
 
 
 def carry_out(
@@ -325,7 +328,7 @@ def carry_out(
         if event.kind is RunEventKind.JOINED:
             unmet_file(file.journal).unlink(missing_ok=True)
         if event.kind is RunEventKind.PHASE and event.code == RunState.SETTING_UP:
-            # So many are ready as an epoch needs, and ready is who has checked plan and policy.
+            # Enough sites for an epoch are ready, and a ready site has checked plan and policy.
             file.agreed()
         board(event)
         lines(event)
@@ -351,11 +354,11 @@ def carry_out(
         begun.run = lambda: session.run.run_id
         with opened(session, board) as hub:
             pause = pause_file(file.journal)
-            # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
+            # Load compiled code, which takes a second, before the sites come and not while they wait for a sum.
             with note_if_slow(quiet=file.quiet):
                 rehearse(session.run.task.with_structure_seed(0))
             run_coordinator(session, hub, plan.federation, clock, lines.waiting, pause.exists)
-        # A hub may end before the sites have said that they know of the end, which changes nothing about it.
+        # The hub may end before the sites acknowledge the end, which does not change the result.
         outcome = conclude(session.run)
         file.keep(outcome, session)
         return outcome, session
@@ -380,7 +383,7 @@ def serve(
     require_masks(plan)
     pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
     address = Address.parse(options.listen, "--listen")
-    # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
+    # For an evaluation do not compare digests here: a node may hold the plan from before its seed was drawn.
     digest = bytes.fromhex(plan.digest) if about is None else b""
     allow_many_connections()
 
@@ -399,7 +402,7 @@ def serve(
                 yield hub
         except AggregationError as fault:
             if fault.code == "too-few-sites" and hub.refusals:
-                # Waiting for these sites, as the remedy has it, would bring no other end.
+                # Waiting for these sites, as the remedy advises, would not help.
                 codes = ", ".join(sorted(hub.refusals))
                 fault.what += f" Nodes of this roster were refused before they joined ({codes})."
             raise
@@ -420,7 +423,7 @@ def train_over_nodes(
     page: Console | None = None,
     shows: Callable[[], object] = lambda: None,
 ) -> tuple[Model, RunSession]:
-    """`serve` a training, or go on with it; returns its model, which is written. Raises as `carry_out`."""
+    """Run a training, or continue it, and return the model, which is written. Raises as `carry_out`."""
     outcome, session = serve(options, plan, file, None, page, shows)
     model = build_model(outcome, session, file.made_in)
     if page is not None:
@@ -435,11 +438,13 @@ def evaluate_over_nodes(
     file: ModelFile,
     shows: Callable[[], object] = lambda: None,
 ) -> tuple[FederatedEvaluation, list[str]]:
-    """As the coordinator of a run over the nodes of a roster, which answer over the rows that they hold out.
+    """Evaluate a model over the held-out rows of a roster's nodes, as their coordinator.
+
+    The model is written with the cost on its account. Returns the evaluation, and the sites with rows in it.
 
     The model is written with the cost on its account. Returns what was found, and whose rows are in it.
     """
-    # It writes the account: numbers that were seen but not charged would be a leak.
+    # The run must write the model's account, because numbers seen but not charged would be a leak.
     outcome, session = serve(options, model.plan, file, evaluated, None, shows)
     return conclude_evaluation(outcome, model, file.made_in), list_contributors(session)
 
@@ -464,7 +469,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
         run_id = journal.end(STOPPED_BY_OPERATOR)
         log.run = lambda: run_id
         names, has_met = [site.name for site in pinned.sites], not unmet_file(journal_file).exists()
-        # A node that waits for its coordinator dials again within this time; one that does not run hears of the end at
+        # A waiting node dials again within this time; a node that is not running hears of the end at
         # its next start.
         seconds = min(plan.federation.join_timeout, find_patience(plan.federation))
         if not has_met:
@@ -472,7 +477,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
                 note(f"The run {run_id.hex()[:12]} is ended. No site had taken it up, so nobody is told.")
             return run_id, [], len(names)
         allow_many_connections()
-        # Whichever plan a node holds: it was in this run, or it is told nothing.
+        # Accept any plan: only nodes that were in this run are told.
         with closing(ENGINES[options.engine].hub(identity, pinned, address, b"", None)) as hub:
             if not options.quiet:
                 note(f"The run {run_id.hex()[:12]} is ended.")
@@ -485,7 +490,7 @@ _SECONDS_TO_HAND_OUT, _SECONDS_BETWEEN_LOOKS = 60.0, 0.3
 
 
 def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = False) -> None:
-    """Give a model's file to the nodes of the roster that ask for it, for a minute at most.
+    """Serve a model's file to the roster's nodes for a minute at most, noting beside it who has taken it.
 
     Who has taken it is noted beside it.
 
@@ -523,7 +528,9 @@ def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = Fals
 
 
 def late(model: Path, roster: PinnedRoster) -> set[str]:
-    """The sites of a run's roster that have not taken its model's file, whatever was on its account.
+    """Return the sites of a run's roster that have not taken its model's file, regardless of its account.
+
+    Empty if the roster has changed since, because the run cannot be continued with another one. Raises ModelError.
 
     No one where the roster is another one by now, with which the run cannot be taken up. Raises ModelError.
     """
@@ -534,7 +541,7 @@ def late(model: Path, roster: PinnedRoster) -> set[str]:
 
 
 def _read_record(model: Path, digest: bytes) -> dict[str, Any]:
-    """What the record beside a model's file says of this model: `roster` and `sites`; empty for a record of another."""
+    """Read `roster` and `sites` from the record beside a model's file; empty for another model's record."""
     try:
         record = json.loads(_record_file(model).read_text(encoding="utf-8"))
         return dict(record) if record["model"] == digest.hex() else {}

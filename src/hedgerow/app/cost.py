@@ -39,7 +39,7 @@ _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
-    """Print what a plan costs, for a person."""
+    """Print a plan's cost for a person."""
     count, n_categorical = len(plan.features), sum(feature.is_categorical for feature in plan.features)
     features = f"{count} feature{'' if count == 1 else 's'}" + (f" ({n_categorical} categorical)" * bool(n_categorical))
     print(f"Plan {plan.name!r}: {features}, label {plan.label.name!r} ({plan.label.type})")
@@ -66,7 +66,7 @@ def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
 
 
 def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
-    """What a plan promises, what it spends, and what is wrong with that."""
+    """Describe a plan's promise, its spending, and weaknesses of both."""
     privacy = plan.privacy
     if math.isinf(privacy.epsilon):
         return [("epsilon", "infinite: this plan adds no noise and promises nothing")]
@@ -105,7 +105,7 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
 
 
 def describe_spending(plan: Plan, expected: Forecast) -> str:
-    """Say what a run costs by the plan's accountant, and by what else it can be counted."""
+    """Describe a run's cost by the plan's accountant, and by others."""
     exact, renyi = format_up(expected.epsilon_gdp), format_up(expected.epsilon_rdp)
     if expected.epsilon_gdp < expected.epsilon_rdp:
         by_gdp = f"epsilon {exact} by exact accounting (gdp); by a second, coarser method (rdp) {renyi}"
@@ -117,7 +117,10 @@ def describe_spending(plan: Plan, expected: Forecast) -> str:
 
 
 def advise_accountant(plan: Plan, expected: Forecast) -> str:
-    """Say which accountant counts this plan more closely than its own; empty where none does, or it adds no noise."""
+    """Name an accountant that counts this plan more closely than its own; empty if there is none.
+
+    Empty as well for a plan without noise.
+    """
     own, best = plan.privacy.accountant, find_method(plan).choose_accountant(plan)
     if math.isinf(plan.privacy.epsilon) or own in ("pure", "pld"):
         return ""
@@ -133,7 +136,7 @@ def advise_accountant(plan: Plan, expected: Forecast) -> str:
 
 
 def model_facts(plan: Plan, settings: Settings) -> list[tuple[str, str]]:
-    """The settings that a run uses; those begin with "auto" that a plan cannot name without another model."""
+    """List a run's settings; "auto" marks those that a plan cannot name without changing the model."""
     facts = [("loss", plan.loss_text)] if plan.loss else []
     facts += [(name, _format_setting(plan, settings, name)) for name in settings.shown]
     if any(value.startswith("auto: ") for _, value in facts):
@@ -143,7 +146,7 @@ def model_facts(plan: Plan, settings: Settings) -> list[tuple[str, str]]:
 
 
 def describe_trees(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> str:
-    """The trees that a run has made, as `model_facts` counts them.
+    """Describe the trees of a run, counted as in `model_facts`.
 
     A model keeps a start and a calibration as trees too, and makes all of them as deep as the deepest.
 
@@ -160,7 +163,7 @@ def describe_trees(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> 
 
 
 def _format_setting(plan: Plan, settings: Settings, name: str) -> str:
-    """A setting as it is used, after "auto" where the rest of them would be others if the plan named it."""
+    """Format a setting in use, after "auto" if naming it in the plan would change other settings."""
     value = getattr(settings, name)
     shown = settings.show(name)
     text = "the loss's own" if shown is None else f"{shown:g}" if isinstance(shown, float) else str(shown)
@@ -171,7 +174,7 @@ def _format_setting(plan: Plan, settings: Settings, name: str) -> str:
 
 
 def describe_visibility(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
-    """Who sees which totals, for all who are asked to take part; and how many totals may be of one record."""
+    """Describe who sees which totals, and how many totals may be of a single record."""
     is_unnoised = math.isinf(plan.privacy.epsilon)
     facts = [("who sees what", who_sees(find_visibility(TrainingTask(plan))))]
     singles = expect_singles(plan, expected.settings)
@@ -189,7 +192,7 @@ def describe_visibility(plan: Plan, expected: Forecast) -> list[tuple[str, str]]
 
 
 def _list_noise_facts(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
-    """What noise of the sites costs."""
+    """Describe the cost of noise added by the sites."""
     if math.isinf(plan.privacy.epsilon) or plan.privacy.noise == "local":
         return []
     if find_method(plan).is_pure:
@@ -222,7 +225,7 @@ def _list_noise_facts(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
 
 
 def groups_text(plan: Plan, n_sites: int) -> str:
-    """Say which groups of sites a plan has, or could have, at what price, and how many liars and colluders they bear.
+    """Describe a plan's groups of sites, or those it could have, with price, liars and colluders.
 
     Args:
         n_sites: expected; groups are offered for more as well.
@@ -246,11 +249,11 @@ def groups_text(plan: Plan, n_sites: int) -> str:
 
 
 def compare_distributed_noise(plan: Plan, n_sites: int) -> dict[str, Any]:
-    """What noise of so many sites costs against that of the coordinator, for the same promise."""
+    """Compare noise of n_sites sites with the coordinator's noise, for the same promise."""
     privacy, least = plan.privacy, plan.federation.min_sites
     if plan.federation.groups:
         n_sites = max(MIN_COHORT, n_sites // plan.federation.groups)
-    # A plan with noise of the coordinator would have the echo exchange with noise of the sites.
+    # A plan with noise of the coordinator would use the echo if it had noise of the sites.
     has_echo = bool(plan.federation.echo) or privacy.noise != "distributed"
     factor = share_noise_factor(n_sites, has_echo=has_echo, min_survivors=least)
     return {
@@ -262,12 +265,12 @@ def compare_distributed_noise(plan: Plan, n_sites: int) -> dict[str, Any]:
 
 
 def expect_noise_factor(plan: Plan, n_sites: int) -> float | None:
-    """Return the noise that so many sites would add, in units of the coordinator's; None where the sites add none."""
+    """Return the sites' noise in units of the coordinator's; None if the sites add none."""
     return compare_distributed_noise(plan, n_sites)["factor"] if plan.privacy.noise == "distributed" else None
 
 
 def outlook(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
-    """How much of a model the noise leaves at the plan's epsilon, and at others; nothing without noise."""
+    """Describe the share of a model left by the noise, at several epsilons; nothing without noise."""
     noise_factor = expect_noise_factor(plan, n_sites)
     facts = outlook_facts(plan, noise_factor=noise_factor)
     if facts and is_measured(plan):
@@ -283,5 +286,5 @@ def outlook(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
 
 
 def warnings(plan: Plan) -> tuple[str, ...]:
-    """What is wrong with a plan's promise."""
+    """List the weaknesses of a plan's promise."""
     return list_warnings(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)

@@ -98,13 +98,13 @@ def demonstrate(out: str | None, n_threads: int | None, *, as_json: bool) -> Non
 
 
 def _bound_rows(data: SiteFiles, plan: Plan, *, quiet: bool) -> dict[str, tuple[SiteData, ContributionReport]]:
-    """The rows of each site that a plan uses, and how many of how many they are: these rows are public."""
+    """Read each site's rows as the plan uses them, with counts that may be shown: these rows are public."""
     with status("Reading", quiet=quiet):
         return bound_sites({name: read_site_rows(path, plan) for name, path in data.train.items()}, plan)
 
 
 def _set_aside(path: Path) -> Path | None:
-    """Rename a model that is there, so that the demonstration can be repeated; where it is now, None for none."""
+    """Rename an existing model, so that the demonstration can be repeated; return its new path, or None."""
     if not path.is_file():
         return None
     names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
@@ -123,7 +123,7 @@ def _write(folder: Path, data: SiteFiles, model: Model, scores: Mapping[str, flo
 
 
 def _draw_shapes(model: Model, path: Path, quiet: bool) -> bool:
-    """Draw what each feature does; False when matplotlib, an extra, is not installed."""
+    """Draw each feature's effect; return False if matplotlib, an extra, is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return False
     from hedgerow.models.plots import plot_shapes
@@ -134,7 +134,7 @@ def _draw_shapes(model: Model, path: Path, quiet: bool) -> bool:
 
 
 def _make_table(what: str, number: str) -> Table:
-    """A table of names, numbers, and bars for them."""
+    """Make a table of names, numbers and bars."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(what)
     table.add_column(number, justify="right")
@@ -192,7 +192,7 @@ def _print_files(console: Console, files: Mapping[str, Path]) -> None:
     )
     for command in commands:
         words = [shlex.quote(str(word)) if isinstance(word, Path) else word for word in command]
-        # Broken by us, a line could not be copied and format_command.
+        # Do not break the line, so that it can be copied.
         console.print(Text(f"  {format_command(' '.join(words))}"), soft_wrap=True)
     console.print()
 
@@ -206,10 +206,10 @@ _PUBLIC = (
 def _compare(
     plan: Plan, sites: Sites, data: SiteFiles, n_threads: int | None, account: Account, quiet: bool
 ) -> dict[str, float]:
-    """Test AUC of models that promise less, or nothing, by what they are."""
+    """Return the test AUC of models with a weaker promise or none, by a description of each."""
 
     def area(title: str, sites: Sites, **privacy: Any) -> float:
-        # Masks would change no tree.
+        # Train without masks, which change no tree.
         own = without_secure_aggregation(replace(plan, privacy=replace(plan.privacy, **privacy)))
         noise = SystemNoise(os.urandom)
         model = train_with_progress(

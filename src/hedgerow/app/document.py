@@ -15,13 +15,13 @@ from string import Template
 
 
 def render_document(title: str, subtitle: str, body: Iterable[str]) -> str:
-    """The page, of parts that the functions below have made."""
+    """Render the page from parts made by the functions below."""
     template = resources.files("hedgerow.app").joinpath("document.html").read_text(encoding="utf-8")
     return Template(template).substitute(title=escape(title), subtitle=escape(subtitle), body="\n".join(body))
 
 
 def render_section(title: str, parts: Iterable[str]) -> str:
-    """A part of the page with a heading, which `render_contents` leads to."""
+    """Render a part of the page with a heading, to which `render_contents` links."""
     return f'<section><h2 id="{_anchor(title)}">{escape(title)}</h2>\n' + "\n".join(parts) + "</section>"
 
 
@@ -32,12 +32,12 @@ def render_contents(titles: Iterable[str]) -> str:
 
 
 def render_text(text: str, look: str = "") -> str:
-    """A paragraph; `look` is a class of the page's style: "muted", "void" or "sign"."""
+    """Render a paragraph; `look` is a class of the page's style: "muted", "void" or "sign"."""
     return f'<p class="{look}">{escape(text)}</p>' if look else f"<p>{escape(text)}</p>"
 
 
 def render_figures(figures: Iterable[tuple[str, str]]) -> str:
-    """A few numbers in large type, by name."""
+    """Render a few numbers in large type, each with its name."""
     said = "".join(
         f'<div><b>{escape(value)}</b><span class="muted">{escape(name)}</span></div>' for name, value in figures
     )
@@ -45,7 +45,7 @@ def render_figures(figures: Iterable[tuple[str, str]]) -> str:
 
 
 def render_facts(facts: Iterable[tuple[str, str]]) -> str:
-    """Names and texts; one without a name goes on with what stands above it."""
+    """Render a list of names and texts; a text with an empty name continues the one above it."""
     joined: list[tuple[str, list[str]]] = []
     for name, text in facts:
         if name or not joined:
@@ -56,7 +56,7 @@ def render_facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def render_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that scrolls sideways by itself.
+    """Render a table that scrolls sideways by itself.
 
     Args:
         title: what it is, for those who hear the page.
@@ -70,12 +70,12 @@ def render_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def render_picture(png: bytes, text: str) -> str:
-    """A picture within the page; `text` says what it shows."""
+    """Embed a picture in the page; `text` describes it."""
     return f'<img alt="{escape(text)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
 
 
 def render_printed(text: str) -> str:
-    """What a command prints, in its lines."""
+    """Render a command's output, line by line."""
     return f"<pre>{escape(text)}</pre>"
 
 

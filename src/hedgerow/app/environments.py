@@ -62,7 +62,7 @@ Table = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a run has made: a model, and the sites whose rows are in it."""
+    """Result of a run: a model, and the sites with rows in it."""
 
     model: Model
     sites: tuple[str, ...]
@@ -71,26 +71,26 @@ class StudyResult:
 
     @property
     def report(self) -> PrivacyReport:
-        """What the model promises, and what it has cost; with the account, if it is known."""
+        """The model's promise and cost, with the account if it is known."""
         return self.model.report if self.account is None else self.model.report.with_account(self.account)
 
 
 class Environment(Protocol):
-    """Where a plan is carried out."""
+    """Place where a plan is carried out."""
 
     @property
     def sites(self) -> Sequence[str]:
         """The names of all sites."""
 
     def run(self, plan: Plan, seed: int | None) -> StudyResult:
-        """See `Study.run`."""
+        """Carry out a plan's training; see `Study.run`."""
 
     def evaluate(self, model: Model, asked: EvaluatedModel, seed: int | None) -> FederatedEvaluation:
-        """See `Study.evaluate`."""
+        """Evaluate a model; see `Study.evaluate`."""
 
 
 class Study:
-    """A plan that several sites carry out together.
+    """A plan for several sites to carry out together.
 
     Args:
         plan: the plan, or its TOML file.
@@ -125,7 +125,7 @@ class Study:
         by: Sequence[str] = (),
         seed: int | None = None,
     ) -> FederatedEvaluation:
-        """Measure how well a model predicts rows that the sites hold out, with noise that its account counts.
+        """Measure with noise how well a model predicts held-out rows; the model's account counts it.
 
         Args:
             model: what `run` has made, or a file's (`Model.load`).
@@ -160,11 +160,11 @@ class Simulation:
 
     @property
     def sites(self) -> Sequence[str]:
-        """See `Environment`."""
+        """Names of the sites, sorted."""
         return sorted(self.tables)
 
     def run(self, plan: Plan, seed: int | None) -> StudyResult:
-        """See `Study.run`."""
+        """Train over the tables in this process; see `Study.run`."""
         check_sites(plan, len(self.tables))
         sites = read_sites(self.tables, plan, quiet=True)
         noise = SystemNoise(os.urandom) if seed is None else SeededNoise(seed)
@@ -173,7 +173,7 @@ class Simulation:
         return StudyResult(model, tuple(sorted(sites)), account)
 
     def evaluate(self, model: Model, asked: EvaluatedModel, seed: int | None) -> FederatedEvaluation:
-        """See `Study.evaluate`."""
+        """Evaluate over the tables in this process; see `Study.evaluate`."""
         sites, task = read_sites(self.tables, model.plan, quiet=True), asked.task
         noise = SystemNoise(os.urandom) if seed is None else SeededNoise(seed)
         with use_threads(self.n_threads or available_threads()) as n_threads:
@@ -186,7 +186,7 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Federation:
-    """The coordinator of real sites, which dial it; started again, it goes on with its run.
+    """The coordinator of real sites, which dial it; started again, it continues its run.
 
     Attributes:
         roster, identity: files, as for `hedgerow coordinator`.
@@ -203,16 +203,16 @@ class Federation:
 
     @property
     def sites(self) -> Sequence[str]:
-        """See `Environment`."""
+        """Names of the roster's sites."""
         return [site.name for site in read_roster(Path(self.roster)).sites]
 
     def run(self, plan: Plan, seed: int | None, check: Callable[[], object] = lambda: None) -> StudyResult:
-        """See `Study.run`.
+        """Train as the coordinator of the roster's sites, and write the model; see `Study.run`.
 
         Args:
             check: is called every few seconds; what it raises ends the run here.
         """
-        # An extra: only a party that dials or listens needs grpc.
+        # Imported here, because grpc is an extra that only a party that dials or listens needs.
         from hedgerow.app.coordinator import ModelFile, train_over_nodes
 
         out = check_can_write(str(self.out))
@@ -224,7 +224,7 @@ class Federation:
     def evaluate(
         self, model: Model, asked: EvaluatedModel, seed: int | None, check: Callable[[], object] = lambda: None
     ) -> FederatedEvaluation:
-        """See `Study.evaluate`; `check` as for `run`."""
+        """Evaluate as the coordinator, and write the model; see `Study.evaluate`, and `run` for `check`."""
         from hedgerow.app.coordinator import ModelFile, evaluate_over_nodes
 
         out = check_can_write(str(self.out))
@@ -260,18 +260,18 @@ class Processes:
 
     @property
     def sites(self) -> Sequence[str]:
-        """See `Environment`."""
+        """Names of the sites, sorted."""
         return sorted(self.tables)
 
     def run(self, plan: Plan, seed: int | None) -> StudyResult:
-        """See `Study.run`; raises EnvironmentFault "node-process" where a node ends otherwise than well."""
+        """Train over a node process for each table; EnvironmentFault "node-process" if a node fails."""
         privacy = plan.privacy
         rules = {"max_epsilon": privacy.epsilon, "delta": privacy.delta, "noise": [privacy.noise]}
         with self._federate(plan, rules, []) as (federation, check):
             return federation.run(plan, seed, check)
 
     def evaluate(self, model: Model, asked: EvaluatedModel, seed: int | None) -> FederatedEvaluation:
-        """See `Study.evaluate`; raises as `run`."""
+        """Evaluate over a node process for each table; raise as `run`."""
         task = asked.task
         rules: dict[str, Any] = {"max_epsilon": task.epsilon, "delta": task.delta, "site_figures": True}
         rules["noise" if task.noise == "local" else "evaluation_noise"] = [task.noise]
@@ -285,14 +285,17 @@ class Processes:
     def _federate(
         self, plan: Plan, rules: Mapping[str, Any], options: Sequence[str]
     ) -> Iterator[tuple[Federation, Callable[[], None]]]:
-        """Nodes that go on until the block has ended well, the coordinator, and what raises where a node has failed.
+        """Start nodes, and yield the coordinator with a function that raises if a node has failed.
+
+        The nodes end with the block.
 
         Args:
             rules: lines of each site's policy.
             options: of a node, before its table.
         """
         check_sites(plan, len(self.tables))
-        # A node refuses nothing for its rows' sake; these tables are one user's, who is told before anything is spent.
+        # Read the tables now: nodes refuse nothing because of rows, but this user may hear of faults before the run
+        # costs.
         read_sites(self.tables, plan, quiet=True)
         with ExitStack() as stack:
             folder = Path(self.folder or stack.enter_context(tempfile.TemporaryDirectory()))
@@ -312,7 +315,7 @@ class Processes:
 
             coordinator = folder / f"coordinator{PRIVATE_SUFFIX}"
             yield Federation(folder / "roster.toml", coordinator, address, folder / "model.json"), check
-            # The model is there: who does not end by itself is ended.
+            # The model is written, so end a node that does not end by itself.
             with suppress(subprocess.TimeoutExpired):
                 for node in nodes.values():
                     node.wait(_SECONDS_TO_LEAVE)
@@ -320,11 +323,11 @@ class Processes:
     def _start(
         self, name: str, plan: Plan, folder: Path, address: str, rules: Mapping[str, Any], before: Sequence[str]
     ) -> subprocess.Popen[bytes]:
-        # One run, over tables that are all this user's own.
+        # The policy is for one run over tables of this user alone.
         policy = folder / f"{name}.policy.toml"
         rules = {"version": 1, "data_set": name, "min_sites": plan.federation.min_sites, **rules}
         if foreign := {part["module"] for part in list_foreign_parts(plan)} & sys.modules.keys():
-            # This process runs them already, and what it runs its nodes may run.
+            # Nodes may run the plug-ins that this process runs already.
             rules["plugins"] = [describe_plugin(sys.modules[module]) for module in sorted(foreign)]
         write_new(policy, toml_section("", rules))
         options = ["--plan", str(folder / "plan.toml"), "--policy", str(policy)]
@@ -334,7 +337,7 @@ class Processes:
 
 
 def make_keys(folder: Path, places: Mapping[str, Path]) -> tuple[PrivateIdentity, PinnedRoster]:
-    """The keys of a coordinator, in a folder, and of its sites, each in a place of its own; with a roster.toml."""
+    """Make keys of a coordinator in a folder, and of each site in a place of its own, and a roster.toml."""
     for place in (folder, *places.values()):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     coordinator = create_identity(folder, "coordinator", Role.COORDINATOR)[0]
@@ -345,7 +348,7 @@ def make_keys(folder: Path, places: Mapping[str, Path]) -> tuple[PrivateIdentity
 
 
 def start_node(options: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """A ``hedgerow node`` process that writes what it says to a file; it dials no proxy."""
+    """Start a ``hedgerow node`` process with its output in a file; it uses no proxy."""
     environment = {**os.environ, "no_proxy": "127.0.0.1,localhost"}
     with log.open("wb") as output:
         return subprocess.Popen(
@@ -371,7 +374,7 @@ def train_with_progress(
     seed: int | None = None,
     title: str = "Training",
 ) -> Model:
-    """Train over the sites with a progress bar; with a seed, samples come from it too, where any are drawn.
+    """Train over the sites with a progress bar; a seed also draws samples, if the method has any.
 
     Args:
         account: where the run is charged; None for that of this process.

@@ -68,7 +68,7 @@ def gather_evidence(
     model_file: Path, model: Model, date: str, *, book: Path | None, attack: Path | None, evaluation: Path | None,
     published: Sequence[Path] = (),
 ) -> Content:  # fmt: skip
-    """The content of evidence.json.
+    """Gather the content of evidence.json.
 
     Args:
         model_file, model: the file, and what it holds.
@@ -114,7 +114,7 @@ def gather_evidence(
     words = read_words()
     about = describe_kinds() | words["noise"]
     used = dict.fromkeys(line[part] for part in ("kind", "noise") for line in content["ledger"])
-    # A kind of another package that is not installed has nobody who could say what it is.
+    # Kinds of a package that is not installed have no description.
     content["ledger_words"] = {name: about[name] for name in used if name in about}
     said, is_so = _name_values(model, content, words)
     content["model_card"] = [
@@ -130,7 +130,7 @@ def gather_evidence(
 
 
 def _group_releases(ledger: Iterable[Mapping[str, Any]]) -> list[Content]:
-    """Releases whose kind, noise, noise multiplier and terms read the same, a line each, in the order of the first."""
+    """Group releases with equal kind, noise, noise multiplier and terms, one line a group, in first order."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     terms: dict[tuple[str, ...], Content] = {}
     for own in ledger:
@@ -152,7 +152,7 @@ def _group_releases(ledger: Iterable[Mapping[str, Any]]) -> list[Content]:
 
 
 def compare_accounts(content: Content) -> Content:
-    """Count releases again: by the reported accountant, with noise as if it were continuous, and by the tightest one.
+    """Recount releases by the reported accountant, with continuous noise, and by the tightest accountant.
 
     `tightest` is None where a filter over samples may act: what it lets through is known at one Renyi order only.
     """
@@ -172,7 +172,7 @@ def explain_recount(content: Content) -> list[str]:
         same = "So says the report" if found["agrees"] else "The report says otherwise"
         return [f"No epsilon is a bound for these releases: something had no noise, or next to none. {same}."]
     name, is_pure = found["accountant"], not kinds.isdisjoint(recount.PURE)
-    # What a sample of a pure release costs is known exactly.
+    # Leave out pure releases, because the cost of their samples is exact.
     sums = [line for line in content["ledger"] if line["noise"] not in recount.PURE]
     has_samples = any(line["terms"].get("sampling_rate", 1) < 1 for line in sums)
     said = [
@@ -216,7 +216,7 @@ def _format_share(share: float) -> str:
 
 
 def _describe_software() -> Content:
-    """Versions of Hedgerow and of what it computes with, and a digest of Hedgerow's sources."""
+    """Return versions of Hedgerow and its numeric libraries, and a digest of Hedgerow's sources."""
     package = Path(str(resources.files("hedgerow")))
     hasher = hashlib.sha256()
     for file in sorted(each for each in package.rglob("*") if each.suffix in (".py", ".toml", ".html", ".css", ".js")):
@@ -230,7 +230,7 @@ def _describe_software() -> Content:
 
 
 def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[str, str], dict[str, bool]]:
-    """What the sentences of `evidence.toml` name, and the conditions by which they are chosen."""
+    """Return the values named in the sentences of `evidence.toml`, and the conditions that choose them."""
     plan, report, label = model.plan, model.report, model.plan.label
     facts, holds = dict(content["facts"]), model.report.guarantee == "holds"
     again, n_later = content["recount"], sum(release.is_later for release in model.ledger)
@@ -266,7 +266,7 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
         "place": PLACES.get(report.made_in, words["trust"]["no_place"]),
         "runner": words["trust"]["runner"][_name_place(report)],
     }
-    # Noise from a seed is taken off again by who guesses the seed.
+    # Whoever guesses the seed can remove its noise, so seeded sums count as exact.
     is_exact = report.seeded or any(line["noise"] == "unnoised" for line in content["ledger"])
     is_so = {
         "trees": model.ensemble.n_trees > 0, "sites": bool(model.sites), "updated": report.n_recalibrations > 0,
@@ -286,17 +286,17 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
 
 
 def _bound_chance(chance: float, epsilon: float, delta: float) -> str:
-    """What the chance of a conclusion may become, in percent, rounded up: bounded by itself and by its opposite's."""
+    """Bound the chance of a conclusion in percent, rounded up, from itself and from its opposite."""
     factor = math.exp(min(epsilon, 700.0))
     most = min(factor * chance + delta, 1 - (1 - chance - delta) / factor, 1.0)
     return f"{math.ceil(1000 * most) / 10:g}"
 
 
 def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Content:
-    """Who sees what, and what a dishonest site could do, in the run's own mode."""
+    """Describe who sees what, and what a dishonest site could do, in the run's own mode."""
     report = model.report
     is_exact = report.seeded or any(isinstance(event, UnnoisedEvent) for event in model.ledger.events())
-    # An evaluation may have had other noise: who has seen exact totals in either has seen some.
+    # An evaluation may have had another noise mode; exact totals in any of them count.
     modes = ("exact",) if is_exact else (report.noise_mode, *report.evaluation_modes)
     own = words["server" if "server" in modes else modes[0]]
     totals = {f"{who}_totals": own[who] for who in ("site", "coordinator", "user")}
@@ -310,7 +310,7 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
     rows = [words[who] for who in seeing.get(place, ("site", "coordinator", "users", "process"))]
     rows += [words["process"]] if place == "nodes" and places & {PROCESS, UNRECORDED} else []
     rows += [words["alone"]] if any(each.is_at_one_site for each in model.ledger) else []
-    # Nobody in one process can lie to another.
+    # In one process there is no second party to lie to.
     lies = [words[mode]["lies"] for mode in modes if mode != "exact" and place != "process"]
     trusted = [report.trust, *lies] if report.guarantee == "holds" else [words["void"]]
     notes = [*trusted, *(words["words"][name] for name in is_apt if is_apt[name])]
@@ -319,12 +319,12 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
 
 
 def _name_place(report: PrivacyReport) -> str:
-    """Whether one process made the training or nodes of the sites did, or its file does not say."""
+    """Return whether the training was made by one "process" or by "nodes", or "unknown"."""
     return {PROCESS: "process"}.get(report.made_in, "nodes" if report.made_in in PLACES else "unknown")
 
 
 def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[str, str]) -> Content:
-    """An entry of the registry's schema."""
+    """Draft an entry of the registry's schema."""
     report, facts = model.report, dict(content["facts"])
     public = [("sites", "their names, and that they take part")]
     public += [] if report.public is None else report.public.facts(report.n_prepared)
@@ -347,7 +347,7 @@ def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[s
 
 
 def _fill(words: Any, values: Mapping[str, str]) -> Any:
-    """The words with values in place of their $names, in whatever tables and lists they stand."""
+    """Replace $names by values in all texts of nested tables and lists."""
     if isinstance(words, Mapping):
         return {name: _fill(each, values) for name, each in words.items()}
     if isinstance(words, list):
@@ -359,11 +359,14 @@ def _fill(words: Any, values: Mapping[str, str]) -> Any:
 
 
 def write_evidence(folder: Path, model: Model, content: Content) -> dict[str, Path]:
-    """Write evidence.html, evidence.json, recount.py and, where the guarantee holds, registry.yaml, over older ones."""
+    """Write evidence.html, evidence.json, recount.py and, if the guarantee holds, registry.yaml.
+
+    Older files are replaced.
+    """
     texts = {"evidence.json": json_text(content) + "\n", "evidence.html": render_evidence(model, content)}
     texts["recount.py"] = Path(recount.__file__).read_text(encoding="utf-8")
     if content["registry"] is not None:
-        # JSON is YAML.
+        # Every JSON text is also YAML.
         texts["registry.yaml"] = json_text(content["registry"]) + "\n"
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
@@ -371,11 +374,11 @@ def write_evidence(folder: Path, model: Model, content: Content) -> dict[str, Pa
 
 
 def render_evidence(model: Model, content: Content) -> str:
-    """The page of a pack, from its JSON and the model's pictures."""
+    """Render the page of a pack from its JSON and the model's pictures."""
     words = read_words()
     titles, notes = words["layers"], words["notes"]
     report, again = content["report"], content["recount"]
-    # So many digits that they can differ.
+    # Show enough digits for a difference to be visible.
     counts = [
         (by, f"{found:.10g}" if isinstance(found, float) else str(found))
         for by, found in (
@@ -436,7 +439,7 @@ def _render_table(title: str, rows: Sequence[Content]) -> str:
 
 
 def _render_public(report: Content) -> str:
-    """Each column that was taken as public, with all that the report says of it."""
+    """Render each column taken as public, with everything that the report states about it."""
     columns = report.get("taken_as_public", {}).get("columns", [])
     rows = []
     for each in columns:
@@ -447,7 +450,7 @@ def _render_public(report: Content) -> str:
 
 
 def _render_budget(content: Content, notes: Mapping[str, str]) -> list[str]:
-    """The runs of each data set of the book, or that no book was given."""
+    """Render the runs of each data set of the book, or a note that no book was given."""
     if content["budget"] is None:
         return [render_text(notes["no_book"])]
     parts = [render_text(notes["book"])]
@@ -465,11 +468,11 @@ def _render_budget(content: Content, notes: Mapping[str, str]) -> list[str]:
 
 
 def _render_attack(content: Content, notes: Mapping[str, str]) -> list[str]:
-    """An attack's figures, marked where they are of private rows or of another plan."""
+    """Render an attack's figures, marked if they are of private rows or of another plan."""
     attack, own = content["attack"], (content["model"]["plan_digest"], content["model"]["agreed_digest"])
     if attack is None:
         return [render_text(notes["no_attack"])]
-    # Only what says of itself that its rows are not private is taken to be so.
+    # Treat rows as private unless the file states the opposite.
     is_private = attack.get("private", True) is not False
     note = render_text(notes["attack"], "void") if is_private else render_text(notes["attack_public"])
     other = [] if attack.get("plan_digest") in own else [render_text(notes["attack_other"], "void")]
@@ -477,7 +480,7 @@ def _render_attack(content: Content, notes: Mapping[str, str]) -> list[str]:
 
 
 def _format_cell(value: Any) -> str:
-    """A cell of a table: six digits of a number, and commas in a whole one; of a list, such as of categories, each."""
+    """Format a cell of a table: floats with six digits, integers with commas, lists item by item."""
     if isinstance(value, list | tuple):
         return ", ".join(_format_cell(each) if isinstance(each, float) else str(each) for each in value)
     if isinstance(value, Mapping):

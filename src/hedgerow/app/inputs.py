@@ -26,7 +26,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def read_plan(path: str, *, is_own: bool = False) -> Plan:
-    """The plan in a TOML file; where it binds a party (`is_own`), one that nobody else can change.
+    """Read a plan from a TOML file; with `is_own`, a file that nobody else can change.
 
     Raises:
         PlanError: the file is not there, is not text, or the plan is wrong.
@@ -36,14 +36,14 @@ def read_plan(path: str, *, is_own: bool = False) -> Plan:
 
 
 def read_text(path: str, *, is_own: bool = False) -> str:
-    """The text of a plan's file, with gaps or without; raises as `read_plan`."""
+    """Read the text of a plan's file, with gaps or without; raise as `read_plan`."""
     try:
         if is_own:
-            # Not at the top: most plans are read where nobody is bound by them, and without numpy.
+            # Imported here, because most plans are read without this check, and then need no numpy.
             from hedgerow.transport.identities import read_own
 
             return read_own(Path(path))
-        # Some editors put a byte-order mark first: here and below it is no part of the text.
+        # "utf-8-sig" drops the byte-order mark that some editors write.
         return Path(path).read_text(encoding="utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
         raise PlanError("plan-not-found", path=path) from None
@@ -52,7 +52,7 @@ def read_text(path: str, *, is_own: bool = False) -> str:
 
 
 def parse_sites(arguments: Sequence[str]) -> dict[str, str]:
-    """Each site's table, a file or a URL, by its name, from `[NAME=]TABLE` arguments.
+    """Parse `[NAME=]TABLE` arguments into each site's table, a file or a URL, by the site's name.
 
     Raises:
         UsageError: two sites have the same name.
@@ -68,7 +68,7 @@ def parse_sites(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def adapt_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Location]:
-    """Each site's table, by its name, to be read as its site writes it.
+    """Return each site's table by name, to be read as the site writes it.
 
     Args:
         given: `[NAME=]FILE` arguments; one without a name is for the sites that have none of their own.
@@ -76,7 +76,7 @@ def adapt_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Lo
     Raises:
         UsageError: a file is not an adapter, a site has one already, or there is no table.
     """
-    # Not at the top: commands without a table need no pyarrow.
+    # Imported here, because commands without a table need no pyarrow.
     from hedgerow.data.adapters import PLAIN, read_adapter
     from hedgerow.data.sources import adapt
 
@@ -95,20 +95,20 @@ def adapt_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Lo
 
 
 def adapt_table(place: str, file: str | None) -> Location:
-    """One site's table, to be read as the site's own file says, if one is given; raises UsageError."""
+    """Return one site's table, to be read as the site's file says, if any; raise UsageError."""
     return adapt_sites({"": place}, [] if file is None else [file])[""]
 
 
 def _parse_site(argument: str) -> tuple[str, str]:
     name, equals, place = argument.partition("=")
-    # Behind a "#" stands what is declared about a file, or a query.
+    # A "#" separates declarations about a file, or a query.
     if equals and name and not {os.sep, "#"} & set(name) and place and not Path(argument).exists():
         return name, place
     # Not at the top, as above.
     from hedgerow.data.sources import file_ending, file_path, is_url
 
     if is_url(argument):
-        # The database's own name, and nothing of what stands before it: there may be a password.
+        # Take only the database's name, because a password may stand before it.
         _, slash, database = re.split("[?#]", argument, maxsplit=1)[0].partition("://")[2].rpartition("/")
         return (Path(database).stem if slash else "") or "database", argument
     file = Path(file_path(argument)).name
@@ -116,7 +116,7 @@ def _parse_site(argument: str) -> tuple[str, str]:
 
 
 def check_can_write(path: str, *reads: str | None) -> Path:
-    """The path, if a file can be written there: known before training, for training again would cost privacy again.
+    """Return the path if a file can be written there; checked early, as a second training costs again.
 
     Args:
         reads: files that the command reads, or folders of them: a slip of the hand may not cost one of them.
@@ -141,7 +141,7 @@ def check_can_write(path: str, *reads: str | None) -> Path:
 
 
 def new_file(path: str) -> Path:
-    """The path of a plan to be written, if nothing is there yet; raises as `check_can_write`, and UsageError."""
+    """Return the path for a new plan if no file is there; raise as `check_can_write`, and UsageError."""
     file = check_can_write(path)
     if file.exists():
         raise UsageError("exists", code="plan-exists", path=file)
@@ -149,7 +149,7 @@ def new_file(path: str) -> Path:
 
 
 def output_folder(path: str) -> Path:
-    """The folder for what a command writes, made if it is not there; UsageError where something else is."""
+    """Return the folder for a command's output, making it if needed; UsageError if it is a file."""
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise UsageError("exists", code="out-not-folder", path=path)
@@ -158,7 +158,7 @@ def output_folder(path: str) -> Path:
 
 
 def picture_file(path: str) -> Path:
-    """The path of a picture, by its ending; raises as `check_can_write`, and UsageError for another ending."""
+    """Return the path for a picture; raise as `check_can_write`, and UsageError for another ending."""
     file = check_can_write(path)
     if file.suffix.lower() not in _PICTURES:
         expected = f"a name that ends in {' or '.join(_PICTURES)}"
@@ -167,13 +167,13 @@ def picture_file(path: str) -> Path:
 
 
 def is_terminal() -> bool:
-    """Whether somebody can be asked, and types the answer."""
+    """Return whether a person can be asked and can type an answer."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def prompt(question: str) -> str:
-    """What a person types at the terminal; KeyboardInterrupt for its end (Ctrl-D), as for Ctrl-C."""
-    # Where output goes to a file, the question does not go with it.
+    """Read a person's line from the terminal; KeyboardInterrupt at its end (Ctrl-D), as for Ctrl-C."""
+    # If stdout is a file, print the question on stderr.
     aside = "" if sys.stdout.isatty() else f"{question} "
     print(end=aside, file=sys.stderr, flush=True)
     try:
@@ -183,7 +183,9 @@ def prompt(question: str) -> str:
 
 
 class OpenQuestion:
-    """A question that stands at the terminal while whoever asks it goes on with other work.
+    """A question at the terminal that does not stop other work.
+
+    The answer is read line by line as the terminal delivers it, so nothing waits for an absent person.
 
     The answer is taken a line at a time, as the terminal hands it over, so nothing waits for a person who is away.
 
@@ -195,7 +197,7 @@ class OpenQuestion:
         self._question, self._typed, self._is_shown = question, b"", False
 
     def poll(self, seconds: float) -> str | None:
-        """Return the line that was typed, waiting at most this long; None for none.
+        """Return the typed line, waiting at most this many seconds; None if there is none yet.
 
         Raises:
             KeyboardInterrupt: the terminal has ended (Ctrl-D), as for Ctrl-C.
@@ -216,14 +218,14 @@ class OpenQuestion:
         return typed.decode(errors="replace").strip()
 
     def step_aside(self) -> None:
-        """End the question's line, so that a remark does not run into it; `poll` shows the question again."""
+        """End the question's line before a remark is printed; `poll` shows the question again."""
         if self._is_shown:
             self._is_shown = False
             print(file=sys.stdout if sys.stdout.isatty() else sys.stderr, flush=True)
 
 
 def prompt_while(question: str, is_open: Callable[[], bool], seconds: float = 0.3) -> str | None:
-    """Return what a person types at the terminal, or None once the question is open no more.
+    """Return a person's line from the terminal, or None once the question is closed.
 
     Args:
         is_open: asked again every `seconds`; it may have been answered elsewhere.
@@ -237,7 +239,7 @@ def prompt_while(question: str, is_open: Callable[[], bool], seconds: float = 0.
 
 
 def says_yes(question: str, *, if_empty: str = "") -> bool:
-    """Whether a person says yes; what is neither yes nor no is asked about again. KeyboardInterrupt as `prompt`.
+    """Ask until a person answers yes or no; return True for yes. KeyboardInterrupt as `prompt`.
 
     Args:
         if_empty: "no" where an empty line says that.
@@ -249,7 +251,7 @@ def says_yes(question: str, *, if_empty: str = "") -> bool:
 
 
 def ask_to_go_on() -> None:
-    """Ask whether to go on in spite of what was said of the rows; without a terminal nobody is asked.
+    """Ask a person at the terminal whether to go on despite a warning; without a terminal go on.
 
     Raises PolicyRefusal (code "not-agreed").
     """
@@ -265,7 +267,7 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def parse_max_rows(given: list[str]) -> dict[str, int]:
-    """The numbers of ``--max-rows NAME=N``; raises as `read_max_rows`."""
+    """Parse the numbers of ``--max-rows NAME=N``; raise as `read_max_rows`."""
     rows: dict[str, int] = {}
     for each in given:
         name, _, number = each.partition("=")
@@ -274,8 +276,8 @@ def parse_max_rows(given: list[str]) -> dict[str, int]:
 
 
 def read_max_rows(given: str, number: str, expected: str = "a whole number, as in 5000") -> int:
-    """The number of rows in what was given for ``--max-rows``; raises UsageError (code "usage")."""
-    # Not at the top: it takes numpy, which commands without a number of rows do not need.
+    """Read the number of rows given for ``--max-rows``; raise UsageError (code "usage")."""
+    # Imported here, because it needs numpy, which other commands do without.
     from hedgerow.codec import MAX_ROWS
 
     if number.isascii() and number.isdecimal() and 1 <= int(number[:20]) <= MAX_ROWS:
@@ -284,8 +286,8 @@ def read_max_rows(given: str, number: str, expected: str = "a whole number, as i
 
 
 def read_policy(path: str) -> Policy:
-    """The policy in a TOML file, whose plug-ins are loaded then; raises UsageError, and as `read_own`."""
-    # Not at the top: commands without a policy need no numba.
+    """Read a policy from its TOML file and load its plug-ins; raise UsageError, and as `read_own`."""
+    # Imported here, because commands without a policy need no numba.
     from hedgerow.client.policy import parse_policy
     from hedgerow.transport.identities import read_own
 
@@ -303,7 +305,7 @@ def read_policy(path: str) -> Policy:
 
 
 def signing_key(identity: PrivateIdentity) -> Identity:
-    """The key with which a party signs what belongs to secure aggregation."""
+    """Return the key with which a party signs messages of secure aggregation."""
     # Not at the top, as above.
     from hedgerow.crypto import Identity
 
@@ -311,7 +313,7 @@ def signing_key(identity: PrivateIdentity) -> Identity:
 
 
 def signing_roster(pinned: PinnedRoster) -> Roster:
-    """The roster as secure aggregation reads it: names and Ed25519 keys, in the order that numbers the nodes."""
+    """Return the roster for secure aggregation: names and Ed25519 keys, in the order of node numbers."""
     # Not at the top, as above.
     from hedgerow.secagg.messages import Roster, Site
 

@@ -40,7 +40,7 @@ _NOT_CONNECTED = {SiteState.ABSENT, SiteState.LEFT, SiteState.REFUSED, SiteState
 
 
 class Metrics(Collector):
-    """The numbers of the last report that it was given."""
+    """Prometheus metrics of the latest report."""
 
     def __init__(self) -> None:
         self._report, self._lost = RunReport(b"", b"", b"", "", ""), Counter[str]()
@@ -53,7 +53,7 @@ class Metrics(Collector):
         self._report = report
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
+        """Yield the metrics of the latest report, as `Collector` requires."""
         report = self._report
         numbers = {name: getattr(report, name, 0) for name in (*GAUGES, *COUNTERS)}
         numbers["connected_sites"] = sum(site.state not in _NOT_CONNECTED for site in report.sites)
@@ -68,7 +68,7 @@ class Metrics(Collector):
         yield refusals
 
     def encode(self, accept: str) -> tuple[bytes, str]:
-        """The text that Prometheus reads, and its media type.
+        """Return the metrics as text for Prometheus, and its media type.
 
         Args:
             accept: the request's header of that name.

@@ -41,14 +41,14 @@ def watch(
     once: bool = False,
     follows: bool = False,
 ) -> None:
-    """Show a run until it is over, or once: in the terminal, on a page at [HOST:]PORT, or as lines of JSON.
+    """Show a run until its end, or once: in the terminal, on a page at [HOST:]PORT, or as JSON lines.
 
     Args:
         every: seconds between two reports.
         follows: go on with the next run of the same roster, and end only by Ctrl-C.
     """
     files = read_private(Path(identity)), read_roster(Path(roster))
-    # Not for secrets: it only keeps monitors from coming back all at once.
+    # `random.random` is enough: it only keeps monitors from coming back all at once.
     with closing(GrpcWatch(address, *files, random.random, interval=every)) as link:
         if once:
             _watch_once(link, address, as_json=as_json)
@@ -101,7 +101,7 @@ def _print_lines(watch: GrpcWatch, *, follows: bool) -> None:
 
 
 def _serve_page(watch: GrpcWatch, place: str, *, follows: bool) -> None:
-    # An extra: only who wants the page needs it.
+    # Imported here, because the page is an extra.
     from hedgerow.app.page import Console
 
     with Console(place) as page:
@@ -136,7 +136,7 @@ def _watch_live(watch: GrpcWatch, address: str, *, follows: bool) -> None:
 
 
 def describe_report(report: RunReport) -> dict[str, Any]:
-    """A report for machines."""
+    """Return a report as JSON values for programs."""
     content = asdict(report)
     for name in ("process", "run_id", "plan_digest"):
         content[name] = content[name].hex()
@@ -161,7 +161,7 @@ _STYLES = {"good": "green", "waits": "yellow", "bad": "red"}
 
 
 class MonitorView:
-    """Takes what a watch receives, and draws it.
+    """Terminal picture of what a monitor receives.
 
     Args:
         address: the coordinator's, to be shown.
@@ -175,11 +175,11 @@ class MonitorView:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended."""
+        """True if the run has ended."""
         return self._view.report is not None and self._view.report.is_over
 
     def take(self, event: Connected | Disconnected | Update) -> None:
-        """Take note of what was received."""
+        """Update the view by a received event."""
         if isinstance(event, Disconnected):
             # The coordinator hangs up at the end.
             if not self.is_over:
@@ -190,7 +190,7 @@ class MonitorView:
             self._view.take(event.report, event.events)
 
     def render(self, width: int, height: int | None) -> RenderableType:
-        """The picture, at most `height` lines high; None: as high as it gets."""
+        """Render the picture, at most `height` lines high, or as high as needed for None."""
         width, state = min(width, _WIDEST), self._view.state()
         title = "hedgerow monitor"
         if self._gone is not None:
@@ -240,7 +240,7 @@ def _render_numbers(state: dict[str, Any], width: int, *, is_live: bool) -> list
 
 
 def _render_sites(state: dict[str, Any], width: int, room: int) -> Panel:
-    """All sites in the roster's order; if they do not fit, those in trouble, then as many others as fit."""
+    """Render all sites in the roster's order, or, if there is no room, those in trouble before others."""
     sites = state["sites"]
     shown = sites
     if len(sites) > room:
@@ -253,7 +253,7 @@ def _render_sites(state: dict[str, Any], width: int, room: int) -> Panel:
         table.add_column(title, justify="right", no_wrap=True)
     for site in shown:
         counts = [str(count) if count else "-" for count in site["counts"]]
-        # What a coordinator says is text: a plain str would be read as rich's markup, with links and colours.
+        # Wrap the coordinator's words in Text, because rich would read a plain str as markup with links and colours.
         how = Text(f"{site['mark']} {site['state']}", style=_STYLES.get(site["mood"], ""))
         table.add_row(Text(site["name"]), how, Text(site["why"]), *counts)
     content: RenderableType = table

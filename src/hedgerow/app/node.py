@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
-    """What a site's owner gives their node.
+    """Options of a site's node, as its owner gives them.
 
     Attributes:
         identity, roster, policy: files.
@@ -127,21 +127,21 @@ class NodeOptions:
     quiet: bool = False
 
     def tables(self, policy: Policy) -> list[Location]:
-        """Where the tables are, to be read as the policy says."""
+        """Return the tables' locations, to be read as the policy says."""
         return [adapt(data, policy.data) for data in (self.data, self.held_out) if data]
 
     def state_folder(self, name: str) -> Path:
-        """The folder of the node of this name."""
+        """Return the state folder of the node of this name."""
         return Path(self.state or Path(self.identity).parent / f"{name}-state")
 
     def models_folder(self, name: str) -> Path:
-        """Where the models go."""
+        """Return the folder for received models."""
         return Path(self.out or Path(self.identity).parent / f"{name}-models")
 
 
 @dataclass(frozen=True)
 class NodeResult:
-    """What a node's part in a run came to.
+    """Result of a node's part in a run.
 
     Attributes:
         site: its name.
@@ -162,7 +162,7 @@ _PLACE = "budget.path"
 
 
 def note_book(folder: Path, book: Path) -> Path:
-    """Remember in the state folder where the book is; returns it. EnvironmentFault when that cannot be written."""
+    """Store the book's path in the state folder, and return it. EnvironmentFault if the write fails."""
     text = f"{book.resolve()}\n".encode()
     place = folder / _PLACE
     try:
@@ -176,8 +176,10 @@ def note_book(folder: Path, book: Path) -> Path:
 
 
 def find_book(given: Path) -> Path:
-    """The book that a path names: a file as it is, a state folder's own, or that of a folder of tables; the folder
-    itself where it names none."""
+    """Return the book named by a path: a file itself, or the book of a state folder or of a data folder.
+
+    A folder without a book is returned itself.
+    """
     if not given.is_dir():
         return given
     if (given / BOOK).is_file():
@@ -189,7 +191,9 @@ def find_book(given: Path) -> Path:
 
 
 def book_file(budget: str | None, policy: str, name: str) -> Path:
-    """The budget book: as given, else beside the policy.
+    """Return the path of the budget book: as given, else beside the policy.
+
+    It is not in the state folder, which people delete to start afresh, because the data's cost must outlive that.
 
     It is not in the state folder, which people delete to begin again: what the data has cost must outlive that.
     """
@@ -198,7 +202,7 @@ def book_file(budget: str | None, policy: str, name: str) -> Path:
 
 @contextmanager
 def open_node_files(options: NodeOptions, name: str) -> Iterator[tuple[NodeStore, BudgetBook, Path]]:
-    """The state and the budget book of the node of this name, with the book's place, until the block ends."""
+    """Open a node's state and budget book, and yield them with the book's path until the block ends."""
     folder = options.state_folder(name)
     with closing(NodeStore(folder)) as store:
         place = note_book(folder, book_file(options.budget, options.policy, name))
@@ -207,7 +211,7 @@ def open_node_files(options: NodeOptions, name: str) -> Iterator[tuple[NodeStore
 
 
 def note_leaving(store: NodeStore, book: BudgetBook, site: str) -> None:
-    """Leave the run that the state folder of a site's node holds, and say so."""
+    """Leave the run in a node's state folder, and log it."""
     left = leave(store, book, site)
     note("The state holds no run to leave." if left is None else f"The run {left.hex()[:12]} is left.")
 
@@ -224,7 +228,7 @@ def make_setup(
     read: Callable[[str, str], LoadRows],
     tell: Tell,
 ) -> NodeSetup:
-    """What the owner gives the node.
+    """Build a node's setup from what its owner gives.
 
     Args:
         read: how a table is read, "rows" or "held-out", once there is a plan.
@@ -250,7 +254,7 @@ def make_setup(
 
 @dataclass(frozen=True)
 class ReadyNode:
-    """A site's node whose tables, state and book are there; see `prepare_node`."""
+    """A site's node with its tables, state and book open; see `prepare_node`."""
 
     options: NodeOptions
     identity: PrivateIdentity
@@ -294,22 +298,22 @@ class ReadyNode:
                 except HedgerowError as fault:
                     sign.end(fault.code)
                     if fault.code in _MISMATCHES and not options.quiet:
-                        # The refusal says how grave it is: a node that stays takes up a new roster, where all is as it
-                        # should be.
+                        # A note and no warning: the refusal itself shows how grave it is, and a node that stays may just
+                        # take up a new roster.
                         held = _describe_holdings(session.plan, self.roster)
                         note(f"This node holds {held}. The coordinator says what it holds in its own log.")
                     raise
                 if session.salvaged is not None and not options.quiet:
                     warn(session.salvaged.text())
         if isinstance(result, TableStatistics) and session.plan is not None:
-            # The run is over and its connection closed: what follows from these rows alone is in this log alone.
+            # Compare after the run, with its connection closed, so that results from these rows stay in this log.
             tell_differences(options.tables(self.policy)[0], session.plan, result)
         spent = self.book.spent(self.policy.data_set, self.policy.delta)
         return NodeResult(session.site, result, self.policy, spent)
 
 
 def tell_differences(table: Location, plan: Plan, found: TableStatistics) -> None:
-    """Log in what a table's columns seem to mean another thing than the other sites', by a survey that is over."""
+    """Warn the owner of columns whose meaning seems to differ from the other sites', after a survey."""
     try:
         differences = compare_surveyed(table, plan, found)
     except HedgerowError as fault:
@@ -326,21 +330,22 @@ _MISMATCHES = {"plan-mismatch", "plan-changed", "roster-mismatch"}
 
 
 def is_no_run_due(session: NodeSession, store: NodeStore, *, stays: bool, has_met: bool) -> bool:
-    """Whether there may well be no run: where the way to the coordinator is known to be open, by an enrolment, or, for
-    a node that stays, by an earlier run.
+    """Return whether an unreachable coordinator is normal: it was reached before, and no run is open.
+
+    It was reached by an enrolment or, for a node that stays, in an earlier run.
     """
     return not session.run_id and (has_met or (stays and bool(store.run_ids())))
 
 
 def _describe_holdings(plan: Plan | None, roster: PinnedRoster) -> str:
-    """What this side holds that both have to hold, in words for the phone."""
+    """Describe this side's plan and roster, to be compared by phone."""
     own = "no plan" if plan is None else f"the plan {plan.name!r} ({format_spoken(bytes.fromhex(plan.digest))})"
     return f"{own} and the roster {roster.fingerprint()}"
 
 
 @contextmanager
 def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bool = False) -> Iterator[ReadyNode]:
-    """A node for one run. What its owner can mend is said at once, and before anyone is dialled.
+    """Prepare a node for one run; faults that its owner can mend are raised before anyone is dialled.
 
     Args:
         page: the site's.
@@ -350,7 +355,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
     Raises:
         HedgerowError: something that the owner gave cannot be used.
     """
-    # The policy first: it names the methods of other packages that a plan may ask for.
+    # Read the policy first, because it names the plug-ins that a plan may use.
     policy, roster = read_policy(options.policy), read_roster(Path(options.roster))
     plan = None if options.plan is None else read_plan(options.plan, is_own=True)
     if options.data is not None:
@@ -411,7 +416,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
 
 
 def _note_reserved(store: NodeStore, book: BudgetBook, site: str) -> None:
-    """Say which runs stay reserved when a site's node ends, and how to close them."""
+    """Log the runs that stay reserved when a site's node ends, and how to close them."""
     book.serve(site, store.folder)
     for run_id in book.list_reserved():
         short, folder = run_id.hex()[:12], shlex.quote(str(store.folder))
@@ -428,7 +433,7 @@ def take_part(options: NodeOptions, page: SitePage | None = None, *, asks: bool 
 
 
 class ConnectionNotes:
-    """Tells the owner why nothing happens, and that it is over; less and less often where that goes on and on.
+    """Logs connection changes, and repeats of one kind less and less often.
 
     Args:
         patience: seconds without a word from the coordinator after which the node gives up.
@@ -446,7 +451,7 @@ class ConnectionNotes:
         self._is_paused, self._is_resting = is_paused, is_resting
 
     def __call__(self, event: Connected | Disconnected) -> None:
-        """Take note of what became of the connection."""
+        """Log a change of the connection."""
         level = "WARNING" if isinstance(event, Disconnected) else "INFO"
         if isinstance(event, Connected):
             said = "Connected."
@@ -458,7 +463,7 @@ class ConnectionNotes:
         elif event.is_final or event.reason == WireCode.CLOSED:
             return
         elif event.reason == WireCode.UNREACHABLE and self._is_resting():
-            # As it is between most runs: nothing that somebody who watches a log for warnings is called for.
+            # This is normal between runs, so it is no warning.
             level, said = (
                 "INFO",
                 f"There is no run now: the coordinator cannot be reached. The node tries again. ({event.reason})",
@@ -468,7 +473,7 @@ class ConnectionNotes:
             said = f"{why} The node tries again. ({why.code})"
         if count := self._repeats.note("coordinator", said):
             if isinstance(event, Disconnected) and event.reason == WireCode.TLS_REFUSED and count > 1:
-                # Every run refuses a site that was withdrawn: one warning calls whoever asks the coordinator.
+                # Every run refuses a withdrawn site, so one warning is enough for its owner to ask the coordinator.
                 level = "INFO"
             note(said + times(count), level=level)
 
@@ -496,7 +501,7 @@ def stay(
     has_met: bool = False,
     asks: bool = False,
 ) -> None:
-    """Take part in one run and evaluation after another, and keep the file of each one's model with its report.
+    """Take part in one run and evaluation after another, and keep each model's file with its report.
 
     Args:
         report: is given what became of each run.
@@ -548,7 +553,10 @@ def stay(
 
 
 def _may_come_again(fault: HedgerowError) -> bool:
-    """Whether what ended a run may not end the next one: all but what this site's own people have to mend or look at.
+    """Return whether the node may try the next run after this fault.
+
+    It may not after faults that this site's own people have to mend or to look at. A mistyped command at the
+    coordinator, with another plan, roster or question, stops no site's node.
 
     A command that was mistyped at the coordinator, with another plan, roster or question, costs no site its node.
     """
@@ -556,12 +564,12 @@ def _may_come_again(fault: HedgerowError) -> bool:
         return fault.wire_code is not WireCode.DUPLICATE_NODE
     if isinstance(fault, PolicyRefusal):
         return fault.code not in _OF_THIS_SITE
-    # Of messages that a peer must not send, a copy is evidence: someone has to look at it.
+    # A forbidden message of a peer stops the node: its copy is evidence, and a person has to look at it.
     return isinstance(fault, AggregationError | PlanError | PrivacyError | ModelError) or fault.code in _UNREADABLE
 
 
 def _takes_up_roster(options: NodeOptions, page: SitePage | None) -> bool:
-    """Ask for the roster of the coordinator's run, and pin it if the owner wants to; whether that was done.
+    """Ask for the run's roster and pin it if the owner agrees; return whether it was pinned.
 
     Raises:
         PolicyRefusal: code "roster-denied" where the owner does not, "stopped-by-owner".
@@ -627,7 +635,7 @@ def _keep_model(options: NodeOptions, result: Ensemble | Evaluation) -> None:
     finally:
         received.unlink()
     place = folder / f"model-{digest.hex()[:12]}.json"
-    # An older file of this model, with less on its account, replaces no newer one.
+    # Do not replace a newer file of this model by an older one with less on its account.
     if writes_over(model, place):
         write_atomically(place, answer.model)
     report = place.with_suffix(".report.txt")

@@ -34,11 +34,11 @@ def width() -> int:
 
 
 def report_error(error: HedgerowError, *, as_json: bool, exit_code: int | None = None) -> int:
-    """Print an error to stderr, what happened, the likely cause and what to do; returns the exit code."""
+    """Print an error's event, likely cause and remedy to stderr, and return the exit code."""
     code = error.exit_code if exit_code is None else exit_code
     remedy = error.remedy
     if error.code == "missing-extra":
-        # Another environment's pip would install it where Hedgerow does not look.
+        # Name this environment's pip, because another one would install the extra elsewhere.
         remedy = remedy.replace("pip install", f"{format_command('pip')} install")
     if as_json:
         content = {
@@ -68,12 +68,14 @@ PRIVATE_MARK: Mapping[str, Any] = {"private": True, "note": PRIVATE}
 
 
 def print_json(content: Mapping[str, Any]) -> None:
-    """One JSON object on stdout; numbers that JSON does not know become null or "infinite"."""
+    """Print a JSON object on stdout; numbers unknown to JSON become null or "infinite"."""
     print(json_text(content))
 
 
 def json_text(content: Mapping[str, Any], *, indent: int | None = 2) -> str:
-    """The object as `print_json` prints it, without a newline at its end; without `indent`, in one line.
+    """Return the object as `print_json` prints it, without a final newline; without `indent`, in one line.
+
+    If a text in it has characters that a terminal could misread, all non-ASCII characters are escaped.
 
     Where a text in it has characters that a terminal could take for something else, all but ASCII is in numbers.
     """
@@ -92,16 +94,16 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 
 def today() -> str:
-    """The date of a report that is printed now, UTC."""
+    """Return today's date in UTC, for a printed report."""
     return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 def wrap_text(text: str, hanging: int = 20, columns: int | None = None) -> str:
-    """A report's lines, wrapped with a hanging indent."""
+    """Wrap a report's lines with a hanging indent."""
     columns = columns or width()
     lines = []
     for line in map(escape_for_terminal, text.split("\n")):
-        # A path or a digest that is too long stays whole, to be copied.
+        # Keep long paths and digests whole, so that they can be copied.
         pieces = textwrap.wrap(
             line, columns, subsequent_indent=" " * hanging, break_on_hyphens=False, break_long_words=False
         )
@@ -110,7 +112,7 @@ def wrap_text(text: str, hanging: int = 20, columns: int | None = None) -> str:
 
 
 class Log:
-    """One line for each thing said, on stderr.
+    """Log on stderr, one line for each event.
 
         2026-11-23T14:41:02Z INFO run=3f9a0c41d7be site=north Connected.
 
@@ -152,19 +154,19 @@ _HUB = logging.getLogger("hedgerow.transport.grpc_hub")
 
 
 class _FromLibrary(logging.Handler):
-    """What the engines say, as lines of a log."""
+    """Handler that writes the transports' log records as lines of a `Log`."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
         self.log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
+        """Write a record as a line of the log."""
         self.log.say(record.levelname, record.getMessage())
 
 
 def begin_log(site: str, log_format: str = "text") -> Log:
-    """From here on, what this command says are lines of a log, until `end_log`.
+    """Write this command's messages as lines of a log from here on, until `end_log`.
 
     Args:
         log_format: text or json.
@@ -178,13 +180,13 @@ def begin_log(site: str, log_format: str = "text") -> Log:
 
 
 def name_log(site: str) -> None:
-    """Say whose process this is, where lines of a log are written already."""
+    """Set the site of this process in an open log."""
     if (log := _LOG.get()) is not None:
         log.site = site
 
 
 def end_log() -> None:
-    """What is said from here on is for a person at a terminal."""
+    """Write messages for a person at a terminal from here on."""
     logger = logging.getLogger("hedgerow")
     for handler in [each for each in logger.handlers if isinstance(each, _FromLibrary) and each.log is _LOG.get()]:
         logger.removeHandler(handler)
@@ -193,7 +195,7 @@ def end_log() -> None:
 
 
 def tell(text: str, *, level: str = "INFO", site: str = "") -> None:
-    """What happens to a run, in a line on stderr.
+    """Print an event of a run as a line on stderr.
 
     Args:
         site: whom it is about, if not whose process this is.
@@ -205,7 +207,7 @@ def tell(text: str, *, level: str = "INFO", site: str = "") -> None:
 
 
 def note(text: str, *, level: str = "INFO") -> None:
-    """A remark to a person, on stderr."""
+    """Print a remark to a person on stderr."""
     if (log := _LOG.get()) is not None:
         log.say(level, text)
         return
@@ -213,7 +215,7 @@ def note(text: str, *, level: str = "INFO") -> None:
 
 
 def warn(text: str) -> None:
-    """A warning to a person, on stderr."""
+    """Print a warning to a person on stderr."""
     if (log := _LOG.get()) is not None:
         log.say("WARNING", text)
         return
@@ -221,20 +223,20 @@ def warn(text: str) -> None:
 
 
 def alarm(text: str) -> None:
-    """What a person must not pass over, in red, on stdout."""
+    """Print a text in red on stdout that a person must not overlook."""
     print(_apply_style(text, "1;31", sys.stdout))
 
 
 def warn_seeded() -> None:
-    """What is wrong with a model whose noise came from a seed."""
+    """Warn that noise from a seed can be removed."""
     warn("The noise comes from a seed, so anyone who knows it can remove it. For experiments only.")
 
 
 def format_command(command: str) -> str:
-    """A command of this installation as a shell here understands it: its program with the folder, if that is needed."""
+    """Return a command of this installation for the shell here, with its program's folder if needed."""
     program, *rest = command.split(" ", 1)
     if "archive-v0" in Path(sys.prefix).parts and program == "hedgerow":
-        # uvx has it on the path for as long as it runs.
+        # uvx has the program on the path only while it runs.
         return f"uvx {command}"
     own, found = Path(sys.executable).parent / program, shutil.which(program)
     if not own.exists() or (found is not None and os.path.realpath(found) == os.path.realpath(own)):
@@ -244,14 +246,14 @@ def format_command(command: str) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number for a person."""
+    """Format a number for a person."""
     if math.isnan(value):
         return "not defined"
     return "infinite" if math.isinf(value) else f"{value:.{digits}g}"
 
 
 def megabytes(n_bytes: int) -> str:
-    """A size for a person."""
+    """Format a size in bytes for a person."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if n_bytes >= size:
             return f"{n_bytes / size:.1f} {unit}"
@@ -259,14 +261,14 @@ def megabytes(n_bytes: int) -> str:
 
 
 def _wrap(start: str, indent: int, text: str) -> str:
-    """`start`, which takes `indent` columns, then the text, wrapped and indented alike."""
+    """Wrap the text after `start`, indenting all lines by `indent`, the width of `start`."""
     room = max(20, width() - indent)
     lines = textwrap.wrap(_escape_line(text), room, break_on_hyphens=False, break_long_words=False) or [""]
     return start + ("\n" + " " * indent).join(lines)
 
 
 def _escape_line(text: str) -> str:
-    """The text without what a terminal could take for a command: errors may quote a file, or a peer."""
+    """Escape what a terminal could take for a command: errors may quote a file, or a peer."""
     return escape_for_terminal(text.translate({ord(each): " " for each in "\n\t\r"}))
 
 

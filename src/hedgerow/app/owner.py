@@ -25,7 +25,7 @@ _SECONDS_BETWEEN_REMINDERS = 60.0
 
 
 def list_facts(question: Question) -> list[tuple[str, str]]:
-    """What the owner is shown before they answer, as names and values."""
+    """List what the owner sees before they answer, as names and values."""
     if question.is_about_roster:
         return [
             ("asked for", f"a new roster, asked {question.asked} UTC: {question.name}"),
@@ -44,17 +44,17 @@ def list_facts(question: Question) -> list[tuple[str, str]]:
 
 
 def format_budget(epsilon: float, most: float, delta: float) -> str:
-    """So much of what a policy allows."""
+    """Format an epsilon as part of what a policy allows."""
     return f"epsilon {format_up(epsilon, 4)} of {most:g} at delta {format_up(delta)}"
 
 
 def approval_command(question: Question, folder: object) -> str:
-    """What approves a question."""
+    """Return the command that approves a question."""
     return f"hedgerow approve {shlex.quote(str(folder))} {question.id}"
 
 
 def answer(desk: OwnerDesk, question_id: str, *, approve: bool) -> str:
-    """Approve or deny a question, and return what is said then; raises as `OwnerDesk.answer`."""
+    """Approve or deny a question, and return a sentence about it; raise as `OwnerDesk.answer`."""
     question = desk.answer(question_id, approve=approve)
     run = f"by {question.name!r} (run {question.run_id[:12]})"
     about = f"({question.name})" if question.is_about_roster else run
@@ -62,7 +62,7 @@ def answer(desk: OwnerDesk, question_id: str, *, approve: bool) -> str:
 
 
 class AtTheNode:
-    """Asks the owner where the node runs: says what is asked, reminds, and reads the answer from a terminal.
+    """Asks the owner at the node: logs the question, reminds, and reads the answer from a terminal.
 
     A "yes" counts with the number that is shown with its question. The node draws it: a coordinator that asks for
     something else while the owner types does not know it.
@@ -78,7 +78,7 @@ class AtTheNode:
         self._reads = is_terminal()
 
     def __call__(self, question: Question) -> None:
-        """To be called every second; waits for no one."""
+        """Show a new question, or remind of it; call it every second. It never waits."""
         if question.id != self._shown:
             self._shown, self._since, self._count = question.id, time.monotonic(), 1
             self._number = 1000 + secrets.randbelow(9000)
@@ -102,5 +102,5 @@ class AtTheNode:
             note(answer(self._desk, question.id, approve=said != "no"))
         elif line:
             note(f"Type yes {self._number}, or no.")
-        # An empty line without its end: the terminal is gone.
+        # An empty read without a newline means that the terminal is gone.
         self._reads = bool(line)

@@ -106,14 +106,14 @@ class Page:
     # What stands on it ------------------------------------------------------------------------------------------------
 
     def say(self, **parts: Any) -> None:
-        """Put these parts of the page in place of what they were; numbers that JSON does not know become words."""
+        """Replace these parts of the page; numbers unknown to JSON become words."""
         with self._lock:
             self._parts |= parts
             self._state = json_text(self._parts, indent=None).encode(errors="replace")
             self._version += 1
 
     def read_part(self, part: str) -> Any:
-        """A part of the page as it is now; None before it was said."""
+        """Return a part of the page; None if it was never set."""
         return self._parts.get(part)
 
     def fail(self, fault: HedgerowError) -> None:
@@ -122,7 +122,7 @@ class Page:
         self.say(error=error)
 
     def show_model(self, model: Model) -> None:
-        """A model's report as text, and its shapes where they can be drawn."""
+        """Show a model's report as text, and its shapes if they can be drawn."""
         try:
             self._picture, picture, why_none = _draw_shapes(model), f"shapes.png?{self._version}", ""
         except HedgerowError as fault:
@@ -151,7 +151,7 @@ class Page:
         return Response("There is no such page.", 404)
 
     def _tell_anyone(self, path: str, request: Request) -> Response | None:
-        """What is told without the token; None for nothing."""
+        """Return the response to a request without the token; None for none."""
         return None
 
     async def _carry_out(self, request: Request, name: str) -> Response:
@@ -179,7 +179,11 @@ class Page:
         return Response(json_text({"said": said}).encode(errors="replace"), status, media_type="application/json")
 
     def _is_from_own_page(self, request: Request) -> bool:
-        """A browser sends `Origin` with every POST, and lets no page write it, nor this header to another origin."""
+        """Return whether a POST comes from this page in a browser of this machine.
+
+        A browser sends `Origin` with every POST, and lets no page set it, nor send the page's own header to another
+        origin.
+        """
         headers, client = request.headers, request.client
         return (
             headers.get(_ASKED_BY_PAGE) == "1"
@@ -195,7 +199,7 @@ class Page:
         try:
             seen, silent = -1, 0.0
             while True:
-                # What was said last is told before the end.
+                # Send the last state before the end.
                 is_last = self._closes
                 if self._version != seen:
                     seen, silent = self._version, 0.0
@@ -211,7 +215,7 @@ class Page:
             self._n_streams -= 1
 
     def wait(self) -> None:
-        """Go on serving until Ctrl-C: the end of a run is what people want to look at."""
+        """Serve until Ctrl-C: people want to look at the end of a run."""
         note(f"The page stays at {self.url} until Ctrl-C.")
         try:
             self._server.wait()
@@ -237,8 +241,8 @@ def _read_file(name: str) -> bytes:
 
 
 def _draw_shapes(model: Model) -> bytes:
-    """The model's shapes as PNG; EnvironmentFault without matplotlib."""
-    # An extra, and slow to import.
+    """Draw the model's shapes as PNG; EnvironmentFault without matplotlib."""
+    # Imported here, because matplotlib is an extra and slow to import.
     from hedgerow.models.plots import plot_shapes
 
     drawn = io.BytesIO()
@@ -253,7 +257,7 @@ _NOT_YET = {"title": "Run", "phase": "Not begun", "mood": "waits", "waiting": ""
 
 
 class Console(Page):
-    """Serves the page of a run until it is closed; an `Audience` of that run.
+    """Page of a run, served until it is closed; an `Audience` of that run.
 
     Args:
         plan: what the coordinator knows of the run beside its reports; None for a monitor.
@@ -279,17 +283,19 @@ class Console(Page):
     # What it is shown -------------------------------------------------------------------------------------------------
 
     def is_there(self) -> bool:
-        """Always: the curve of epsilon has to be there for those who look later."""
+        """Return True always: people who look later need the whole curve of epsilon."""
         return True
 
     def show_plan(self, plan: Plan, n_sites: int | None = None) -> None:
-        """What is agreed on by all parties of the run, and how many of so many sites it needs to begin."""
+        """Show the agreed plan, and how many of n_sites sites it needs to begin."""
         self._plan = plan
         self.say(title=plan.name, plan=plan_facts(plan, n_sites))
 
     def show_parties(self, parties: Sequence[tuple[str, str, bool]], waiting: str) -> None:
-        """Before the first run: each party's name, how far its enrolment is, and whether that is all; and for whom the
-        study waits.
+        """Show, before the first run, each party's enrolment, and for whom the study waits.
+
+        Args:
+            parties: each party's name, its state, and whether it has finished.
         """
         n_there = sum(is_done for _, _, is_done in parties)
         self.say(
@@ -304,7 +310,7 @@ class Console(Page):
         )
 
     def show_history(self, past: Sequence[PastRun], plan: Plan) -> None:
-        """The runs of a study before this one, and what all cost together.
+        """Show the study's earlier runs, and the cost of all runs together.
 
         Args:
             plan: of the run that goes on.
@@ -312,11 +318,11 @@ class Console(Page):
         self.say(history=[_describe_past(run) for run in past], budget=budget_facts(past, plan))
 
     def follow(self, board: RunBoard) -> None:
-        """Show what a coordinator knows besides the reports of its run: how patient it is, what was spent before."""
+        """Take waiting times and earlier spending from the board of a coordinator's run."""
         self._board, self._view = board, RunView()
 
     def show(self, report: RunReport, events_since: EventsSince) -> None:
-        """From now on this report is shown; see `server.status.Audience`."""
+        """Show this report from now on; see `server.status.Audience`."""
         if (board := self._board) is not None:
             if self._view.report is None:
                 self._view.begin_curve(board.past_curve())
@@ -326,7 +332,7 @@ class Console(Page):
         self.take(report, events)
 
     def take(self, report: RunReport, events: Sequence[EventReport]) -> None:
-        """Show a report, and the events that came with it."""
+        """Show a report and the events that came with it."""
         self._metrics.take(report, self._view.take(report, events))
         state = self._view.state()
         if self._plan is not None and self._plan.name:
@@ -334,7 +340,7 @@ class Console(Page):
         self.say(lost="", **state)
 
     def lose(self, reason: str) -> None:
-        """The monitor has no connection to the coordinator; the last report stays, with a word above it."""
+        """Show that the monitor has lost the coordinator; the last report stays below."""
         if reason == WireCode.NOT_SERVED:
             why = WireRefusal(WireCode.NOT_SERVED)
             self.say(phase="No run yet", mood="waits", lost=f"{why.what} {why.cause}")
@@ -350,7 +356,7 @@ class Console(Page):
 
 
 def plan_facts(plan: Plan, n_sites: int | None = None) -> list[list[str]]:
-    """What a plan says, in the words that all parties can compare.
+    """Describe a plan in the words that all parties can compare.
 
     Args:
         n_sites: of the roster; None where it is not known yet.
@@ -371,7 +377,7 @@ def plan_facts(plan: Plan, n_sites: int | None = None) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class PastRun:
-    """A run of a study that is over, from what all its parties were given: its model's report, or its releases.
+    """An earlier run of a study, as all its parties know it: its model's report, or its releases.
 
     Attributes:
         name: as people call it: "run 2".
@@ -389,7 +395,7 @@ class PastRun:
 
 
 def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
-    """What runs cost together, for rows that were in all of them, before this one and with it; nothing for a first run.
+    """Describe the cost of all runs for rows in all of them, before this run and with it; empty at first.
 
     By exact accounting at the delta of the plan that goes on; nothing is added up over runs that protect other units.
     """
@@ -398,7 +404,7 @@ def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
     if {run.plan.privacy.unit for run in past} != {plan.privacy.unit}:
         return [["all runs", "they protect different units, so their costs cannot be added"]]
     before = [event for run in past for event in run.events]
-    # What a survey released before several runs was released once.
+    # Count a survey once, even if it came before several runs.
     surveys = {_identify_survey(run.plan): run.plan for run in past}
     for surveyed in surveys.values():
         before += read_prepared_events(surveyed)
@@ -413,8 +419,9 @@ def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
 
 
 def _identify_survey(plan: Plan) -> Hashable:
-    """What tells one survey before a run from another: the runs that made it, or, where a plan does not say them, all
-    of that plan, so that one which was changed by hand counts twice: rather too much than too little.
+    """Return the identity of the survey before a run: the runs that made it, or else the whole plan.
+
+    A plan without these runs that was changed by hand thus counts its survey twice, rather too much than too little.
     """
     runs = {release.run for release in plan.prepared}
     return plan if None in runs else frozenset(runs)
@@ -479,13 +486,13 @@ class SitePage(Page):
 
     @property
     def _is_for_owner(self) -> bool:
-        """Whether no other machine can ask for it: over a network it goes as it is."""
+        """True if only this machine can ask for the page, which travels unencrypted."""
         return is_loopback(self._host)
 
     # What it is told --------------------------------------------------------------------------------------------------
 
     def tell(self, level: str, text: str) -> None:
-        """A line of the node's log, which may hold counts of its rows."""
+        """Show a line of the node's log to the owner; it may hold counts of rows."""
         if not self._is_for_owner:
             return
         at = time.strftime("%H:%M:%S", time.gmtime())
@@ -493,7 +500,7 @@ class SitePage(Page):
         self.say(events=list(self._lines))
 
     def fail(self, fault: HedgerowError) -> None:
-        """See `Page.fail`; the text, and even the code, may tell of rows."""
+        """Show why the node stopped; over a network only that it did, because even the code may reveal rows."""
         if self._is_for_owner:
             super().fail(fault)
         else:
@@ -506,7 +513,7 @@ class SitePage(Page):
         self.say(phase=phase, mood="waits", waiting=waiting, rounds=None, can_stop=False)
 
     def begin(self, plan: Plan | None, policy: Policy, roster: PinnedRoster, address: str) -> None:
-        """A node starts: what it was given, and what its plan costs."""
+        """Show what a starting node was given, and its plan's cost."""
         self.show_cost(plan)
         facts = [
             ["data", policy.data_set],
@@ -517,7 +524,7 @@ class SitePage(Page):
         self.say(about=facts, tables=[], error=None, question=None)
 
     def show_cost(self, plan: Plan | None) -> None:
-        """What a plan asks for, and what that costs."""
+        """Show what a plan asks for, and its cost."""
         if plan is not None:
             about = f"{plan.label.name} ({plan.label.type}), from {len(plan.features)} features"
             words = format_spoken(bytes.fromhex(plan.digest))
@@ -527,7 +534,7 @@ class SitePage(Page):
             self.say(cost=[*named, *cost.privacy_facts(plan, expected), *seen])
 
     def show_fit(self, name: str, found: TableFit) -> None:
-        """How one of the site's tables fits the plan."""
+        """Show how one of the site's tables fits the plan."""
         table: dict[str, Any] = {"name": name, "rest": "", "columns": []}
         if self._is_for_owner:
             columns = [[*fit.fit_row(column), "; ".join(column.findings())] for column in found.columns]
@@ -540,12 +547,12 @@ class SitePage(Page):
         self.say(tables=[*(self.read_part("tables") or []), table])
 
     def show_connection(self, event: Connected | Disconnected) -> None:
-        """The connection to the coordinator has come or gone."""
+        """Show that the connection to the coordinator has come or gone."""
         is_there = isinstance(event, Connected)
         self._connection = "" if is_there else WireRefusal(read_code(event.reason)).what  # type: ignore[union-attr]
 
     def show_models(self, folder: Path) -> None:
-        """Where the models are that this site has received, and the newest one's report and shapes."""
+        """List the models received by this site, with the newest one's report and shapes."""
         found = sorted(folder.glob("model-*.json"), key=lambda place: -place.stat().st_mtime)
         self.say(models=[[str(place), str(place.with_suffix(".report.txt"))] for place in found])
         if found:
@@ -555,19 +562,23 @@ class SitePage(Page):
 
     @contextmanager
     def watching(self, session: NodeSession, store: NodeStore, book: Path, policy: Policy) -> Iterator[None]:
-        """Show how a node is until the block ends, and take its owner's answers; `book`: its budget book's file."""
+        """Show a node's state until the block ends, and take its owner's answers.
+
+        Args:
+            book: the budget book's file.
+        """
         self._folder, self._context = store.folder, copy_context()
         stops = threading.Event()
 
         def watch() -> None:
-            # Connections of its own: the node may write meanwhile.
+            # Use separate connections, because the node may write meanwhile.
             with closing(BudgetBook(book)) as own:
                 look = _Look(session, store, own, policy)
                 while True:
                     is_last = stops.is_set()
                     try:
                         found = look(self._connection, is_last=is_last)
-                        # How the node answered may tell of rows.
+                        # The node's answers may reveal rows.
                         found |= {} if self._is_for_owner else {"invitations": []}
                         self.say(**found)
                     except HedgerowError as fault:
@@ -587,7 +598,7 @@ class SitePage(Page):
 
     @contextmanager
     def asking(self, folder: Path, question: Question) -> Iterator[None]:
-        """Show what is asked between two runs until the block ends, and take the answer; `folder`: the node's."""
+        """Show a question between two runs until the block ends, and take its answer; `folder`: the node's."""
         self._folder = folder
         *facts, _ = list_facts(question)
         waiting = "The coordinator has a new roster: see below."
@@ -602,7 +613,7 @@ class SitePage(Page):
     # What the owner may do --------------------------------------------------------------------------------------------
 
     def _answer_question(self, asked: Mapping[str, Any], *, approve: bool) -> str:
-        """Answer the question that was shown: the page names it, so no other can be slipped in between."""
+        """Answer the question shown; the page sends its number, so no other can be slipped in between."""
         with closing(self._own_desk()) as desk:
             said = answer(desk, str(asked.get("question", "")), approve=approve)
         return self._log_action(said)
@@ -613,19 +624,19 @@ class SitePage(Page):
         return self._log_action("The node leaves its run, charged for what it has answered, and ends.")
 
     def _log_action(self, said: str) -> str:
-        """What was done on the page, in the log of the node as well: it is that of another thread."""
+        """Write an action on the page into the node's log, which belongs to another thread; return its text."""
         self._context.copy().run(note, f"On the site's page: {said}")
         return said
 
     def _own_desk(self) -> OwnerDesk:
-        """For one answer; raises UsageError (code "not-asked") where no node runs."""
+        """Open the owner's desk for one answer; raise UsageError (code "not-asked") if no node runs."""
         if self._folder is None:
             raise UsageError("not-asked")
         return OwnerDesk(self._folder)
 
 
 class _Look:
-    """What stands on the page of a node that runs; to be called now and then, by one thread.
+    """Reader of a running node's state for its page; called now and then, by one thread.
 
     Args:
         book: opened for this.
@@ -641,7 +652,7 @@ class _Look:
         self._again = -math.inf
 
     def __call__(self, lost: str, *, is_last: bool) -> dict[str, Any]:
-        """What has changed on the page.
+        """Return the changed parts of the page.
 
         Args:
             lost: why there is no connection, "" where there is one.
@@ -676,18 +687,18 @@ class _Look:
         return parts
 
     def _has_finished(self) -> bool:
-        """Whether the newest run of the book is over as it should be: without a run there may be no coordinator."""
+        """Return whether the book's newest run finished in order: without a run there may be no coordinator."""
         lines = self._book.lines(self._policy.data_set)
         return bool(lines) and lines[-1].status == FINISHED
 
     def _describe_question(self, question: Question) -> list[tuple[str, str]]:
-        """What a question asks for, with what was spent before; without its number, which the page sends along."""
+        """Describe a question and the spending so far, without the question's number."""
         before = self._book.spent(question.data_set, question.total_delta)
         *facts, then, _ = list_facts(question)
         return [*facts, ("spent now", f"epsilon {format_up(before, 4)}"), then]
 
     def _describe_ledger(self) -> dict[str, Any]:
-        """The budget book as numbers, a table and a curve."""
+        """Return the budget book as numbers, a table and a curve."""
         policy, run_id = self._policy, self._session.run_id.hex()
         lines = self._book.lines(policy.data_set)
         known = tuple((line.run_id, line.site, line.status) for line in lines)
@@ -721,7 +732,7 @@ class _Look:
         }
 
     def _add_up(self, lines: Sequence[BudgetLine]) -> None:
-        """What the last runs of the book have cost, each and all so far, oldest first."""
+        """Compute the costs of the book's last runs, each and cumulative, oldest first."""
         delta, first = self._policy.delta, max(0, len(lines) - _MAX_RUNS)
         self._totals, self._runs = [compose_epsilon(list_costs(lines[:first]), delta)], []
         for end, line in enumerate(lines[first:], first + 1):
@@ -736,7 +747,7 @@ class _Look:
             self._after = [["after one more run by this plan", f"epsilon {format_up(whole, 4)}, at most"]]
 
     def _note_spent(self, lines: Sequence[BudgetLine], start: int) -> None:
-        """A point of the curve, which begins at `start`: what the run that goes on has cost by now."""
+        """Add the present cost of the open run to the curve, whose last segment begins at `start`."""
         done, planned = self._session.progress
         spent = self._store.spent(self._session.run_id)
         if spent is None or not planned:

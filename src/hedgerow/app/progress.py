@@ -29,9 +29,9 @@ SECONDS_BETWEEN_LINES = 5.0
 
 @contextmanager
 def note_if_slow(*, quiet: bool) -> Iterator[None]:
-    """While a party has its code loaded, say after a second why that takes long, whatever its method compiles."""
+    """Log after a second, while the block loads a party's code, why that takes long."""
     text = "Getting ready: on a machine's first run inner loops are compiled, which takes some seconds, once."
-    # The log's line is made where the timer runs, which would not know that there is a log.
+    # Run in a copy of the context, because the timer's thread would not find this thread's log.
     timer = threading.Timer(_SECONDS_UNTIL_SLOW, copy_context().run, (note, text))
     timer.daemon = True
     if not quiet:
@@ -44,7 +44,7 @@ def note_if_slow(*, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def status(text: str, *, quiet: bool = False) -> Iterator[None]:
-    """Say what is being done while it is done: in place in a terminal, else by a line every few seconds."""
+    """Show what is being done during the block: in place in a terminal, else by a line every few seconds."""
     console, is_over, began = Console(stderr=True), threading.Event(), time.monotonic()
 
     def repeat() -> None:
@@ -53,7 +53,7 @@ def status(text: str, *, quiet: bool = False) -> Iterator[None]:
 
     with console.status(Text(text)) if console.is_terminal and not quiet else nullcontext():
         if not quiet and not console.is_terminal:
-            # As of `note_if_slow`.
+            # In a copy of the context, as in `note_if_slow`.
             threading.Thread(target=copy_context().run, args=(repeat,), daemon=True).start()
         try:
             yield
@@ -63,7 +63,7 @@ def status(text: str, *, quiet: bool = False) -> Iterator[None]:
 
 @contextmanager
 def follow_steps() -> Iterator[Callable[[str], None]]:
-    """Give what takes the name of each step, and shows it on stderr: in place in a terminal, else now and then."""
+    """Yield a function that shows the name of each step: in place in a terminal, else now and then."""
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status("Getting ready") as shown:
@@ -81,5 +81,5 @@ def follow_steps() -> Iterator[Callable[[str], None]]:
 
 
 def list_contributors(session: RunSession) -> list[str]:
-    """Whose rows are in a release of the run."""
+    """Return the sites with rows in a release of the run."""
     return sorted({site for survivors in session.run.survivors for site in survivors})

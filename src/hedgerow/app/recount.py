@@ -37,7 +37,9 @@ _CELLS, UP = 2**14, 1 + 1e-9
 
 @dataclass
 class Costs:
-    """What releases cost: of Gaussian ones `mu2`, of pure ones `pure_mu2` as well, of both `weight`, twice their rho.
+    """Costs of releases.
+
+    `mu2` is of Gaussian releases, `pure_mu2` of pure ones, and `weight`, twice their rho, of both.
 
     `distance` and `log_ratio` are the price of whole numbers. `pure` counts amplified epsilons, `samples` releases over
     samples by sensitivity / sigma, factor on mu² of whole numbers, sampling rate, and a filter's scope, order, budget.
@@ -84,11 +86,11 @@ def add_up(releases: Sequence[Mapping[str, Any]], in_whole_numbers: bool = True)
         if rate < 1:
             total.samples[ratio, factor, rate, limits] += count
         else:
-            # Releases without a filter each have a key of their own.
+            # Give each release without a filter a key of its own.
             filters[limits or (len(filters),)].append((count * ratio**2, factor))
     for limits, parts in filters.items():
         whole = math.fsum(weight for weight, _ in parts)
-        # A filter of the rate 1 keeps mu² of every unit below 2 budget / order.
+        # A filter at sampling rate 1 keeps mu² of every unit below 2 budget / order.
         weight = min(whole, 2 * limits[2] / limits[1]) if len(limits) == 3 else whole
         exact = math.fsum(weight * factor for weight, factor in parts)
         total.weight += weight
@@ -97,7 +99,7 @@ def add_up(releases: Sequence[Mapping[str, Any]], in_whole_numbers: bool = True)
 
 
 def convert_mu(mu2: float, distance: float, delta: float) -> float:
-    """Return the epsilon of mu-GDP within a distance in total variation, which costs (1 + e^epsilon) times itself."""
+    """Return the epsilon of mu-GDP within a total variation, which costs (1 + e^epsilon) times itself."""
     mu = math.sqrt(mu2)
 
     def excess(epsilon: float) -> float:
@@ -107,7 +109,7 @@ def convert_mu(mu2: float, distance: float, delta: float) -> float:
 
     if mu == 0 or excess(0.0) <= 0:
         return 0.0
-    # Beyond this the distance costs more than epsilon gains; without a distance there is no such end.
+    # Beyond this point the distance costs more than epsilon gains; without a distance there is no such point.
     end = -mu * (float(ndtri(min(distance, 1.0))) + mu / 2) if distance else mu * (mu / 2 + 40)
     end = min(end, 700.0)
     return math.inf if end <= 0 or excess(end) > 0 else float(brentq(excess, 0.0, end, xtol=1e-14, rtol=1e-13)) * UP
@@ -138,7 +140,7 @@ def compute_divergence(order: int, ratio: float, rate: float) -> float:
 
 
 def sum_divergences(samples: Mapping[tuple[Any, ...], int], order: int) -> dict[tuple[Any, ...], float]:
-    """Return the divergences of releases over samples, by filters that have this order; all others under ()."""
+    """Return the divergences of releases over samples by filter of this order; all others under ()."""
     sums = defaultdict[tuple[Any, ...], float](float)
     for (ratio, _, rate, limits), count in samples.items():
         sums[limits if limits and limits[1] == order else ()] += count * compute_divergence(order, ratio, rate)
@@ -146,13 +148,13 @@ def sum_divergences(samples: Mapping[tuple[Any, ...], int], order: int) -> dict[
 
 
 def can_act(samples: Mapping[tuple[Any, ...], int]) -> bool:
-    """Return whether a filter may leave a unit out: its releases, each at its worst, cost more than its budget."""
+    """Return whether a filter may leave a unit out: its releases, at their worst, exceed its budget."""
     orders = {limits[1] for _, _, _, limits in samples if limits}
     return any(cost > key[2] for order in orders for key, cost in sum_divergences(samples, order).items() if key)
 
 
 def compose_losses(costs: Costs, delta: float) -> float:
-    """Return the epsilon by dp_accounting's privacy loss distributions, on a grid that rounds losses up."""
+    """Return the epsilon by dp_accounting's privacy loss distributions, rounding losses up to a grid."""
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -203,14 +205,14 @@ def count_epsilon(costs: Costs, delta: float, accountant: str) -> float:
     found += 2 * costs.log_ratio
     if accountant != "rdp" and not costs.samples and not costs.mu2:
         found = min(found, math.fsum(costs.pure.elements()) * UP)
-    # Of Gaussian releases alone `convert_mu` is exact.
+    # For Gaussian releases alone `convert_mu` is exact.
     if accountant == "pld" and (costs.samples or costs.pure) and not can_act(costs.samples):
         found = min(found, compose_losses(costs, left) + 2 * costs.log_ratio)
     return found
 
 
 def recount_pack(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Count a pack's releases again by the reported accountant; `above` is by which share that exceeds the report."""
+    """Recount a pack's releases by the reported accountant; `above` is the share above the report."""
     report, costs = content["report"], add_up(content["releases"])
     name, reported = report["accounted_by"], math.inf if report["epsilon"] == "infinite" else report["epsilon"]
     found = count_epsilon(costs, report["delta"], name)

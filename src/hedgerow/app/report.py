@@ -49,12 +49,12 @@ _PROMISED = (
 
 
 def read_words() -> Content:
-    """The words of the pages of a model, from `evidence.toml`."""
+    """Read the words of a model's pages from `evidence.toml`."""
     return tomllib.loads(resources.files("hedgerow.app").joinpath("evidence.toml").read_text(encoding="utf-8"))
 
 
 def read_printed(file: Path, option: str, command: str, check: Callable[[Content], object]) -> Content:
-    """The JSON object that a command printed into a file.
+    """Read the JSON object that a command printed into a file.
 
     Args:
         option, command: for the message.
@@ -76,7 +76,7 @@ def read_printed(file: Path, option: str, command: str, check: Callable[[Content
 
 
 def read_evaluation(file: Path, model: Model) -> Content:
-    """What `hedgerow evaluate --federated --json` printed into a file; UsageError for anything else."""
+    """Read the output of `hedgerow evaluate --federated --json` from a file; UsageError for anything else."""
 
     def check(found: Content) -> None:
         render_performance(found, model, read_words()["notes"])
@@ -87,7 +87,7 @@ def read_evaluation(file: Path, model: Model) -> Content:
 
 
 def _read_curves(evaluation: Content) -> list[CalibrationCurve]:
-    """An evaluation's curves; null is nan."""
+    """Read an evaluation's curves from JSON; null is nan."""
 
     def numbers(values: Sequence[Any]) -> Any:
         return np.array(
@@ -99,14 +99,14 @@ def _read_curves(evaluation: Content) -> list[CalibrationCurve]:
 
 
 def render_report(model: Model, date: str, evaluation: Content | None) -> str:
-    """A model's report as a page: promise, shapes with their bands, importances, calibration."""
+    """Render a model's report as a page: promise, shapes with their bands, importances, calibration."""
     notes = read_words()["notes"]
     content = {"report": model.report.to_dict(), "facts": model.report.facts(sites=model.sites)}
     drawn = io.BytesIO()
     plot_shapes(model, drawn)
     bands = "What each feature adds to the score; pale bands: what the noise alone could have drawn"
     values = find_importances(model.ensemble).values
-    # The largest first, as in the picture.
+    # Sort by size, as in the picture.
     order, total = np.argsort(-values, kind="stable"), float(values.sum()) or 1.0
     shares = [(model.plan.feature_names[place], f"{values[place] / total:.1%}") for place in order]
     importances_table = render_table("Importances", ("feature", "share of the importances"), shares)
@@ -120,7 +120,7 @@ def render_report(model: Model, date: str, evaluation: Content | None) -> str:
 
 
 def render_promise(content: Content) -> list[str]:
-    """The guarantee with what voids or qualifies it.
+    """Render the guarantee, with what voids or qualifies it.
 
     Args:
         content: of a model: `report`, and its `facts`; and in a pack what the `promise` depends on.
@@ -138,14 +138,14 @@ def render_promise(content: Content) -> list[str]:
         render_figures(figures),
         *(render_text(f"Void: {reason}.", "void") for reason in report["voided_by"]),
         *(render_text(f"Warning: {warning}.", "void") for warning in report["warnings"]),
-        # What everybody reads comes first.
+        # The part for everybody comes first.
         render_facts(map(tuple, content.get("promise", []))),
         render_facts([*pick_facts(content["facts"], "in words", "guesses"), *pick_facts(content["facts"], *_PROMISED)]),
     ]
 
 
 def pick_facts(facts: Iterable[Sequence[str]], *names: str) -> list[tuple[str, str]]:
-    """Some facts by their names, with the lines that go on with them."""
+    """Select facts by name, with the lines that continue them."""
     found, is_picked = list[tuple[str, str]](), False
     for name, text in facts:
         is_picked = name in names if name else is_picked
@@ -160,7 +160,7 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
         return [render_text(notes["no_evaluation"])]
     heads = ("measure", "value", "from", "to")
     parts = [render_text(notes["evaluation"]), render_table("Scores", heads, list_scores(evaluation))]
-    # Of another model, or of this one before or after a further evaluation.
+    # The evaluation is of another model, or of this one before or after a further evaluation.
     if evaluation["report"] != json.loads(json_text(model.report.to_dict())):
         parts.insert(0, render_text(notes["evaluation_other"], "void"))
     if curves := _read_curves(evaluation):
@@ -200,7 +200,7 @@ def list_scores(evaluation: Content) -> list[tuple[str, str, str, str]]:
 
 
 def _format_interval(estimate: Mapping[str, Any], ends: tuple[float, float]) -> tuple[str, str, str]:
-    """An estimate and its 95 % interval from noise and sampling, cut off at `ends`."""
+    """Format an estimate and its 95 % interval from noise and sampling, cut off at `ends`."""
     value, noise, sampling = (estimate[name] for name in ("value", "noise_error", "sampling_error"))
     if value is None or not isinstance(noise, int | float):
         return "not measurable", "", ""
@@ -210,7 +210,7 @@ def _format_interval(estimate: Mapping[str, Any], ends: tuple[float, float]) -> 
 
 
 def _list_calibration(curves: Iterable[CalibrationCurve]) -> list[tuple[str, ...]]:
-    """Lines of `curve_heads`, of the points whose noise is finite."""
+    """List the points with finite noise as lines under `curve_heads`."""
     rows: list[tuple[str, ...]] = []
     for curve in curves:
         for predicted, observed, error, share in zip(

@@ -41,7 +41,7 @@ def make_loader(
     name: str = "",
     holds: bool = False,
 ) -> Callable[[Plan], SiteData]:
-    """How the site's rows are read once there is a plan.
+    """Return a function that reads the site's rows once there is a plan.
 
     Args:
         tell: is given a sentence when rows are left out.
@@ -52,7 +52,7 @@ def make_loader(
     Raises:
         UsageError: a URL without a query that no plan's [omop] may have.
     """
-    # A file is looked for when its rows are read; a URL may lack its query, and no plan has one for such a database.
+    # Only URLs are checked now: one without a query is refused if no plan can have a query for such a database.
     source = data
     if is_url(data):
         source = "The query's result" if find_dialect(data) else open_table(data).source
@@ -60,7 +60,7 @@ def make_loader(
     def load(plan: Plan) -> SiteData:
         tables, arrays = {name: adapt(data, own)}, None
         if memory is not None:
-            # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
+            # Ignore the seed of the trees, which does not affect the rows: a model's plan has one, the owner's may not.
             arrays = ExternalMemory.open(memory, plan.with_joint_structure(), tables, holds=holds)
             if found := find_kept(arrays, plan):
                 return found[name][0]
@@ -70,7 +70,7 @@ def make_loader(
 
 
 def make_raw_loader(data: str | None, own: Adapter = PLAIN) -> Callable[[OpenTable], RawSite]:
-    """How the raw cells of the rows to train on are read, once a survey asks for them."""
+    """Return a function that reads the raw cells of the training rows once a survey asks for them."""
     if data is None:
         return no_training_rows
     name = "The query's result" if is_url(data) else Path(file_path(data)).name
@@ -103,7 +103,9 @@ def check_table(data: str, own: Adapter = PLAIN) -> None:
 def read_rows_ahead(
     setup: NodeSetup, tables: Sequence[Location] = (), tell: Tell = note, seen: Seen | None = None
 ) -> NodeSetup:
-    """A node's set-up whose tables were looked at and read already, before anyone is dialled.
+    """Return the setup with its tables checked and read now, before anyone is dialled.
+
+    Without a plan they are read when the coordinator proposes one.
 
     Without a plan they are read when the coordinator proposes one.
 
@@ -131,7 +133,7 @@ def read_rows_ahead(
 
 
 def _read_now(load: LoadRows, plan: Plan | None, tables: Sequence[Location], tell: Tell) -> LoadRows:
-    """As `read_early`; and the owner is told of a run that takes rows whose table was changed since."""
+    """Read rows as `read_early`, and tell the owner if a run takes rows of a table changed since."""
     before = [*map(stamp_files, tables)]
     early = read_early(load, plan)
 
@@ -145,7 +147,7 @@ def _read_now(load: LoadRows, plan: Plan | None, tables: Sequence[Location], tel
 
 
 def open_arrivals(folder: str | None, *, tell: Tell | None = None, own: Adapter = PLAIN) -> ArrivalFolder | None:
-    """The folder of tables that come while a run goes on; None for none; EnvironmentFault when it is not there."""
+    """Open the folder of tables that come during a run; None for none. EnvironmentFault if it is missing."""
     if folder is None:
         return None
 

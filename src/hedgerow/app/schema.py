@@ -30,10 +30,10 @@ _ARE_NAMED: Schema = {"type": "object", "additionalProperties": False}
 
 
 def build_plan_schema() -> Schema:
-    """The JSON Schema of a plan's file."""
+    """Build the JSON Schema of a plan's file."""
     feature = describe_section(Feature)
     for bound in ("min", "max"):
-        # Of a date, which is turned into days before the field's check.
+        # A date's bound is also a text, which is turned into days before the field's check.
         own = feature["properties"][bound]
         feature["properties"][bound] = {"type": ["number", "string"], "pattern": ISO_DATE} | {
             name: own[name] for name in ("minimum", "maximum", "description")
@@ -56,21 +56,21 @@ def build_plan_schema() -> Schema:
 
 
 def build_policy_schema() -> Schema:
-    """The JSON Schema of a site's policy."""
+    """Build the JSON Schema of a site's policy."""
     from hedgerow.client.policy import Policy
 
     return describe_section(Policy)
 
 
 def build_adapter_schema() -> Schema:
-    """Of a file that says how a site writes its table; a policy is such a file too."""
+    """Build the JSON Schema of a file on how a site writes its table; a policy is such a file too."""
     from hedgerow.data.adapters import Adapter
 
     return {"type": "object", "properties": {"data": describe_section(Adapter)}, "required": ["data"]}
 
 
 def build_roster_schema() -> Schema:
-    """Of a roster, which `hedgerow roster build` writes."""
+    """Build the JSON Schema of a roster as `hedgerow roster build` writes it."""
     from hedgerow.codec import MAX_ROWS
     from hedgerow.transport.identities import FORMAT_VERSION, PARTY_FIELDS, ROWS_VERSION, Role
 
@@ -101,19 +101,19 @@ SCHEMAS: dict[str, Callable[[], Schema]] = {
 
 
 def build_schema(kind: str) -> Schema:
-    """The schema of a kind of file, one of `SCHEMAS`."""
+    """Build the JSON Schema of a kind of file, one of `SCHEMAS`."""
     return {"$schema": _DIALECT, "title": f"{kind} of Hedgerow", **SCHEMAS[kind]()}
 
 
 def write_beside(draft: Path, kind: str) -> None:
-    """Write the schema that a draft's first line names, unless there is such a file."""
+    """Write the schema named in a draft's first line, unless the file exists."""
     path = draft.with_name(schema_file(kind))
     if not path.exists():
         write_atomically(path, f"{json.dumps(build_schema(kind), indent=1)}\n".encode())
 
 
 def describe_section(section: type) -> Schema:
-    """A table of the fields of a dataclass whose fields carry their checks; a field may be such a table itself."""
+    """Describe a dataclass of checked fields as JSON Schema; a field may be such a dataclass itself."""
     said, properties, required = read_sentences(section), {}, []
     for field in dataclasses.fields(section):
         if dataclasses.is_dataclass(field.default):
@@ -128,9 +128,9 @@ def describe_section(section: type) -> Schema:
 
 
 def describe_kinds() -> dict[str, str]:
-    """What each kind of sum is, by its name: the first line of its docstring, without the shape of the vector."""
+    """Describe each kind of sum by its docstring's first line, without the vector's shape."""
     for method in METHODS.values():
-        # Loads the kinds of its own.
+        # This loads the method's own kinds.
         method.parts()
     found: list[type[Query]] = [Query]
     for each in found:
@@ -140,7 +140,7 @@ def describe_kinds() -> dict[str, str]:
 
 
 def read_sentences(owner: type) -> dict[str, str]:
-    """What a class's docstring says of each of its attributes or parameters, on one line."""
+    """Read a class's docstring for the line about each of its attributes or parameters."""
     doc = inspect.cleandoc(owner.__doc__ or "")
     found: dict[str, str] = {}
     for part in re.findall(r"^.*:\n((?:[ ]{4}.*(?:\n|$))+)", doc, re.MULTILINE):

@@ -83,7 +83,7 @@ site keeps its table, and the coordinator types:
 
 
 def start_study(folder: Path) -> list[Path]:
-    """Write the folder, which may not have anything in it, and return its files; raises UsageError."""
+    """Write a starter study into an empty or new folder, and return its files; raise UsageError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError("exists", code="study-exists", path=folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def start_study(folder: Path) -> list[Path]:
 
 
 def _write_table(plan: Plan, columns: list[np.ndarray]) -> pa.Table:
-    """Codes as the words that they stand for, and whole numbers without a point."""
+    """Write codes as their words, and whole numbers without a point."""
     words = [feature.categories for feature in plan.features] + [plan.label.classes]
     whole = [feature.integer for feature in plan.features] + [False]
     arrays = [

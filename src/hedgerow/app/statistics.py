@@ -57,7 +57,7 @@ class Sheet:
 
 
 def draw_bars(heights: Iterable[float | None], below: float = 0.0, above: float = 0.0) -> str:
-    """A picture in one line.
+    """Draw a histogram in one line of text.
 
     Args:
         heights: each 0 to 1; None for one that is not shown.
@@ -72,7 +72,7 @@ def draw_bars(heights: Iterable[float | None], below: float = 0.0, above: float 
 
 
 def build_sheets(found: TableStatistics | SurvivalCurves, *, is_page: bool = False) -> list[Sheet]:
-    """All of it.
+    """Build the sheets of all statistics.
 
     Args:
         is_page: with room for bounds, bands, finer pictures and every class.
@@ -85,7 +85,7 @@ def build_sheets(found: TableStatistics | SurvivalCurves, *, is_page: bool = Fal
     texts = [column for column in found.columns if column.kind == "text"]
     sheets = [
         _make_number_sheet("Numbers", plain, has_odd=has_odd, has_mean=True, is_page=is_page),
-        # Without a mean on a terminal: dates are wide, and the median says when.
+        # On a terminal dates have no mean: they are wide, and the median is enough.
         _make_number_sheet("Dates", dates, has_odd=has_odd, has_mean=is_page, is_page=is_page),
         _make_text_sheet(texts, is_page=is_page),
     ]
@@ -95,7 +95,7 @@ def build_sheets(found: TableStatistics | SurvivalCurves, *, is_page: bool = Fal
 
 
 def explain_sheets(found: TableStatistics | SurvivalCurves) -> str:
-    """How to read the sheets."""
+    """Explain how to read the sheets."""
     least = f"not shown, because of fewer than {MIN_RECORDS:.0f} records or too much noise"
     if isinstance(found, SurvivalCurves):
         return f"Brackets: 95 %, by the noise and the sample. {NOT_SHOWN}: {least}."
@@ -108,7 +108,7 @@ def explain_sheets(found: TableStatistics | SurvivalCurves) -> str:
 def _make_number_sheet(
     title: str, columns: list[ColumnStatistics], *, has_odd: bool, has_mean: bool, is_page: bool
 ) -> Sheet:
-    """Numbers; with the share of cells that are none, where some column `has_odd` ones in such number."""
+    """Make a sheet of numbers, with the share of cells that are no numbers if `has_odd`."""
     shares = list(_QUANTILES) if is_page else [0.05, 0.5, 0.95]
     heads = ["column", "missing", *(["text"] if has_odd else []), *(["bounds"] if is_page else [])]
     heads += [*(["mean"] if has_mean else []), *(_QUANTILES[share] for share in shares), "histogram"]
@@ -136,7 +136,7 @@ def _make_number_sheet(
 
 
 def build_histogram(column: ColumnStatistics, n_bars: int) -> str:
-    """Even bins between the bounds, and what lies outside them where it is shown."""
+    """Draw even bins between the bounds, and the shares outside them if they are shown."""
     if column.range is None:
         return ""
     low, high = column.range.bounds
@@ -158,7 +158,7 @@ def build_histogram(column: ColumnStatistics, n_bars: int) -> str:
     top = max(*heights, below, above)
     if not top > 0:
         return _HIDDEN * n_bars
-    # A bar of which most is not shown would say less than there is.
+    # Hide a bar if most of it is hidden, because it would look too low.
     is_hidden = [part > (ends[1] - ends[0]) / 2 for part in hidden]
     shown = (None if covered else height / top for covered, height in zip(is_hidden, heights, strict=True))
     return draw_bars(shown, below / top, above / top)
@@ -170,7 +170,7 @@ def _make_text_sheet(columns: list[ColumnStatistics], *, is_page: bool) -> Sheet
     for column in columns:
         row = [column.name, percent(column.missing), categories_text(column, 12 if is_page else 6)]
         if is_page:
-            # The categories by their counts, the largest first, and those that are not shown.
+            # Sort the categories by count, and put hidden ones last.
             shown = [] if column.is_hashed else _by_size(column)
             heights = [group.count.value / shown[0].count.value for group in shown]
             n_hidden = len(column.groups) - len(shown) if shown else 0
@@ -184,7 +184,7 @@ def _by_size(column: ColumnStatistics) -> list[Group]:
 
 
 def categories_text(column: ColumnStatistics, most: int = 6) -> str:
-    """The largest categories of a column, with their shares."""
+    """List the largest categories of a column with their shares."""
     if column.is_hashed:
         return "no common text was found"
     shown, total = _by_size(column), max(column.present.value, 1.0)
@@ -195,7 +195,7 @@ def categories_text(column: ColumnStatistics, most: int = 6) -> str:
 
 
 def _rate_sheet(found: TableStatistics, name: str, *, is_page: bool) -> Sheet:
-    """By column the bins with the lowest and the highest share of a class; the clearest columns first."""
+    """Make a sheet of the bins with the lowest and highest share of a class, clearest columns first."""
     place = found.classes.index(name)
     rated = [column for column in found.columns if len(column.shown_rates) > 1]
     rated.sort(key=lambda column: -clearness(column))
@@ -213,7 +213,7 @@ def _rate_sheet(found: TableStatistics, name: str, *, is_page: bool) -> Sheet:
 
 
 def clearness(column: ColumnStatistics) -> float:
-    """How many standard deviations of the noise the label's shares in a column's bins differ by."""
+    """Return by how many standard deviations of the noise the label's shares in a column's bins differ."""
     shown = [group.rates[-1] for group in column.shown_rates]
     if len(shown) < 2:
         return 0.0
@@ -228,7 +228,7 @@ def _rate_text(group: Group, place: int) -> str:
 
 
 def _make_curve_sheet(found: SurvivalCurves, curve: Curve) -> Sheet:
-    """Who is without the event at the end of each interval, and how many were at risk in it."""
+    """Make a sheet of the share without the event at each interval's end, and of the records at risk."""
     rows = []
     for place, end in enumerate(found.ends):
         said, risk = NOT_SHOWN, NOT_SHOWN
@@ -241,12 +241,12 @@ def _make_curve_sheet(found: SurvivalCurves, curve: Curve) -> Sheet:
 
 
 def percent(share: Noisy) -> str:
-    """A share for a person."""
+    """Format a share in percent for a person."""
     return f"{100 * min(max(share.value, 0.0), 1.0):.0f} %" if share.is_shown else NOT_SHOWN
 
 
 def count_text(count: Noisy) -> str:
-    """A count for a person."""
+    """Format a count for a person."""
     return f"{count.value:,.0f} ± {BAND * count.deviation:,.0f}" if count.is_shown else NOT_SHOWN
 
 
@@ -259,7 +259,7 @@ def _describe_unknown(found: TableStatistics | SurvivalCurves) -> str:
 
 
 def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, names: Sequence[str]) -> None:
-    """The statistics on a terminal."""
+    """Print the statistics on a terminal."""
     print_facts([("sites", _describe_sites(names)), ("records", f"about {count_text(found.n_records)}")])
     console.print()
     for sheet in build_sheets(found):
@@ -270,7 +270,7 @@ def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, 
 
 
 def print_sheet(console: Console, sheet: Sheet, *, widest: int = 18) -> None:
-    """A sheet on a terminal.
+    """Print a sheet on a terminal.
 
     Args:
         widest: columns of the terminal for the first of the sheet.
@@ -293,10 +293,7 @@ def _describe_sites(names: Sequence[str]) -> str:
 
 
 def render_page(survey: TableSurvey, sites: Sequence[str]) -> str:
-    """The statistics as a page.
-
-    Args:
-    """
+    """Render the statistics as a page."""
     found, report = survey.statistics, survey.report
     is_curves = isinstance(found, SurvivalCurves)
     figures = [("records, about", count_text(found.n_records)), ("epsilon", format_up(report.epsilon, 4))]
@@ -315,7 +312,7 @@ def render_page(survey: TableSurvey, sites: Sequence[str]) -> str:
 
 
 def render_sheet(sheet: Sheet) -> str:
-    """A sheet on a page."""
+    """Render a sheet on a page."""
     return render_table(sheet.title, sheet.heads, sheet.rows)
 
 
@@ -326,7 +323,7 @@ _PLOT = (44.0, 26.0, 580.0, 280.0)
 
 
 def draw_curves(found: SurvivalCurves, *, is_file: bool = False) -> str:
-    """Curves with their 95 % bands, straight between ends of intervals: SVG within a page, or a file of its own."""
+    """Draw curves with 95 % bands as SVG, for a page or as a file; lines are straight within intervals."""
     left, top, width, height = _PLOT
     muted = 'fill="#7c8781" font-family="system-ui,sans-serif" font-size="11"'
     parts = []

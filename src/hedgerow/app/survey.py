@@ -45,7 +45,7 @@ PLAN = "plan.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class SurveyOptions:
-    """What statistics are asked for, and at what price.
+    """Options of a survey: what it asks for, and its price.
 
     Attributes:
         epsilon, delta: of all of them together.
@@ -83,7 +83,7 @@ class SurveyOptions:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a survey has made.
+    """Result of a survey.
 
     Attributes:
         found: the statistics, and their report.
@@ -98,12 +98,12 @@ class Survey:
     text: str
 
     def to_dict(self) -> dict[str, object]:
-        """The statistics for a program, with the releases as a plan has them; what is not shown is null."""
+        """Return the statistics and releases as JSON values; hidden statistics are null."""
         found = {"sites": list(self.sites), **self.found.statistics.to_dict(), "report": self.found.report.to_dict()}
         return {**found, "prepared": survey.write_prepared(self.found)}
 
     def write(self, folder: Path) -> dict[str, Path]:
-        """Write the files; statistics that were there before are written over, but for a plan that is another one."""
+        """Write the files, replacing older statistics, but never another plan."""
         texts = {
             "report.html": render_page(self.found, self.sites),
             "survey.json": json_text(self.to_dict()) + "\n",
@@ -143,7 +143,7 @@ def survey_over_tables(
     asks: bool = False,
     account: AccountOptions | None = None,
 ) -> Survey:
-    """Statistics of tables that this machine reads, by their sites.
+    """Survey tables read on this machine, by site.
 
     Args:
         folder: where they are to go.
@@ -155,7 +155,7 @@ def survey_over_tables(
     options, persons = _ask_for_persons(options)
     label = _read_label(options)
     if folder is not None and options.label:
-        # Before anything is spent: an earlier plan's account is another one, and somebody may have corrected it.
+        # Refuse an existing plan before anything is spent: its account differs, and somebody may have corrected it.
         new_file(str(folder / PLAN))
     places = adapt_sites({site: locate_query(place, persons) for site, place in tables.items()}, options.adapters)
     curves = _read_curves(options, {})
@@ -195,14 +195,14 @@ def survey_over_nodes(
     options: SurveyOptions, coordinator: CoordinatorOptions, folder: Path, header: str | None = None,
     journal: str | None = None, *, is_new: bool = False,
 ) -> Survey:  # fmt: skip
-    """Statistics of what the nodes of a roster hold, asked for as their coordinator; they are in the folder.
+    """Survey the nodes of a roster as their coordinator, and write the results into the folder.
 
     Args:
         header: a table whose header names the columns; None for those that are declared.
         journal: another file than the folder's.
         is_new: set another run's journal aside.
     """
-    # Extras: only a party that dials or listens needs grpc.
+    # Imported here, because grpc is an extra that only a party that dials or listens needs.
     from hedgerow.app.coordinator import serve
 
     options, persons = _ask_for_persons(options)
@@ -242,7 +242,7 @@ def _build_survey(
 
 
 def _ask_for_persons(options: SurveyOptions) -> tuple[SurveyOptions, Plan | None]:
-    """A survey's options, about the persons of the schema's [omop] if it has one, and the plan of their rows."""
+    """Return the options, set to persons if the schema has [omop], and the plan of the persons' rows."""
     declared = options.schema or options.survival
     table = {} if declared is None else read_table(read_text(declared))
     rows = Plan.from_dict(table) if "omop" in table else None
@@ -258,20 +258,20 @@ def _ask_for_persons(options: SurveyOptions) -> tuple[SurveyOptions, Plan | None
 
 
 def _read_label(options: SurveyOptions) -> dict[str, Any] | None:
-    """The [label] of the schema, if it is a number; read before anything is spent, for it may be wrong."""
+    """Read the schema's [label] if it is a number; it is checked here before anything is spent."""
     is_declared = options.schema is not None and bool(options.label)
     return survey.read_numeric_label(read_text(str(options.schema)), options.label) if is_declared else None
 
 
 def _read_curves(options: SurveyOptions, noise: Mapping[str, str]) -> OpenTable | None:
-    """The curves that are asked for instead of statistics; None where none are."""
+    """Read the request for curves in place of statistics; None if there is none."""
     if options.survival is None:
         return None
     return survey.ask_curves(read_text(options.survival), options.by, _draft_privacy(options, noise))
 
 
 def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, str]) -> OpenTable:
-    """The statistics that are asked for, by what is declared, or by the header of a table."""
+    """Build the request for statistics from the declarations or from a table's header."""
     given = adapt_sites({} if header is None else {"": header}, options.adapters)
     schema, without = _read_declarations(options, column_names(given[""]) if given else None)
     if options.unit is not None:
@@ -287,7 +287,7 @@ def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, s
 
 
 def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> tuple[dict[str, AskedColumn], list[str]]:
-    """What is declared of the columns, by the schema before the code book, and the columns that are left out.
+    """Read columns' declarations, the schema before the code book, and the columns to leave out.
 
     Args:
         names: of the columns that there are; None for those that are declared.
@@ -299,7 +299,7 @@ def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> t
         names = list(dict.fromkeys([*book, *schema]))
         declared = {name: declared.get(name, AskedColumn(name)) for name in book}
     own = {options.unit, options.label, *schema}
-    # A code book is of a whole study: what it says of columns that are not here is for other tables.
+    # A code book may describe a whole study, so ignore its columns that this table does not have.
     identifiers = [name for name in names if is_identifier(name, book) and name not in own]
     if identifiers and not options.quiet:
         hint = "" if options.unit else " If a person may have several rows, --unit COLUMN protects the person."
@@ -320,13 +320,13 @@ def _open_table(options: SurveyOptions, columns: Sequence[AskedColumn], noise: M
             "unknown-name", code="survey-column", kind="column", name=options.label, known=join_names(names)
         )
     if options.label and len(names) == 1:
-        # No plan predicts from nothing, and that would be known only when all is paid for.
+        # Refuse now: a plan needs features, and otherwise this would show only after paying.
         raise UsageError("survey-no-columns")
     return OpenTable.of(columns, options.label or "", _draft_privacy(options, noise))
 
 
 def _draft_privacy(options: SurveyOptions, noise: Mapping[str, str]) -> dict[str, object]:
-    """The promise, as a plan's [privacy]."""
+    """Return the promise as a plan's [privacy]."""
     promise = {"epsilon": options.epsilon, "delta": options.delta, **noise}
     if options.unit is None:
         return promise
@@ -339,7 +339,7 @@ def _draft_privacy(options: SurveyOptions, noise: Mapping[str, str]) -> dict[str
 
 @dataclass(frozen=True)
 class SurveyFolder:
-    """Where statistics go, and the plan that is drafted of them; a `RunFile`.
+    """Destination of statistics, and of the plan drafted from them; a `RunFile`.
 
     Attributes:
         path: the folder.
@@ -356,7 +356,7 @@ class SurveyFolder:
     quiet: bool = False
 
     def agreed(self) -> None:
-        """Nothing: a survey leaves no plan behind that sites have agreed to."""
+        """Do nothing: a survey leaves no plan that sites have agreed to."""
 
     def require_room(self) -> None:
         """Before a survey begins or goes on; raises UsageError "plan-exists": statistics may be written over."""
@@ -364,14 +364,14 @@ class SurveyFolder:
             raise UsageError("exists", code="plan-exists", path=self.path / PLAN)
 
     def look(self, session: RunSession) -> None:
-        """Say that a survey is over whose journal says so; raises UsageError where there is no room for its plan."""
+        """Announce a survey that is over by its journal; raise UsageError if there is no room for its plan."""
         if session.find_outcome() is None:
             self.require_room()
         elif not self.quiet:
             note(f"The survey is over; what it found is written to {self.path}, and sites that missed the end hear it.")
 
     def keep(self, outcome: Outcome, session: RunSession) -> None:
-        """See `RunFile.keep`."""
+        """Write the statistics."""
         self.write(outcome, session)
 
 

@@ -61,7 +61,7 @@ _KEPT_EVENTS = 200
 
 
 class RunView:
-    """What a run's reports and events come to; made of nothing but what a monitor is told.
+    """State of a run from its reports and events alone, as a monitor receives them.
 
     Attributes:
         report: the last one; None before there is any.
@@ -76,11 +76,11 @@ class RunView:
         self._waiting_since: float | None = None
 
     def begin_curve(self, points: list[tuple[int, float]]) -> None:
-        """Begin the curve of epsilon with what was spent before this process of the coordinator."""
+        """Start the curve of epsilon with what earlier processes of the coordinator have spent."""
         self._curve = points
 
     def take(self, report: RunReport, events: Iterable[EventReport]) -> list[EventReport]:
-        """Take note of a report, and of the events that have not come before, which are returned.
+        """Store a report and its events, and return the events that are new.
 
         After a new connection the coordinator tells its last events again; a new process of it counts from one.
         """
@@ -95,7 +95,7 @@ class RunView:
         self.report = report
         point = (report.rounds_done, report.epsilon_spent)
         if not math.isinf(point[1]) and self._curve[-1:] != [point]:
-            # Epsilon is computed now and then: the newest value of a round counts.
+            # Epsilon is computed now and then, so the newest value of a round replaces earlier ones.
             self._curve = thin([*(one for one in self._curve if one[0] < report.rounds_done), point])
         is_waiting = report.phase in (WAITING, RunState.GATHERING)
         self._waiting_since = (self._waiting_since or report.seconds) if is_waiting else None
@@ -158,7 +158,7 @@ class RunView:
         }
 
     def wait(self, report: RunReport) -> Wait:
-        """Return whom the run waits for at a report."""
+        """Return for whom the run waits at a report."""
         if report.is_over:
             return Wait()
         began = math.inf if self._waiting_since is None else self._waiting_since
@@ -177,7 +177,7 @@ def describe_phase(phase: str, wait: Wait) -> str:
 
 
 def describe_wait(wait: Wait) -> str:
-    """Return whom a run waits for, how many it needs, and how long: "waiting for ..."; nothing for nobody."""
+    """Describe for whom a run waits, how many it needs, and how long; "" if it waits for nobody."""
     if not wait.awaited:
         return ""
     said = []
@@ -210,7 +210,7 @@ def in_words(events: Iterable[EventReport]) -> list[dict[str, str]]:
             is_handed_out = event.code == "finishing"
             said = PHASE_WORDS.get(event.code, event.code)
         elif is_handed_out and event.kind == "left":
-            # Sites that have the result hang up, as the coordinator's log says it.
+            # A site hangs up once it has the result; the words are those of the coordinator's log.
             said, mood = "has hung up", ""
         elif event.code:
             said = f"{said} ({event.code})"
@@ -219,7 +219,7 @@ def in_words(events: Iterable[EventReport]) -> list[dict[str, str]]:
 
 
 def sentence(said: str) -> str:
-    """A remark as a sentence; nothing for nothing."""
+    """Turn a remark into a sentence; "" stays ""."""
     return f"{_capitalise(said)}." if said else ""
 
 
@@ -232,12 +232,12 @@ Point = TypeVar("Point", bound=tuple[float, float])
 
 
 def thin(curve: list[Point]) -> list[Point]:
-    """A curve; of one of more than `MAX_POINTS` every second point, and the last."""
+    """Drop every second point of a curve of more than `MAX_POINTS`, keeping the last; else return it."""
     return [*curve[:-1:2], curve[-1]] if len(curve) > MAX_POINTS else curve
 
 
 def span(seconds: float) -> str:
-    """A length of time for a person."""
+    """Format a length of time for a person."""
     whole = int(min(seconds, 10**9))
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"

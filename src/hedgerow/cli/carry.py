@@ -28,7 +28,7 @@ def add_commands(commands: Any) -> None:
 
 
 def carry_out(arguments: argparse.Namespace) -> None:
-    """Write what waits for other parties as files in a folder, with a page for each."""
+    """Write the messages to other parties as files in a folder, with a page for each."""
     from hedgerow.carriers import SiteFile, read_party_file
     from hedgerow.carriers.files import carry_out_of_coordinator, carry_out_of_site
 

@@ -25,7 +25,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what was found; PrivacyError, code "method-unsound", where that is a fault."""
+    """Check the method and print the result; PrivacyError, code "method-unsound", for a fault."""
     from hedgerow.testing import check_method
 
     plan = read_plan(arguments.plan)

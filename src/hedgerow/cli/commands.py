@@ -57,7 +57,7 @@ example:
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Wraps prose, and leaves lines that are indented, which are commands and tables, as they are."""
+    """Wraps prose, and keeps indented lines, such as commands and tables, as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = list[str]()
@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line; the chosen command's function is `namespace.function`."""
+    """Build the parser of the whole command line; `namespace.function` is the chosen command's function."""
     parser = Parser(
         prog="hedgerow",
         description="Train, check and use boosted trees over data that several sites hold and may not share, with "
@@ -107,7 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def complete(arguments: argparse.Namespace) -> None:
-    """Print what the shell is to read."""
+    """Print the completion script for a shell."""
     try:
         import shtab
     except ImportError as absent:
@@ -118,7 +118,7 @@ def complete(arguments: argparse.Namespace) -> None:
 
 
 def _complete_files(parser: argparse.ArgumentParser) -> None:
-    """Most of what has no list of words is a file."""
+    """Complete arguments without a list of words by file names."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in dict.fromkeys(action.choices.values()):

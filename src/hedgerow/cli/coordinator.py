@@ -45,7 +45,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Wait for the sites, run, write the model, print what it promises, and hand it out; a page stays beyond that."""
+    """Wait for the sites, run, write the model, print its promise, and hand it out; a page stays open."""
     from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, end_run, hand_out, train_over_nodes
     from hedgerow.privacy.outlook import doubt_of
 
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def print_end(run_id: bytes, reached: list[str], n_sites: int, *, as_json: bool) -> None:
-    """Which run was ended, and who was told."""
+    """Print the run that was ended, and the sites that were told."""
     if as_json:
         print_json({"run_id": run_id.hex(), "told": reached})
         return
@@ -83,7 +83,7 @@ def print_end(run_id: bytes, reached: list[str], n_sites: int, *, as_json: bool)
 
 
 def print_model(model: Model, session: RunSession, out: Path, *, as_json: bool) -> None:
-    """What a run has made, and what it promises."""
+    """Print a run's model and its promise."""
     from hedgerow.app.cost import describe_trees
     from hedgerow.app.progress import list_contributors
 

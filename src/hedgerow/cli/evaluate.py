@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _refuse_without(arguments: argparse.Namespace, other: str, *names: str) -> None:
-    """Raise UsageError for an option that means nothing without the other one."""
+    """Raise UsageError for an option that needs another one."""
     for name in names:
         if getattr(arguments, name) not in (None, [], False):
             option = "--site" if name == "sites" else "--" + name.replace("_", "-")
@@ -117,7 +117,7 @@ def _refuse_without(arguments: argparse.Namespace, other: str, *names: str) -> N
 
 
 def _run_federated(arguments: argparse.Namespace) -> None:
-    """Evaluate, write the model with the cost on its account, print the scores and what they cost."""
+    """Evaluate, write the model with the cost on its account, and print the scores with their cost."""
     from hedgerow.app.accounts import open_account
     from hedgerow.app.evaluation import journal_file, prepare_evaluation, read_sites
     from hedgerow.app.progress import status
@@ -177,7 +177,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
 def show(
     found: FederatedEvaluation, sites: list[str], out: Path, picture: Path | None, *, is_seeded: bool, as_json: bool
 ) -> None:
-    """Draw the calibration curve, if it is wanted, and print what was found."""
+    """Draw the calibration curve if requested, and print the results."""
     from hedgerow.app.evaluation import describe_evaluation, print_evaluation
     from hedgerow.local.training import plot_calibration
 

@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
-    """Close a run, for all nodes with this book or, where their folder is `given`, for that node.
+    """Close a run for all nodes with this book, or only for the node of the folder `given`.
 
     Raises:
         UsageError: code "run-not-reserved", or "run-in-use" while a node works with its folder.
@@ -145,7 +145,7 @@ def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
 
 
 def _find_folder(line: BudgetLine, given: Path) -> Path:
-    """A line's state folder; where that is gone, the folder that was given, if it is one."""
+    """Return a line's state folder; if it is gone, the folder given by the user, if that is one."""
     noted = Path(line.state)
     return given.resolve() if given.is_dir() and not (noted / "node.db").is_file() else noted
 
@@ -153,7 +153,7 @@ def _find_folder(line: BudgetLine, given: Path) -> Path:
 def _own_stores(
     lines: Sequence[BudgetLine], given: Path, open_files: ExitStack
 ) -> list[tuple[BudgetLine, NodeStore | None]]:
-    """Each line, and the state of its own node; None where that is not there: another node's does not tell its cost."""
+    """Pair each line with its own node's state, or None: another node's state does not tell its cost."""
     folders = [_find_folder(line, given) for line in lines]
     opened = {folder: _open_store(folder, open_files) for folder in dict.fromkeys(folders)}
     stores = [opened[folder] for folder in folders]
@@ -177,7 +177,7 @@ def _open_store(folder: Path, open_files: ExitStack) -> NodeStore | None:
 
 
 def _say_invitations(lines: list[InvitationLine], *, is_list: bool) -> None:
-    """What coordinators have asked this site for, and what they were told; or only how many were refused."""
+    """Print the coordinators' requests and the answers; without `is_list` only the number refused."""
     from hedgerow.client.budget import ACCEPTED
 
     if not is_list:

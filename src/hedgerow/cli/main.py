@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_interruption(error: BaseException | None) -> bool:
-    """Whether it is Ctrl-C in a compiled function, or while that was loaded, whose layers each wrap the one below."""
+    """Return whether an error is Ctrl-C in a compiled function or its loading, whose layers wrap it."""
     while isinstance(error, SystemError):
         error = error.__cause__
     return isinstance(error, KeyboardInterrupt)
@@ -117,7 +117,7 @@ def _has_compiled_kernels() -> bool:
 
 
 def _explain(error: Exception) -> HedgerowError | None:
-    """What went wrong, in words; None for a fault of Hedgerow's own."""
+    """Describe an error as a HedgerowError; None for a fault of Hedgerow's own."""
     if isinstance(error, HedgerowError):
         return error
     if isinstance(error, OSError):

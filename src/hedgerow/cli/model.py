@@ -57,7 +57,7 @@ def add_commands(commands: Any) -> None:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Print the privacy report that a model carries."""
+    """Print the privacy report of a model's file."""
     from hedgerow.models.model import Model
 
     model = Model.load(arguments.model, exact=True)
@@ -129,8 +129,11 @@ Rows = list[list[Any]]
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    """Write one line per row: the predicted class or value, the probabilities, a value and its interval, or a risk
-    and the chances to be without the event at the end of each interval."""
+    """Write one line of predictions for each row.
+
+    A line holds the predicted class or value, the probabilities, a value and its interval, or a risk and the chances to
+    be without the event at the end of each interval.
+    """
     from hedgerow.app.evaluation import read_own
     from hedgerow.data.sources import file_path
     from hedgerow.models.model import Model

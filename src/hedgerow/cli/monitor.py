@@ -36,7 +36,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Dial the coordinator and show what it tells, until the run is over."""
+    """Dial the coordinator and show its reports until the run is over."""
     from hedgerow.app.monitor import watch
     from hedgerow.protocol.stream import MAX_INTERVAL, MIN_INTERVAL
 

@@ -28,7 +28,7 @@ Add = Callable[..., Any]
 def add_command(
     commands: Any, name: str, function: Callable[[argparse.Namespace], None], help_line: str, epilog: str | None = None
 ) -> Add:
-    """A command that `function` carries out; returns what adds its arguments."""
+    """Add a command with its function, and return a function that adds its arguments."""
     description = f"{help_line[:1].upper()}{help_line[1:]}."
     command: argparse.ArgumentParser = commands.add_parser(name, help=help_line, description=description, epilog=epilog)
     command.set_defaults(function=function, parser=command)
@@ -58,14 +58,14 @@ class Words:
 
 
 def add_group(commands: Any, name: str, help_line: str) -> Any:
-    """A command that only has commands of its own."""
+    """Add a command that only has commands of its own."""
     group = commands.add_parser(name, help=help_line, description=f"{help_line[:1].upper()}{help_line[1:]}.")
     group.set_defaults(parser=group)
     return group.add_subparsers(title="commands", metavar="COMMAND")
 
 
 def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
-    """Reads a whole number within bounds."""
+    """Make a parser of whole numbers within bounds."""
 
     def number(text: str) -> int:
         value = int(text)
@@ -78,7 +78,7 @@ def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
 
 
 def above_zero(text: str) -> float:
-    """Reads a number above 0."""
+    """Read a number above 0."""
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
@@ -86,7 +86,7 @@ def above_zero(text: str) -> float:
 
 
 def chance(text: str) -> float:
-    """Reads a number between 0 and 1."""
+    """Read a number between 0 and 1."""
     value = float(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
@@ -94,7 +94,7 @@ def chance(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """Reads a number from 0 to 1."""
+    """Read a number from 0 to 1."""
     try:
         value = float(text)
     except ValueError:
@@ -195,19 +195,19 @@ def add_shared(add: Add, *names: str, **more: Any) -> None:
 
 
 class _AllowLoss(argparse.Action):
-    """Refuses `--allow-loss` at a command that it is gone from."""
+    """Refuses `--allow-loss` at a command that no longer has it."""
 
     def __call__(self, *_: object) -> None:
         raise UsageError("allow-loss-gone", command=self.metavar)
 
 
 def refuse_allow_loss(add: Add, command: str) -> None:
-    """Have a command that may release something say what there is in place of `--allow-loss`."""
+    """Let a command that may release something refuse `--allow-loss` and name what replaces it."""
     add("--allow-loss", action=_AllowLoss, nargs="?", metavar=command, help=argparse.SUPPRESS)
 
 
 def add_nodes(add: Add, noise: str, journal: str) -> None:
-    """Add what a command that asks nodes takes, with these helps for who adds the noise and where it is journalled."""
+    """Add the options of a command that asks nodes, with these help texts for noise and journal."""
     add_shared(add, "--roster", "--identity", "--listen", "--engine", "--new-run", "--log-format")
     add("--noise", choices=("distributed", "server"), help=noise)
     add("--journal", metavar="FILE", help=journal)
@@ -217,13 +217,13 @@ T = TypeVar("T")
 
 
 def read_options(kind: type[T], arguments: argparse.Namespace, **given: Any) -> T:
-    """A record of options: `given`, `quiet` by --json, and every other field by the option of its name."""
+    """Read a record of options: from `given`, from --json as `quiet`, and each field by its option's name."""
     named = {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}  # type: ignore[arg-type]
     return kind(**named | {"quiet": arguments.json} | given)
 
 
 def read_account(arguments: argparse.Namespace) -> AccountOptions:
-    """The account that --data-set, --book and --no-book name."""
+    """Read the account named by --data-set, --book and --no-book."""
     from hedgerow.app.accounts import AccountOptions
 
     return AccountOptions(arguments.data_set, arguments.book, arguments.no_book)

@@ -45,7 +45,10 @@ def add_commands(commands: Any) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Print how many rows are used, one line a column, what its owner should look at, and what would mend it.
+    """Print counts of the rows used, one line a column, and findings for the owner with their remedies.
+
+    Raises LostRowsError if more rows are left out than --allow-loss says. No command that may release anything ends by
+    such a count, so scripts ask here first.
 
     Raises LostRowsError where more rows are left out than --allow-loss says: no other command ends by such a count that
     may release anything, so scripts ask here first.
@@ -86,7 +89,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def approve(arguments: argparse.Namespace) -> None:
-    """Show what is asked, take the answer, or end the node's part."""
+    """Show the open question, take the answer, or end the node's part."""
     from hedgerow.client.state import owner_desk
 
     with owner_desk(Path(arguments.folder)) as desk:

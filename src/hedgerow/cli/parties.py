@@ -48,7 +48,7 @@ def add_commands(commands: Any) -> None:
 
 
 def new(arguments: argparse.Namespace) -> None:
-    """Write the private and the public file, and say what to do with each."""
+    """Write the private and the public file, and explain what to do with each."""
     from hedgerow.transport.identities import Role, create_identity
 
     folder = Path(arguments.folder)
@@ -66,7 +66,7 @@ def new(arguments: argparse.Namespace) -> None:
 
 
 def show(arguments: argparse.Namespace) -> None:
-    """Print what is public about a private or public file."""
+    """Print the public part of a private or public file."""
     from hedgerow.transport.identities import PRIVATE_SUFFIX, read_private, read_public
 
     path = Path(arguments.file)
@@ -79,7 +79,7 @@ def show(arguments: argparse.Namespace) -> None:
 
 
 def describe_party(identity: PublicIdentity) -> dict[str, Any]:
-    """A party for machines."""
+    """Describe a party for programs."""
     return {
         "name": identity.name,
         "role": identity.role.value,
@@ -90,7 +90,7 @@ def describe_party(identity: PublicIdentity) -> dict[str, Any]:
 
 
 def facts(identity: PublicIdentity) -> list[tuple[str, str]]:
-    """A party for people."""
+    """Describe a party for people."""
     return [(name.replace("_", " "), str(value)) for name, value in describe_party(identity).items()]
 
 
@@ -127,7 +127,7 @@ def build(arguments: argparse.Namespace) -> None:
 
 
 def read_party(file: str, role: Role) -> PublicIdentity:
-    """The party of a public file; raises UsageError for a file that was given in another party's place."""
+    """Read the party in a public file; raise UsageError for a party of another role."""
     from hedgerow.transport.identities import Role, read_public
 
     party = read_public(Path(file))
@@ -140,7 +140,7 @@ def read_party(file: str, role: Role) -> PublicIdentity:
 
 
 def compare_rosters(old: PinnedRoster, new: PinnedRoster) -> dict[str, list[str]]:
-    """The names of who joined, who left, and whose keys were renewed; coordinator and monitors count like sites."""
+    """Return the names of parties that joined, left or renewed their keys, of every role."""
     before = {party.name: party for party in old.everybody}
     after = {party.name: party for party in new.everybody}
     return {
@@ -166,13 +166,13 @@ def show_roster(arguments: argparse.Namespace) -> None:
 
 
 def rows_text(roster: PinnedRoster) -> str:
-    """How many rows the sites have at most, of those that say so."""
+    """List the sites' largest numbers of rows, for sites that state one."""
     rows = {site.name: roster.find_max_rows(site.name) for site in roster.sites}
     return ", ".join(f"{name} {most:,}" for name, most in rows.items() if most)
 
 
 def describe_roster(roster: PinnedRoster) -> dict[str, Any]:
-    """A roster for machines."""
+    """Describe a roster for programs."""
     return {
         "epoch": roster.edition,
         "fingerprint": roster.fingerprint(),

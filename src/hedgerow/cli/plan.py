@@ -52,7 +52,7 @@ def add_commands(commands: Any) -> None:
 
 
 def start(arguments: argparse.Namespace) -> None:
-    """Write the folder, and say what to type in it."""
+    """Write the starter folder, and print the next command."""
     from hedgerow.app.starter import start_study
 
     folder = Path(arguments.folder)
@@ -61,7 +61,7 @@ def start(arguments: argparse.Namespace) -> None:
 
 
 def schema(arguments: argparse.Namespace) -> None:
-    """Print a JSON Schema, or write it where a file's first line says that it is."""
+    """Print a JSON Schema, or write it to a file."""
     from hedgerow.app.schema import build_schema
     from hedgerow.models.model import write_atomically
 
@@ -73,7 +73,7 @@ def schema(arguments: argparse.Namespace) -> None:
 
 
 def init(arguments: argparse.Namespace) -> None:
-    """Print the draft, or write it to a file that does not exist yet."""
+    """Print a draft, or write it to a new file."""
     from hedgerow.data.drafts import draft_plan, read_codebook
 
     out = None if arguments.out is None else new_file(arguments.out)
@@ -89,7 +89,7 @@ def init(arguments: argparse.Namespace) -> None:
 
 
 def _say_what_cells_suggest(place: Location) -> None:
-    """On its owner's screen, and nowhere else: types of columns, as the cells of a table suggest them."""
+    """Show on the owner's screen, and nowhere else, the column types that the table's cells suggest."""
     from hedgerow.app.fit import whose_rows
     from hedgerow.data.drafts import summarise, usable_columns
     from hedgerow.data.sources import column_names
@@ -108,7 +108,7 @@ def _say_what_cells_suggest(place: Location) -> None:
 
 
 def _write(text: str, out: Path | None) -> None:
-    """Print a draft, or write it and say what is left to do."""
+    """Print a draft, or write it and list what is left to do."""
     from hedgerow.app.schema import write_beside
     from hedgerow.models.model import write_atomically
 
@@ -124,7 +124,7 @@ def _write(text: str, out: Path | None) -> None:
 
 
 def from_omop(arguments: argparse.Namespace) -> None:
-    """Print the plan of a definition, or the query of one, or write it to a file that does not exist yet."""
+    """Print the plan of a definition, or its query, or write it to a new file."""
     from hedgerow.app.fit import use_survey
     from hedgerow.data.omop import compile_query
     from hedgerow.models.model import write_atomically

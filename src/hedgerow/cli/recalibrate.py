@@ -43,7 +43,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Ask the rows, write the model, print what was found and what the model promises."""
+    """Recalibrate on a site's rows, write the model, and print the results and the model's promise."""
     from hedgerow.app.accounts import open_account
     from hedgerow.app.evaluation import read_sites
     from hedgerow.client.node import available_threads, use_threads
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _list_facts(model: Model, found: Recalibration) -> list[tuple[str, str]]:
-    """What was found, with the transport report: how scores lie at the site, and by the model's own releases."""
+    """Describe the results and the transport report: the scores here, and by the model's own releases."""
     label = model.plan.label
     what = {"risk": "events a row", "score": f"chance of {label.classes[-1:] and label.classes[-1]}"}
     ratios = [mean / found.seen if found.seen > 0 else float("nan") for mean in (found.before, found.after)]

@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def show(options: SurveyOptions, made: Survey, folder: Path | None, train: str) -> None:
-    """Print what was found, and write it if it has a folder.
+    """Print the results, and write them if there is a folder.
 
     Args:
         train: the command that trains by the drafted plan, "{plan}" for its file.
@@ -143,7 +143,7 @@ def show(options: SurveyOptions, made: Survey, folder: Path | None, train: str) 
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for options that contradict one another."""
+    """Raise UsageError for options that contradict each other."""
     if arguments.sites and arguments.data is not None:
         raise UsageError("usage-beside", option=arguments.data, other="--site")
     if arguments.unit is None and arguments.max_rows_per_unit is not None:
@@ -200,7 +200,7 @@ def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path],
 
 
 def _report_cells(column: ColumnStatistics) -> None:
-    """What the releases say of a column that a plan by them would not use as its owner thinks, and what helps."""
+    """Warn of a column that a plan from these releases would misread, with a remedy."""
     from hedgerow.app.statistics import percent
 
     if column.kind == "number" and column.odd.is_shown:
@@ -215,7 +215,7 @@ def _report_cells(column: ColumnStatistics) -> None:
 
 
 def _report_label(found: TableSurvey, plan: Plan) -> None:
-    """Of classes that were found there may be more; and whole numbers that were taken for classes may be counts."""
+    """Warn that further classes may exist, and that whole numbers taken for classes may be counts."""
     from hedgerow.app.statistics import count_text
     from hedgerow.survey.statistics import TableStatistics, show_count
 

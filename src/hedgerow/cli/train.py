@@ -64,7 +64,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Train, write the model, print what it promises."""
+    """Train, write the model, and print its promise."""
     from hedgerow.app.accounts import open_account
     from hedgerow.app.cost import describe_trees
     from hedgerow.app.environments import train_with_progress
