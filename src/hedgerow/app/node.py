@@ -298,8 +298,8 @@ class ReadyNode:
                 except HedgerowError as fault:
                     sign.end(fault.code)
                     if fault.code in _MISMATCHES and not options.quiet:
-                        # A note and no warning: the refusal itself shows how grave it is, and a node that stays may just
-                        # take up a new roster.
+                        # A note and no warning: the refusal shows how grave it is, and a node that stays may just take
+                        # up a new roster.
                         held = _describe_holdings(session.plan, self.roster)
                         note(f"This node holds {held}. The coordinator says what it holds in its own log.")
                     raise
