@@ -229,7 +229,7 @@ class LossKind:
 
     Attributes:
         label: the type of labels that it is for.
-        link: what a score means.
+        link: the meaning of a score.
         build: the loss of a plan from its joint clip and its Hessian scale c, None for the loss's own; PlanError when
             they leave a statistic no integers, or more than the kernels hold.
         scores: how well predictions fit labels, by the name of each measure: classes by index and the probabilities of
@@ -238,11 +238,11 @@ class LossKind:
         clipped_updates: weight updates whose records are clipped where the plan leaves it open.
         clip: the joint clip there.
         clipped_hessian_scale: the default c under that clip.
-        averaging: what `weight_update = "averaging"` makes of such labels instead.
-        starts: what boosted trees may begin with where a plan asks for it: "mean", "linear".
-        has_class_weights: whether `build` weighs records by their class, as a plan may say.
+        averaging: the kind of loss for `weight_update = "averaging"`; None without one.
+        starts: the starts of boosted trees that a plan may ask for: "mean", "linear".
+        has_class_weights: whether `build` weighs records by class if a plan asks for it.
         cuts_again: whether boosted trees cut features again by default, see `hedgerow.trees.binning.cuts_again`.
-        deviance: what is evaluated of numbers besides their errors; None for squares.
+        deviance: the measure of numbers in evaluations besides their errors; None for squares.
         doubles: whether boosted trees may double residuals where labels fill little of their range.
     """
 

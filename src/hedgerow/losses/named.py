@@ -153,7 +153,7 @@ class Quantile(ResidualLoss):
     """The quantile loss, for the value that a share of labels is at or below.
 
     Attributes:
-        tau: that share.
+        tau: the share of labels at or below the predicted value.
     """
 
     name: ClassVar[str] = "quantile"
@@ -197,7 +197,7 @@ class Expectile(ResidualLoss):
     """The expectile loss, for a mean with other weights of labels above it than below; 0.5 is the mean.
 
     Attributes:
-        tau: the weight of labels above, and 1 - tau of those below.
+        tau: the weight of labels above the predicted value; those below have the weight 1 - tau.
     """
 
     name: ClassVar[str] = "expectile"

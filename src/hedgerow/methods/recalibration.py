@@ -50,9 +50,9 @@ class Recalibration:
         ensemble: the trees.
         shift: a, in units of score; of times to an event 0, for each interval has a level of its own.
         slope: 1 + b.
-        n_records, noise: about how many rows there are, and the standard deviation of that by the noise.
-        before: the mean that was predicted there: the last class's chance, a value of the label, or events a record.
-        after: the mean that is predicted now.
+        n_records, noise: the noisy number of rows, and its standard deviation by the noise.
+        before: the mean of the old predictions there: the last class's chance, a label's value, or events a record.
+        after: the mean of the new predictions.
         seen: the mean of the labels.
         here, usual: mean and spread of scores there, and by the model's own releases.
     """
@@ -93,7 +93,7 @@ def recalibrate_ensemble(plan: Plan, ensemble: Ensemble, epsilon: float, delta: 
     """Run the program for one site: yield a query or two, and receive their noisy answers.
 
     Args:
-        epsilon, delta: what all answers together may cost.
+        epsilon, delta: the cost that all answers together may have.
         first_round: releases on the model's account so far.
 
     Raises:

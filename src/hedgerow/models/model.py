@@ -127,15 +127,15 @@ class Model:
     when their files are (`to_bytes`).
 
     Attributes:
-        plan: what all parties had agreed on.
+        plan: the plan that all parties had agreed on.
         ensemble: the trees.
         ledger: every release that went into them.
-        report: what the releases cost.
+        report: the cost of the releases.
         sites: the names of those who took part, when they agreed to be named.
         created_with: the version of Hedgerow that trained it.
         salvaged: when its run could not go on: why, and of how many rounds it is. What the ledger holds beyond these
             was paid for all the same.
-        errors: of numbers, what the last evaluation on its account released of how large errors were: prediction
+        errors: for numbers, the histogram of errors that the last evaluation on its account released; prediction
             intervals follow from it. None without such an evaluation, and in files of older versions.
     """
 

@@ -18,18 +18,18 @@ class Adassp:
     "auto" is decided from public numbers only.
 
     Attributes:
-        loss: whose gradients are fitted; a regression has the squared loss only ("auto").
-        rounds: T, how often X^T g is asked for.
-        scale: what a numeric feature's value is: the number of its grid cell, half linear and half logarithmic, or the
-            cell's middle.
+        loss: the loss whose gradients are fitted; a regression has the squared loss only ("auto").
+        rounds: T, the number of rounds that ask for X^T g.
+        scale: the value of a numeric feature: the number of its grid cell, half linear and half logarithmic ("grid"),
+            or the cell's middle ("linear").
         row_norm: largest norm of a record's row, whose entries lie in [-1, 1]; longer rows are shortened. "auto" is the
             largest norm that the schema allows, so that no row is.
         gradient_clip: largest |g| of the squared loss.
         gram_share: share of mu² that X^T X takes.
-        ridge: lambda per sqrt(p) standard deviations of the noise on X^T X, before what its least eigenvalue saves.
+        ridge: lambda per sqrt(p) standard deviations of the noise on X^T X, before its least eigenvalue is subtracted.
             Left out, 1.5 where slopes are shrunk, and else 0.5: with that little, the second of a regression's two
             rounds can overshoot where columns hardly vary.
-        learning_rate: what each round's coefficients are multiplied by.
+        learning_rate: the factor on each round's coefficients.
         shrinkage: share of the noise's expected part that slopes are shrunk by, after the constant was taken out; 0
             for the paper's step. Left out, 1 for a regression and 0 for classes.
     """

@@ -19,20 +19,20 @@ class DpXgboost:
 
     Attributes:
         splits: "exponential": the coordinator, who sees the exact sums, chooses by the exponential mechanism; or
-            "histogram": nothing is chosen from anything but noisy histograms.
+            "histogram": everything is chosen from noisy histograms.
         subsampling_ratio: chance of a record to be in a release, drawn by its node for each by itself.
         sketch_rounds: trees before which noisy histograms of all features place the candidates.
         start: "mean": the model begins with the mean label, not with the middle of the label's bounds, which a rate
             below 1 leaves slowly; and residuals are doubled before they are clipped, as long as the released spread
             about the mean stays within 0.3 of half the range. Or "none", as in the paper. Left out, "mean" for a
             regression.
-        start_share, sketch_share, split_share: of the sum of (amplified) epsilons where the accountant is "pure", else
-            of the sum of rho; the leaves have the rest. No start takes no share.
-        gradient: what happens to records whose gradient exceeds 1: "clip" or "filter" (left out, as in the paper).
-        count_weight: how much a count weighs beside a gradient in a leaf's sensitivity.
+        start_share, sketch_share, split_share: part of the sum of (amplified) epsilons if the accountant is "pure",
+            else of the sum of rho; the leaves have the rest. A plan without a start has no part for it.
+        gradient: the treatment of records with a gradient beyond 1: "clip" it, or "filter" them out, as in the paper.
+        count_weight: the weight of a count beside a gradient in a leaf's sensitivity.
         shrinkage: share of the James-Stein correction by which a tree is scaled whose leaves released little but noise;
             0 for the paper's values. Left out, 1 for a regression and 0 for classes.
-        min_child_weight: a leaf whose noisy count is below it has the value 0.
+        min_child_weight: the noisy count below which a leaf has the value 0.
         geometric_leaf_clip: whether the bound on a leaf's value, before the learning rate, falls by 1 - learning_rate
             with every tree, as DPBoost's does; of the noisy value, so it costs nothing and lowers no noise.
     """

@@ -24,14 +24,14 @@ class SGbdt:
         support_share: r1; the sum of gradients has r2 = 1 - r1.
         individual_filter: whether each node keeps the individual Renyi filter.
         extra_rounds: rounds after the regular ones, for the records that the filter has left; need the filter.
-        closing_rounds: of all rounds the last so many, for which the filter keeps every record's share back, so that
-            all records are in them (an extra of ours); at most n_trees, and 0 without extra rounds.
+        closing_rounds: the number of last rounds for which the filter keeps every record's share back, so that all
+            records are in them (an extra of ours); at most n_trees, and 0 without extra rounds.
         initial_score: "constant" begins with the mean label (the paper); "linear" with a linear model of the numeric
             features (an extra of ours).
-        initial_score_share: share of the budget for the private initial score, at least 1e-6; 0 begins at zero. Of
-            numbers half of it (a twentieth, beside a linear model) is for a last release, which takes noise out of
+        initial_score_share: share of the budget for the private initial score, at least 1e-6; 0 begins at zero. For
+            numbers half of it (a tenth, beside a linear model) is for a last release, which takes noise out of
             finished scores (an extra of ours); [model] calibration = "none" leaves that out, as zero does.
-        linear_scale: what a numeric feature's value is to a linear start: the number of its grid cell, half linear and
+        linear_scale: the value of a numeric feature in a linear start: the number of its grid cell, half linear and
             half logarithmic ("grid"), or the cell's middle ("linear"); as scale in [adassp].
         label_clip: m*, the clip on labels for the initial score, in units of gradient_clip.
         numeric_weight: r, the weight of a numeric feature against 1 of a categorical one in random splits.
