@@ -47,7 +47,7 @@ EVENT_WORDS = {
     "late": ("answered too late", "waits"),
     "complaint": ("sent what cannot be used", "bad"),
     "false-sum": ("made a sum that no records add up to: one or more of them lies or is broken", "bad"),
-    "disagreement": ("sums of groups differ by more than noise: either one group is wrong, or all others are", "bad"),
+    "disagreement": ("groups of sites disagree: either one of them is unlike the whole, or all others are", "bad"),
     "left-out": ("is asked no more", "bad"),
     "taken-back": ("is asked again, for there are too few without it", "waits"),
     "abandoned": ("round begun again", "waits"),

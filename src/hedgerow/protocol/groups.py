@@ -141,7 +141,7 @@ class Disagreement:
     """Sums of groups that differ by more than their noise does. Their comparison shows no culprit.
 
     Groups that lie alike are near each other, and a true one then stands alone. A true one beside another true one does
-    not. So either the group that stands alone is wrong, or all others are.
+    not. So either the group that stands alone is unlike the whole, or all others are: by a lie, a fault or their rows.
 
     Attributes:
         alone: the nodes of the group that is far from all others; empty where groups are drawn anew.
@@ -166,10 +166,10 @@ class Disagreement:
         alone, *others = (", ".join(names[node] for node in group) for group in (self.alone, *self.others))
         rest = "both other groups are" if len(others) == 2 else "all other groups are"
         return (
-            f"For {DISAGREEING_ROUNDS} rounds the sums of groups of sites have differed by more than their noise does. "
-            f"Either one group is wrong ({alone}), or {rest} ({'; '.join(others)}). Which it is cannot be told from "
-            "this. Rows may be unlike the others'; rarely, sites on one side are faulty or dishonest. All parties see "
-            "this (groups-disagree)"
+            f"For {DISAGREEING_ROUNDS} rounds the sums of groups of sites have differed by more than their noise. "
+            f"Either one group is unlike the whole ({alone}), or {rest} ({'; '.join(others)}): the releases cannot "
+            "show which. Rows may be unlike the others'; rarely, sites on one side are faulty or dishonest. Call all sites, "
+            "and accuse none. All parties see this (groups-disagree)"
         )
 
 
