@@ -353,8 +353,8 @@ def several(prepared: Prepared, groups: list[tuple[int, int]], options: argparse
     """Print what one, two and three sites do that lie together, and what is told."""
     n_false = 0
     print("AUC of each run; how many honest nodes object, each to its owner; after how many rounds all are told that")
-    print("groups disagree; in how many runs a message is false: it names sites without a liar, or where rows are alike")
-    print("has two readings of which none is true.")
+    print("groups disagree; in how many runs a message is false: it names sites without a liar, or (of like rows) has")
+    print("two readings of which none is true.")
     for n_sites, is_by_age, epsilon in product(options.sites, options.rows, options.epsilon):
         print(f"\n{n_sites} sites, rows {'by age' if is_by_age else 'alike'}, epsilon {epsilon:g}")
         for way, n_liars, lie in product(WAYS_OF_SEVERAL, range(options.liars + 1), LIES_OF_SEVERAL):

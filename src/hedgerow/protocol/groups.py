@@ -168,8 +168,8 @@ class Disagreement:
         return (
             f"For {DISAGREEING_ROUNDS} rounds the sums of groups of sites have differed by more than their noise. "
             f"Either one group is unlike the whole ({alone}), or {rest} ({'; '.join(others)}): the releases cannot "
-            "show which. Rows may be unlike the others'; rarely, sites on one side are faulty or dishonest. Call all sites, "
-            "and accuse none. All parties see this (groups-disagree)"
+            "show which. Rows may be unlike the others'; rarely, sites on one side are faulty or dishonest. Call all "
+            "sites, and accuse none. All parties see this (groups-disagree)"
         )
 
 
