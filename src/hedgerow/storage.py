@@ -149,7 +149,9 @@ class Database:
 
 
 def copy_database(path: Path) -> bytes:
-    """Return the content of a database as one transaction has left it, without writing to it; others may go on.
+    """Return the content of a database as one transaction has left it, without writing to it.
+
+    Others may go on using it.
 
     Raises EnvironmentFault, as `Database`.
     """

@@ -10,8 +10,8 @@
     itself has the prediction intervals)
 
 All are noised and charged like any other release. The held-out rows may be of the same units that the model was
-trained on (a patient with visits in both), so what an evaluation costs is added to what the model has cost; nothing is
-gained from the rows being different (no parallel composition).
+trained on (a patient with visits in both), so the cost of an evaluation is added to that of the model, although the
+rows are different (no parallel composition).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ finished scores f, both less a centre c:
 
 All values are multiplied by the slope. Where scores are noise it is 0, and the mean label is left.
 
-How far scores reach is not known before the release. So a record adds to the entries of its own octave, that is of the
-power of two above |f - c|, and what it adds is f - c as a share of that power: a sum over octaves has hardly more noise
+How far scores reach is not known before the release. So a record adds to the entries of its own octave, the power of
+two above |f - c|, and it adds f - c as a share of that power: a sum over octaves has hardly more noise
 than one whose scale was known. The slope is a mean of two guesses, weighed by how likely each makes what was released:
 that scores are useless, and that they are about as large as they should be (a spike and a slab).
 

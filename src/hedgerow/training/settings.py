@@ -47,7 +47,7 @@ class Settings(ABC):
 
     @abstractmethod
     def schedule(self, plan: Plan) -> Schedule:
-        """Return the most that a run asks for, and what that costs with this noise."""
+        """Return the most that a run asks for, with its cost at this noise."""
 
     def loss(self, plan: Plan) -> Loss:
         """Return the loss with these settings: the plan's, unless the method has its own."""

@@ -10,11 +10,11 @@ In a file each tree is complete: 2**depth - 1 nodes numbered as in a heap (see `
     sets            node number -> the codes that go left (K: not listed, K + 1: missing); of a feature with more than
                     256 codes a bit for each code, the first one lowest, as a hexadecimal text of whole bytes
     values          leaf after leaf, output after output, integers in units of 2**-16 score
-    weights         per leaf, what was released of its weight; null when it was not kept
+    weights         per leaf, its released weight; null when it was not kept
 
-The grid is not stored: it follows from the plan. Only the edges of features that were cut again are (`edges`, by the
-feature's number). A digest of all edges is, so that a program whose rule for grids has changed refuses the file instead
-of reading thresholds that mean something else.
+The grid is not stored, since it follows from the plan. The file has the edges of features that were cut again (`edges`,
+by the feature's number), and a digest of all edges: a program with another rule for grids refuses the file instead of
+misreading its thresholds.
 
 For exports and for looking at a model, `prune_tree` leaves out what no record can reach. A trained tree is complete,
 so some of its nodes send everything one way: they are skipped, and splits between equal leaves are joined. Every record

@@ -8,8 +8,7 @@
 ridge = leaf_ridge + noise_ridge * (known standard deviation of the noise in G): a leaf whose sum is mostly noise says
 little. A batch of B trees moves the scores by the average of its trees (CCS'22, section 5.2).
 
-Before sums become values, four steps can take noise out of them. None looks at anything but releases and the public
-structure:
+Before sums become values, four steps can take noise out of them. They read only releases and the public structure:
 
     covariance  the gradient sums of several classes are filtered by the covariance that the releases so far have shown
                 between classes: directions in which classes differ no more than the noise does are left out
@@ -431,10 +430,10 @@ class ValueSpread:
 
     A leaf's sum is G = H v + noise, v the step that is due there. Before the release, v is a random walk: along the
     values of a numeric feature from leaf to leaf, or, in a tree on several features, down the tree from node to node.
-    All steps of the walk have one standard deviation, the spread. For a given spread the values that are expected after
-    the release follow from one pass there and one back (Kalman 1960; Fraser and Potter 1969; on trees, Chou, Willsky
-    and Benveniste 1994): leaves of which the release says little take over what their neighbours show, and a tree that
-    released nothing but noise adds next to nothing.
+    All steps of the walk have one standard deviation, the spread. For a given spread, one pass there and one back give
+    the expected values after the release (Kalman 1960; Fraser and Potter 1969; on trees, Chou, Willsky and Benveniste
+    1994). Leaves with an uncertain release take over their neighbours' values, and a tree that released only noise adds
+    next to nothing.
 
     The spread is the one of `SPREADS` with the least risk in all releases so far, older ones counting less: the squared
     error of the sums as Stein's unbiased estimate has it (Stein 1981), sum (G - H v)**2 + 2 noise**2 trace dHv/dG. The

@@ -14,8 +14,8 @@
 Candidates by iterative Hessians read the root's histograms. What all of it costs is in
 `hedgerow.methods.boosting.schedule`.
 
-Everything after a release is post-processing. The generator is deterministic: any party that holds the plan and the
-releases computes the same queries and the same model, so a node can check that it is asked what the plan says.
+Everything after a release is post-processing. The generator is deterministic: any party with the plan and the releases
+computes the same queries and the same model, so a node can check each query against the plan.
 """
 
 from __future__ import annotations

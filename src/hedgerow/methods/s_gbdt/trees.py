@@ -64,7 +64,7 @@ class SampledLeafSums(SampledQuery, LeafSums):
     def answer(self, site: TrainingSite) -> IntVector:
         """Return the sums over the records that the filter lets through and the sample holds.
 
-        Takes in the update, and charges every record's account.
+        Takes in the update, and charges the records' accounts if there is a filter.
         """
         site.take_in(self.update)
         chosen = site.draw_sample(self.sampling_threshold, self)
