@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -82,8 +83,8 @@ def test_the_example_beside_a_training_runs(tables: dict[str, str]) -> None:
 
 
 def unplaced(model: Model) -> bytes:
-    """A model's bytes without where it was made, which is all that differs from one place to another."""
-    report = replace(model.report, made_in="", evaluated_in=(), n_sites=0, n_drawings=0)
+    """A model's bytes without where it was made and what else was, all that differs from one place to another."""
+    report = replace(model.report, made_in="", evaluated_in=(), n_sites=0, n_drawings=0, account=None)
     return replace(model, report=report).to_bytes()
 
 
@@ -123,6 +124,8 @@ def test_a_study_makes_the_same_model_wherever_it_runs(tables: dict[str, str]) -
     assert over_processes.sites == made.sites
     assert unplaced(over_processes.model) == unplaced(made.model)
     assert (over_processes.report.made_in, made.report.made_in) == ("network", "process")
+    account = over_processes.model.report.account
+    assert account is not None and account.n_runs == 2 and math.isinf(account.epsilon)
 
 
 def test_a_federation_takes_the_same_plan(tables: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
@@ -95,7 +95,7 @@ releases = st.lists(st.one_of(gaussians, filtered, pure), max_size=5)
 endings = st.sampled_from(["finished", "failed", "killed", "second book"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(
     runs=st.lists(st.tuples(releases, releases, endings, st.booleans()), min_size=1, max_size=5),
     in_file=st.booleans(),
@@ -482,3 +482,65 @@ def test_no_account_says_so() -> None:
     state = Account().read_state("record", DELTA)
     assert state.place == NOWHERE and "--no-book" in dict(state.facts())["account"]
     assert AccountState.from_dict(state.to_dict()) == state
+
+
+# Studies --------------------------------------------------------------------------------------------------------------
+
+STUDY = """
+version = 1
+name = "wards"
+[model]
+n_trees = 2
+max_depth = 2
+[federation]
+min_sites = 3
+[privacy]
+epsilon = 1.0
+delta = 1e-6
+n_records = 400
+noise = "{noise}"
+[label]
+name = "ill"
+type = "binary"
+classes = ["no", "yes"]
+[[features]]
+name = "age"
+type = "numeric"
+min = 0
+max = 100
+"""
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> dict[str, str]:
+    """The tables of three sites."""
+    for name in ("a", "b", "c"):
+        lines = [f"{at % 100},{'no' if at % 3 else 'yes'}" for at in range(60)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,ill", *lines]) + "\n")
+    return {name: str(tmp_path / f"{name}.csv") for name in ("a", "b", "c")}
+
+
+@pytest.mark.parametrize("noise", ["server", "distributed", "local"])
+def test_a_study_fits_into_a_budget_of_its_own_epsilon(tables: dict[str, str], noise: str) -> None:
+    """Whoever adds the noise, what is released was foreseen, so no run that keeps a limit is ended by it."""
+    study = hedgerow.Study(hedgerow.parse_plan(STUDY.format(noise=noise)))
+    with hedgerow.budget(1.0) as account:
+        result = study.run(hedgerow.Simulation(tables))
+        state = account.read_state("record", DELTA)
+        assert result.model.report.account == state
+        assert state.epsilon == pytest.approx(result.model.report.epsilon, rel=1e-9)
+
+
+def test_nodes_of_this_machine_are_charged_to_its_account_before_they_begin(
+    tables: dict[str, str], tmp_path: Path
+) -> None:
+    """The nodes' own books may be removed with them; where the run does not fit, none is started."""
+    study, parties = hedgerow.Study(hedgerow.parse_plan(STUDY.format(noise="server"))), tmp_path / "parties"
+    model = study.run(hedgerow.Simulation(tables)).model
+    with hedgerow.budget(0.9) as account:
+        with pytest.raises(PolicyRefusal, match="budget"):
+            study.run(hedgerow.Processes(tables, parties))
+        with pytest.raises(PolicyRefusal, match="budget"):
+            study.evaluate(model, hedgerow.Processes(tables, parties), epsilon=1.0)
+        assert account.read_state("record", DELTA).epsilon == 0
+    assert not parties.exists()

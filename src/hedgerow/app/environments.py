@@ -30,15 +30,17 @@ from hedgerow.app.output import end_log, note
 from hedgerow.app.progress import list_contributors
 from hedgerow.client.node import available_threads, has_compiled, seed_samplings, use_threads
 from hedgerow.errors import EnvironmentFault
-from hedgerow.local.accounts import Account, process_account
+from hedgerow.local.accounts import Account, RunFacts, process_account
 from hedgerow.local.progress import TrainingProgress
 from hedgerow.local.training import FederatedEvaluation, check_sites, evaluate_federated, train
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.plan.toml import plan_toml, toml_section
 from hedgerow.plugins import describe_plugin
-from hedgerow.privacy.accounts import AccountState
+from hedgerow.privacy.events import Event
+from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.privacy.statement import PROCESS
@@ -66,13 +68,11 @@ class StudyResult:
 
     model: Model
     sites: tuple[str, ...]
-    account: AccountState | None = None
-    """The budget account of this process, where all sites' rows are in it; the books of the nodes have it else."""
 
     @property
     def report(self) -> PrivacyReport:
-        """The model's promise and cost, with the account if it is known."""
-        return self.model.report if self.account is None else self.model.report.with_account(self.account)
+        """The model's promise and cost, with the account of this process where that has its rows."""
+        return self.model.report
 
 
 class Environment(Protocol):
@@ -170,7 +170,7 @@ class Simulation:
         noise = SystemNoise(os.urandom) if seed is None else SeededNoise(seed)
         model = train_with_progress(plan, sites, noise, n_threads=self.n_threads, quiet=True, seed=seed)
         account = process_account().read_state(plan.privacy.unit, plan.privacy.delta)
-        return StudyResult(model, tuple(sorted(sites)), account)
+        return StudyResult(model.with_account(account), tuple(sorted(sites)))
 
     def evaluate(self, model: Model, asked: EvaluatedModel, seed: int | None) -> FederatedEvaluation:
         """Evaluate over the tables in this process; see `Study.evaluate`."""
@@ -181,7 +181,7 @@ class Simulation:
                 model, sites, epsilon=task.epsilon, noise=noise, delta=task.delta, n_threads=n_threads, by=task.by,
                 mode=task.noise,
             )  # fmt: skip
-        return replace(found, model=found.model.evaluated(PROCESS, model))
+        return replace(found, model=found.model.evaluated(PROCESS, model)).with_account(process_account())
 
 
 @dataclass(frozen=True)
@@ -267,19 +267,26 @@ class Processes:
         """Train over a node process for each table; EnvironmentFault "node-process" if a node fails."""
         privacy = plan.privacy
         rules = {"max_epsilon": privacy.epsilon, "delta": privacy.delta, "noise": [privacy.noise]}
-        with self._federate(plan, rules, []) as (federation, check):
-            return federation.run(plan, seed, check)
+        task = TrainingTask(plan)
+        facts = RunFacts.of_plan(plan, is_void=seed is not None or plan.reads_quantiles)
+        with _charge_whole(facts, task.schedule.events, read_prepared_events(plan)):
+            with self._federate(plan, rules, []) as (federation, check):
+                result = federation.run(plan, seed, check)
+        account = process_account().read_state(privacy.unit, privacy.delta)
+        return replace(result, model=result.model.with_account(account))
 
     def evaluate(self, model: Model, asked: EvaluatedModel, seed: int | None) -> FederatedEvaluation:
         """Evaluate over a node process for each table; raise as `run`."""
         task = asked.task
         rules: dict[str, Any] = {"max_epsilon": task.epsilon, "delta": task.delta, "site_figures": True}
         rules["noise" if task.noise == "local" else "evaluation_noise"] = [task.noise]
-        with tempfile.TemporaryDirectory() as folder:
+        facts = RunFacts.of_plan(model.plan, is_void=seed is not None, name=f"evaluation of {model.plan.name}")
+        with _charge_whole(facts, task.schedule.events), tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "model.json")
             model.save(file)
             with self._federate(model.plan, rules, ["--model", str(file), "--held-out"]) as (federation, check):
-                return federation.evaluate(model, asked, seed, check)
+                found = federation.evaluate(model, asked, seed, check)
+        return found.with_account(process_account())
 
     @contextmanager
     def _federate(
@@ -334,6 +341,15 @@ class Processes:
         options += ["--roster", str(folder / "roster.toml"), "--identity", str(folder / f"{name}{PRIVATE_SUFFIX}")]
         options += ["--connect", address, "--threads", str(max(1, available_threads() // len(self.tables)))]
         return start_node([*before, str(self.tables[name]), *options], folder / f"{name}.log")
+
+
+@contextmanager
+def _charge_whole(facts: RunFacts, events: Sequence[Event], earlier: Sequence[Event] = ()) -> Iterator[None]:
+    """Charge this process what nodes reserve in books of their own, which may be gone when they have ended."""
+    with process_account().open_run(facts, events, earlier=earlier) as run:
+        for event in events:
+            run.charge(event)
+        yield
 
 
 def make_keys(folder: Path, places: Mapping[str, Path]) -> tuple[PrivateIdentity, PinnedRoster]:

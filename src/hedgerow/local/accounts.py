@@ -46,7 +46,15 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import check_delta, check_epsilon, mu_of
 from hedgerow.privacy.accounts import MEMORY, NOWHERE, AccountState
 from hedgerow.privacy.cost import compose_cost
-from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent, scope_events
+from hedgerow.privacy.events import (
+    DiscreteGaussianEvent,
+    DiscreteGaussianSumEvent,
+    Event,
+    GaussianEvent,
+    LocalGaussianEvent,
+    UnnoisedEvent,
+    scope_events,
+)
 from hedgerow.privacy.noise import NoiseSource
 
 VARIABLE = "HEDGEROW_BUDGETS"
@@ -363,7 +371,11 @@ def _covers(foreseen: Event, event: Event) -> bool:
     if foreseen == event:
         return True
     if type(foreseen) is not type(event):
-        return False
+        # Noise of the coordinator is foreseen where shares of the sites, or noise of the records, may come.
+        if not {type(foreseen), type(event)} <= _PLAIN:
+            return False
+        most, own = compose_cost([foreseen]), compose_cost([event])
+        return all(getattr(most, name) >= value for name, value in vars(own).items())
     pairs = {name: (value, getattr(event, name)) for name, value in vars(foreseen).items()}
     return all(
         most >= own if name in _COSTS else most <= own if name in _NOISES else most == own
@@ -371,6 +383,8 @@ def _covers(foreseen: Event, event: Event) -> bool:
     )
 
 
+_PLAIN = {DiscreteGaussianEvent, DiscreteGaussianSumEvent, LocalGaussianEvent}
+"""Releases whose costs add up as they are, with no sample and no filter."""
 _COSTS = ("epsilon", "zcdp_weight", "sampling_rate", "length")
 _NOISES = ("noise_multiplier", "sigma", "share_sigma", "n_shares")
 """Numbers of an event: it costs more with more of the first, and less with more of the others."""
@@ -486,7 +500,8 @@ def budget(
     Args:
         epsilon: what all runs of the account may cost together; None only adds up.
         book: a file that keeps the account: earlier blocks and other processes with this file count as well, and worker
-            processes (``n_jobs``) of this block find it. None keeps it in memory, for this block and this process.
+            processes (``n_jobs``) of this block find it: those that begin in it, and those that are sent an estimator.
+            None keeps it in memory, for this block and this process.
         delta: of the sum, in (0, 1).
 
     Yields:
