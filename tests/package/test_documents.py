@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hedgerow.app.backup import SITE_FILES, STUDY_FILES, list_strange
 from hedgerow.client.node import warm_up
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import parse_plan
@@ -468,6 +469,9 @@ def test_a_study_can_be_typed(walk: Walk) -> None:
             walk.type_of_a_study(re.sub(r"[\w.]+:7443", address, command))
     finally:
         walk.stop()
+    # A backup knows what it does with every file that was made on the way.
+    for name, rules in (("wards", STUDY_FILES), *((f"wards-{site}", SITE_FILES) for site in SITES)):
+        assert list_strange(walk.folder / name, rules) == [], name
         held.close()
     model = (walk.folder / "wards" / "run-2" / "model.json").read_bytes()
     for name in SITES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.app.backup import back_up_node, restore_node
+from hedgerow.app.node import note_book
 from hedgerow.cli.main import main
 from hedgerow.client.budget import CLOSED, LEFT, BudgetBook, PeerBook, fold_name
 from hedgerow.client.joining import leave
@@ -101,6 +104,49 @@ def test_a_budget_cannot_be_spent_twice_by_restoring_book_and_state_together(fed
     assert lines(victim)[-1][0] == "finished"
     victim.failures.clear()
     assert next_run(federation) == ["policy-over-budget"]
+
+
+@pytest.mark.parametrize(("backup", "loss"), [(4, 9), (9, 14), (14, 15)])
+def test_a_site_out_of_a_backup_takes_no_part_before_its_owner_has_charged(
+    federate: Builder, tmp_path: Path, backup: int, loss: int
+) -> None:
+    """Whenever the backup was made and the machine lost, nothing more leaves in this run or the next, and the run that
+    the backup knew is not gone on with; afterwards the account holds all that the others have seen.
+    """
+    federation = federate(4, policies={"site-0": POLICY})
+    victim = federation.parties["site-0"]
+    note_book(victim.folder, victim.folder / "budget.db")
+    file, place = tmp_path / "b.tar", tmp_path / "restored"
+
+    def lose() -> None:
+        victim.kill()
+        victim.failures.clear()
+        shutil.rmtree(victim.folder)
+        restore_node(file, place)
+        place.rename(victim.folder)
+        (tmp_path / "node-budget.db").rename(victim.folder / "budget.db")
+        victim.start()
+
+    victim.after(backup, lambda: back_up_node(victim.folder, file))
+    victim.after(loss, lose)
+    federation.run()
+    assert [fault.code for fault in victim.failures] == ["budget-restored"]
+    victim.failures.clear()
+    assert next_run(federation) == ["budget-restored"]
+    with closing(BudgetBook(victim.folder / "budget.db")) as book:
+        assert all(line.status in (CLOSED, LEFT) for line in book.lines())
+        # The backup has the run that was open, or its owner charges for it.
+        book.charge_lost("test", "", 0.0 if book.lines() else 2.0, 1e-5)
+        assert book.spent("test", 1e-5) >= 2.0 * (1 - 1e-6)
+    victim.failures.clear()
+    if next_run(federation):
+        # The others show what was charged already, as the page says.
+        assert [fault.code for fault in victim.failures] == ["budget-rolled-back"]
+        with closing(BudgetBook(victim.folder / "budget.db")) as book:
+            book.charge_lost("test", "", 0.0, 1e-5)
+        victim.failures.clear()
+        assert next_run(federation) == []
+    assert lines(victim)[-1][0] == "finished"
 
 
 def test_all_sites_restored_at_once_are_found_by_what_they_keep_apart(federate: Builder, tmp_path: Path) -> None:
