@@ -469,10 +469,10 @@ def test_a_study_can_be_typed(walk: Walk) -> None:
             walk.type_of_a_study(re.sub(r"[\w.]+:7443", address, command))
     finally:
         walk.stop()
-    # A backup knows what it does with every file that was made on the way.
-    for name, rules in (("wards", STUDY_FILES), *((f"wards-{site}", SITE_FILES) for site in SITES)):
-        assert list_strange(walk.folder / name, rules) == [], name
         held.close()
+    # A backup knows what it does with every file that was made on the way.
+    for name, rules in (("wards", STUDY_FILES), *((f"wards-{own}", SITE_FILES) for own in SITES)):
+        assert list_strange(walk.folder / name, rules) == [], name
     model = (walk.folder / "wards" / "run-2" / "model.json").read_bytes()
     for name in SITES:
         kept = [path.read_bytes() for path in (walk.folder / f"wards-{name}").glob("model-*.json")]
