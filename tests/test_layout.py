@@ -264,7 +264,7 @@ def test_no_test_hangs_on_how_fast_the_machine_is() -> None:
     by_chance = re.compile(r"suppress_health_check=\[|\bdeadline=(?!None)|\btimeout -s|\) as free:|bind\(.*\); print")
     scripts = [path for path in (ROOT / "deploy").glob("*-check") if path.is_file()]
     paths = {*modules(ROOT / "tests"), *scripts} - {Path(__file__), ROOT / "tests" / "conftest.py"}
-    found = {path.name: by_chance.findall(path.read_text(encoding="utf-8")) for path in paths}
+    found = {str(path.relative_to(ROOT)): by_chance.findall(path.read_text(encoding="utf-8")) for path in paths}
     assert {name: words for name, words in found.items() if words} == {}
 
 
