@@ -32,6 +32,7 @@ from hedgerow.client.budget import FINISHED, BudgetBook
 from hedgerow.local.attacks import AttackReport, Attribute, KindSignal, MembershipFigures, Reconstruction, Signal
 from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accounts import AccountState
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
@@ -395,9 +396,34 @@ def test_who_sees_what_is_said_of_every_mode(
     if alone := [own for own in ledger if own.is_at_one_site]:
         cost = build_report(Ledger(tuple(alone)), PrivacyContext(1e-5))
         assert "coordinator" not in cost.trust
-    assert content["registry"]["deployment"]["deployment_model"]["model_name"] == (
-        "Local" if mode == "local" else "Federated"
-    )
+
+
+@pytest.mark.parametrize("mode", ["server", "distributed"])
+@pytest.mark.parametrize("place", ["process", "network", "files", ""])
+def test_a_pack_says_of_one_process_nothing_that_only_nodes_make_true(
+    mode: str, place: str, gather: Callable[..., tuple[Model, dict[str, Any]]]
+) -> None:
+    """Whoever reads an entry or a line of the account hears of federation only where nodes made the model."""
+    ledger = Ledger(read_ledger(TRAININGS[mode], SERVER).releases[:1])
+    _, content = gather(ledger, noise_mode=mode, made_in=place, n_sites=3 if place else 0)
+    name = content["registry"]["deployment"]["deployment_model"]["model_name"]
+    assert name == ("Federated" if place in ("network", "files") else "Central")
+    lies = read_words()["trust"][mode]["lies"]
+    assert (lies in content["trust"]["notes"]) == (place != "process")
+
+
+@pytest.mark.parametrize("n_runs", [0, 1, 3])
+def test_a_pack_has_the_account_that_the_report_read(
+    n_runs: int, gather: Callable[..., tuple[Model, dict[str, Any]]]
+) -> None:
+    """Who signs sees all runs over the rows on the page, where the model's file knows them."""
+    account = AccountState("hedgerow-budget.db", read="2026-11-28", n_runs=n_runs, epsilon=1.8141) if n_runs else None
+    ledger = Ledger(read_ledger(TRAININGS["server"], SERVER).releases[:1])
+    model, content = gather(ledger, noise_mode="server", made_in="process", n_sites=3, account=account)
+    page, card = read_text(render_evidence(model, content)), {each["item"]: each for each in content["model_card"]}
+    before = page[page.rindex(read_words()["layers"]["before"]) :]
+    assert ("1.815" in before and "hedgerow-budget.db" in before) == bool(n_runs)
+    assert ("knows nothing" in card["12c"]["answer"]) == (not n_runs)
 
 
 @settings(max_examples=12, deadline=None)

@@ -34,6 +34,11 @@ from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import format_spoken
 from hedgerow.trees.ensemble import Ensemble
 
+_IN_ONE_PROCESS = (
+    "in one process",
+    "all this is said of sites that have a node each. Where one process reads all tables (`hedgerow train --site`, a "
+    "fit in Python), whoever runs it sees every row, and nothing is promised against them",
+)
 _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Times a plan's epsilon, where its outlook is shown."""
 
@@ -48,7 +53,7 @@ def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
     print("Privacy")
     print_facts(privacy_facts(plan, expected))
     print("\nNoise")
-    print_facts([*describe_visibility(plan, expected), *_list_noise_facts(plan, n_sites)])
+    print_facts([*describe_visibility(plan, expected), _IN_ONE_PROCESS, *_list_noise_facts(plan, n_sites)])
     if facts := outlook(plan, n_sites):
         print("\nExpected accuracy")
         print_facts(facts)

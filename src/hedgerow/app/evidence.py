@@ -73,7 +73,7 @@ def gather_evidence(
     Args:
         model_file, model: the file, and what it holds.
         date: of the day, as ISO 8601.
-        book: a site's budget book.
+        book: a budget book.
         attack: what `hedgerow attack --json` printed.
         evaluation: what `hedgerow evaluate --federated --json` printed.
         published: other files that were published.
@@ -250,6 +250,7 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
         "sites_per_unit": str(report.sites_per_unit),
         "n_later": str(n_later),
         **{f"risk_{chance}": _bound_chance(chance / 100, report.epsilon, report.delta) for chance in (10, 50)},
+        "rows": "the row" if report.unit == "record" else f"the rows of a {report.unit}",
         "whom": "a record" if report.unit == "record" else f"a {report.unit}",
         "in_words": f"{facts.get('in words')}.",
         "voided_by": "; ".join(report.voided_by),
@@ -271,6 +272,7 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
     is_so = {
         "trees": model.ensemble.n_trees > 0, "sites": bool(model.sites), "updated": report.n_recalibrations > 0,
         **dict.fromkeys(("bound", "promise", "private"), holds), **dict.fromkeys(("exact", "counts"), is_exact),
+        "trials": report.account is not None and report.account.n_runs > 0,
         "evaluated": any(release.kind in EVALUATION_KINDS for release in model.ledger),
         "recounted": again["agrees"],
         "clear": report.sums_in_clear and report.noise_mode != "local", "foreign": bool(report.authors),
@@ -335,7 +337,9 @@ def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[s
         "plan_name": model.plan.name, "date": content["written_on"], "mode": report.noise_mode,
         "public": "; ".join(f"{name}: {text}" for name, text in public),
         "variant": "Pure DP" if is_pure else "Approximate DP",
-        "deployment": "Local" if report.noise_mode == "local" else "Federated",
+        # A file that does not say where it was made may be of one process.
+        "deployment": "Local" if report.noise_mode == "local"
+        else "Federated" if _name_place(report) == "nodes" else "Central",
         "trust": report.trust,
         "mechanisms": ", ".join(sorted({line["noise"] for line in content["ledger"]})),
     })  # fmt: skip
@@ -450,13 +454,15 @@ def _render_public(report: Content) -> str:
 
 
 def _render_budget(content: Content, notes: Mapping[str, str]) -> list[str]:
-    """Render the runs of each data set of the book, or a note that no book was given."""
+    """Render what the account held when the model was made, and the runs of each data set of the book, if given."""
+    account = pick_facts(content["facts"], "account")
+    parts = [render_facts(account)] if account else []
     if content["budget"] is None:
-        return [render_text(notes["no_book"])]
-    parts = [render_text(notes["book"])]
+        return [*parts, render_text(notes["no_book"])]
+    parts.append(render_text(notes["book"]))
     for data_set in content["budget"]["data_sets"]:
         epsilon, delta = format_up(data_set["epsilon"]), format_up(content["budget"]["delta"], 3)
-        said = f"{data_set['data_set']}: epsilon {epsilon} together at delta {delta}"
+        said = f"{data_set['data_set'] or 'All rows of the book'}: epsilon {epsilon} together at delta {delta}"
         own = content["model"]["plan_digest"], content["model"]["agreed_digest"]
         runs = [{**run, "epsilon": format_up(run["epsilon"])} for run in data_set["runs"]]
         rows = [

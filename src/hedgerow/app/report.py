@@ -44,7 +44,7 @@ _ENDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "concordance": (0.0, 1.0), "
 
 _PROMISED = (
     "epsilon spent", "protects", "neighbouring data", "made by", "made in", "outlook", "rows of a person",
-    "lines of a CSV", "one run",
+    "lines of a CSV", "account", "one run",
 )  # fmt: skip
 
 

@@ -203,7 +203,8 @@ class Model:
         outcome = "complete" if self.salvaged is None else self.salvaged.text()
         return (
             f"{self.report.text(sites=self.sites)}\n"
-            "  agreed plan       digest of the plan before sites drew its seed (compare with `hedgerow privacy`):\n"
+            '  agreed plan       digest of the plan with structure_seed = "joint" (where the plan that was agreed '
+            "on says so, `hedgerow privacy` prints this one, else that of plan):\n"
             f"    {filed['agreed_digest']}\n  outcome           {outcome}\n"
             f"  version           Hedgerow {filed['created_with']}\n  printed on        {date}"
         )

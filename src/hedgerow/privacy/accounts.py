@@ -99,12 +99,12 @@ class AccountState:
         whose = (
             f"{self.data_set!r}"
             if self.data_set
-            else "all rows of " + ("this process" if self.place == MEMORY else "the book's folder")
+            else "all rows of this process" if self.place == MEMORY else "all rows that are counted"
         )
         where = "" if self.place == MEMORY else f" in {self.place}"
         limit = "" if self.limit is None else f", of {format_up(self.limit)} that it allows"
         count = "1 run, this one" if self.n_runs == 1 else f"{self.n_runs} runs with this one"
-        return f"of {whose}{where}, read {self.read}: {count}, together {self.describe_total()}{limit}"
+        return f"of {whose}{where}, read {self.read}: {count}, together at most {self.describe_total()}{limit}"
 
     def _describe_others(self) -> str:
         if not self.n_other_units:

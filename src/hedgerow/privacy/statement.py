@@ -548,7 +548,9 @@ def _find_limit(report: PrivacyReport) -> int:
 
 @_sentence(Topic.GROUPS, Depth.ANALYST, _has_groups)
 def _say_groups(report: PrivacyReport) -> str:
-    return f"{report.n_groups}, each with its noise; the middle of their sums counts"
+    return (
+        f"{report.n_groups}: each release of the training is a noisy sum of every group, and the middle of them counts"
+    )
 
 
 @_sentence(Topic.GROUPS, Depth.ANALYST, _has_drawings, _may_be_between_nodes)
@@ -589,8 +591,8 @@ def _say_facts(report: PrivacyReport) -> str:
 def _say_more_rows(report: PrivacyReport) -> str:
     epsilon = format_up(max(report.epsilon, report.epsilon_of_rows(2)), 3)
     return (
-        "a site of a network that holds more rows than its roster declares: there the promise is weaker (replacing one "
-        f"{report.unit} by another), at most epsilon {epsilon}"
+        "a site with a node of its own that holds more rows than its roster declares: there the promise is weaker "
+        f"(replacing one {report.unit} by another), at most epsilon {epsilon}"
     )
 
 

@@ -43,7 +43,7 @@ JAMES_STEIN_SHARE = 0.4
 MEMORY = 0.95
 """The factor on the weight of a tree's sums in the covariance of classes, for each later tree."""
 OWN_MEMORY, LEAVES_OF_ALL = 0.7, 100.0
-"""The same factor among trees on the same features; and the number of leaves that all trees' covariance counts as."""
+"""That factor among trees on the same features; and the number of leaves that all trees' covariance counts as."""
 CLASSES_PER_TREE = 32
 """With more classes the filter is computed again every K // 32 + 1 trees, and is the same for all features."""
 MAX_SWEEPS, SMALL = 30, 1e-9

@@ -51,7 +51,7 @@ Divergence = Callable[[float], float]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SampledLeafSums(SampledQuery, LeafSums):
-    """`LeafSums` of a sample of the records, drawn in secret by each node."""
+    """`LeafSums` of a sample of the records, drawn in secret."""
 
     @property
     def furthest_score(self) -> int:
