@@ -38,5 +38,7 @@ def test_the_checkers_page_lists_every_file_that_is_written() -> None:
     assert {"-budget.db", "-peers.db", "evidence.json", "recalibrated.json", "node.db"} <= names and len(names) > 30
     whole = {f"x{name}" if name[0] in "-." else name for name in names}
     assert sorted(name for name in whole if not any(fnmatch(name, own) for own in listed)) == []
+    # What lies beside a journal, and tells a node where its book is.
+    assert {"budget.path", "*.carried", "*.paused", "*.unmet"} <= listed
     # Pages and figures whose names the user gives.
     assert {"attack.html", "calibration.png", "*.request", "*.reply"} <= listed

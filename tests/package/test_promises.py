@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hedgerow.privacy.accountants import mu_of
+from hedgerow.privacy.accounts import AccountState
 from hedgerow.privacy.events import DiscreteLaplaceEvent, GaussianEvent
 from hedgerow.privacy.guesses import bound_guesses, compute_meeting_chance
 from hedgerow.privacy.statement import PLACES, PROCESS, format_share
@@ -75,3 +76,9 @@ def test_no_page_for_those_who_sign_claims_one_share_for_all_methods() -> None:
     """What was true of usual runs only stays out of the pages."""
     pages = [(DOCS / name).read_text(encoding="utf-8") for name in ("officer.md", "law.md", "checker.md")]
     assert not any("about a quarter" in page or "54.7 %" in page for page in pages)
+
+
+def test_the_line_of_the_account_on_the_page_on_reports_is_the_code_s() -> None:
+    """A reader finds the line that a report has, word for word."""
+    state = AccountState("hedgerow-budget.db", read="2026-11-28", n_runs=2, epsilon=1.4549)
+    assert f"account {state.facts()[0][1].partition(' at delta')[0]}" in REPORT
