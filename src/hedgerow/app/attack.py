@@ -28,7 +28,7 @@ MADE = "Rows made from the plan, like no one's: these figures are not private."
 
 
 def attack_model(model: Model, table: Location | None, *, allowed: float | None) -> AttackReport:
-    """Attack runs of a model's plan over its owner's table, or over made-up rows; progress goes to stderr.
+    """Attack runs of a model's plan over its owner's table, or over made-up rows, with progress on stderr.
 
     Args:
         table: None for made-up rows.

@@ -142,9 +142,9 @@ _RULES: Mapping[str, Mapping[str, Sequence[FileRule]]] = {
     "site": {_FOLDER: SITE_FILES, _BESIDE: BESIDE_FILES},
     "node": {_BESIDE: BESIDE_FILES},
 }
-"""By the kind of backup, the rules for each of its two places."""
+"""Rules for the two places of each kind of backup."""
 MAX_BACKUP_BYTES = 2 << 30
-"""Of an archive that is read."""
+"""Largest size of an archive that is read."""
 
 
 def _pack(kind: str, members: Mapping[str, bytes]) -> bytes:
@@ -272,7 +272,7 @@ def back_up_study(folder: Path, file: Path) -> None:
 
 
 RESTORED = "restored"
-"""In a run's folder: its model came out of a backup, and evaluations since may not be on its account."""
+"""Mark in a run's folder: its model came out of a backup, so later evaluations may not be on its account."""
 
 
 def restore_study(file: Path, folder: Path) -> None:
@@ -316,8 +316,9 @@ def _find_party(folder: Path) -> tuple[str, Role]:
 
 
 def back_up_node(folder: Path, file: Path) -> None:
-    """Write a backup of a party's folder of a study, with its invitation and its budget book, which lie beside it; of a
-    state folder (`--state`) the budget book alone. The node may run meanwhile.
+    """Write a backup of a party's folder of a study, with the invitation and budget book beside it.
+
+    Of a state folder (`--state`) it backs up the budget book alone. The node may run meanwhile.
 
     Raises UsageError: "node-folder"; "budget-not-found" where the book is not where the node had it; "backup-exists".
     """

@@ -102,7 +102,7 @@ _WHY_ABSENT = (
     "denied it: call the site"
 )
 STOPPED_BY_OPERATOR = "stopped-by-operator"
-"""What the sites of a run are told that was ended with --abort."""
+"""Code sent to the sites of a run ended with --abort."""
 
 
 class RunLines:
@@ -275,14 +275,14 @@ class RunFile(Protocol):
         """True if nothing is logged."""
 
     def require_room(self) -> None:
-        """Before a run begins or goes on; raises UsageError."""
+        """Check, before a run begins or goes on, that its result can be written; raise UsageError."""
 
     def look(self, session: RunSession) -> None:
         """Announce a run that is over by its journal; raise UsageError if there is no room for its result."""
 
     @property
     def agreed(self) -> Callable[[], object]:
-        """To be called once enough sites have agreed to the run."""
+        """Function to call once enough sites have agreed to the run."""
 
     def keep(self, outcome: Outcome, session: RunSession) -> None:
         """Write the result unless it is written already: before, the disk may have been full."""

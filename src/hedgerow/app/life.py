@@ -94,15 +94,15 @@ EXIT_CODES = {
     "not-joined": 20, "not-running": 21, "budget-blocked": 22, "question": 23, "no-contact": 24, "last-run-failed": 25,
     "budget-short": 26,
 }  # fmt: skip
-"""What there is to alarm on, the gravest first; the first one found is the command's exit code."""
+"""Alarms, the gravest first; the first one found gives the command's exit code."""
 _USUAL_ENDS = {
     "", "stopped-by-operator", "given-up", "run-closed", "policy-no-held-out", "policy-no-training", "policy-denied",
 }  # fmt: skip
-"""How a run ends that nobody at the site has to look at."""
+"""Ends of a run that need nobody's attention at the site."""
 
 
 def describe_node(folder: Path, budget: Path | None = None, now: float | None = None) -> dict[str, Any]:
-    """Return how the node of a party's folder of a study is, as JSON values; nothing is opened for itself alone.
+    """Describe the node of a party's study folder as JSON values, without exclusive access to its files.
 
     Args:
         budget: the book, where the folder does not say it yet.

@@ -156,7 +156,7 @@ def _raise_if_final(event: Disconnected) -> None:
 _WIDEST = 160
 _FEW_EVENTS = 8
 _FRAME_LINES = 13
-"""Of the picture without sites and events: three frames, the head's own lines, and the head of the table."""
+"""Lines of the picture without sites and events: three frames, the head's own lines, and the head of the table."""
 _STYLES = {"good": "green", "waits": "yellow", "bad": "red"}
 
 

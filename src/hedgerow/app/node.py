@@ -486,7 +486,7 @@ _OF_THIS_SITE = {
 }  # fmt: skip
 """Refusals while a run goes on that are for the site's own people to mend; all others say no to one run alone."""
 _ORDINARY = {"run-closed", "policy-no-held-out", "policy-no-training", "policy-denied"}
-"""What its owner has said, or what belongs to a study whose sites do not all hold out rows: no warnings."""
+"""Codes that are no warnings: the owner's own decisions, and runs for rows that this site does not give."""
 _UNREADABLE = {"plan-unreadable", "malformed-message", "unknown-version"}
 _SECONDS_BETWEEN_RUNS, _MAX_REST = 1.0, 300.0
 _SECONDS_FOR_A_MODEL = 60.0

@@ -64,7 +64,7 @@ def report_error(error: HedgerowError, *, as_json: bool, exit_code: int | None =
 PRIVATE = "Private: exact figures of these rows, for their owner only. No guarantee covers them."
 """Stands with every figure that is read off rows without noise."""
 PRIVATE_MARK: Mapping[str, Any] = {"private": True, "note": PRIVATE}
-"""How `PRIVATE` stands among the fields of a JSON object."""
+"""Fields of a JSON object that mark it as private."""
 
 
 def print_json(content: Mapping[str, Any]) -> None:

@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     from hedgerow.server.status import RunBoard
 
 Action = Callable[[Mapping[str, Any]], str]
-"""Does what a person asks for on the page and says what was done; raises HedgerowError, whose text is shown."""
+"""Carries out a person's request on the page and returns what was done; a HedgerowError's text is shown."""
 
 _KINDS = {"": "text/html", "js": "text/javascript", "css": "text/css"}
 _SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_BETWEEN_SIGNS = 15.0
-"""Of life, so that a browser notices when the process is gone."""
+"""Interval of signs of life, by which a browser notices when the process is gone."""
 _MAX_STREAMS = 16
 _MAX_BODY = 4096
 _ASKED_BY_PAGE = "x-hedgerow"
@@ -443,7 +443,7 @@ def _describe_past(run: PastRun) -> list[str]:
 
 _KEPT_LINES = 200
 _MAX_RUNS = 24
-"""Of the book, in the curve; those before count as one."""
+"""Largest number of the book's runs in the curve; earlier ones count as one."""
 _MAX_INVITATIONS = 20
 _SECONDS_BETWEEN_COUNTS = 1.0
 _IDLE_PER_WORK = 20
@@ -509,7 +509,7 @@ class SitePage(Page):
             )
 
     def wait_for(self, phase: str, waiting: str = "") -> None:
-        """Something is done, or waited for, outside a run."""
+        """Show that something is being done, or waited for, outside a run."""
         self.say(phase=phase, mood="waits", waiting=waiting, rounds=None, can_stop=False)
 
     def begin(self, plan: Plan | None, policy: Policy, roster: PinnedRoster, address: str) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SECONDS_UNTIL_SLOW = 1.0
 SECONDS_BETWEEN_LINES = 5.0
-"""Of what goes on, where it cannot be shown in place."""
+"""Interval of progress lines if progress cannot be shown in place."""
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit, gammaln, log_ndtr, logsumexp, ndtri
 
 TOLERANCES = {"gdp": (-1e-6, 1e-6), "pure": (-1e-6, 1e-6), "rdp": (-1e-4, 1e-4), "pld": (-1e-6, 0.01)}
-"""By how much the epsilon found here may lie above the reported one, relatively; over samples gdp is a bound by rdp."""
+"""Relative range in which this epsilon may lie above the reported one; over samples gdp is a bound by rdp."""
 PURE, FILTERED = ("discrete-laplace", "discrete-laplace-vector", "selection"), "filtered-sampled-gaussian"
 GAUSSIAN = ("gaussian", "discrete-gaussian", "discrete-gaussian-sum", "local-gaussian", "sampled-gaussian", FILTERED)
 _ORDERS = {*range(2, 65), *(round(64 * 1.06**step) for step in range(1, 85))}

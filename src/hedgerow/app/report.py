@@ -39,7 +39,7 @@ from hedgerow.trees.importances import find_importances
 
 Content = dict[str, Any]
 _ENDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "concordance": (0.0, 1.0), "r2": (-math.inf, 1.0)}
-"""Between which a measure lies; all others are at least 0."""
+"""Range of each measure; all others are at least 0."""
 
 
 _PROMISED = (

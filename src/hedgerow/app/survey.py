@@ -359,7 +359,7 @@ class SurveyFolder:
         """Do nothing: a survey leaves no plan that sites have agreed to."""
 
     def require_room(self) -> None:
-        """Before a survey begins or goes on; raises UsageError "plan-exists": statistics may be written over."""
+        """Check that no plan is in the way; raise UsageError "plan-exists". Statistics may be overwritten."""
         if (self.path / PLAN).exists():
             raise UsageError("exists", code="plan-exists", path=self.path / PLAN)
 

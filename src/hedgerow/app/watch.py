@@ -56,7 +56,7 @@ EVENT_WORDS = {
     "finished": ("the run is finished", "good"),
     "stopped": ("the run was given up", "bad"),
 }
-"""What is said of an event, in a log as well, and its mood."""
+"""Words for each event, in a log as well, and its mood."""
 _KEPT_EVENTS = 200
 
 
@@ -102,7 +102,7 @@ class RunView:
         return new
 
     def state(self) -> dict[str, Any]:
-        """Everything, in words and numbers; nothing before the first report."""
+        """Return everything in words and numbers; empty before the first report."""
         report = self.report
         if report is None:
             return {}

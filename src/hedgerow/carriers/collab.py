@@ -28,7 +28,7 @@ except ImportError as error:
     raise missing_extra("nvflare", "The carrier NVFlare") from error
 
 SITES_VARIABLE = "HEDGEROW_NVFLARE_SITES"
-"""In a simulation, the folder of the sites' files: NAME/site.toml. Whoever runs it sets it; a job cannot."""
+"""Variable with the folder of the sites' files, NAME/site.toml, in a simulation. Its user sets it; a job cannot."""
 _SECONDS_TO_ANSWER = 600.0
 _THREADS = 256
 

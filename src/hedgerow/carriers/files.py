@@ -42,7 +42,7 @@ from hedgerow.transport.identities import PinnedRoster, read_private, read_roste
 
 _REQUEST, _REPLY = "request", "reply"
 _MIN_SECONDS = 86400.0
-"""That a plan has to give sites to join and to answer: files are carried by people."""
+"""Shortest time limit in seconds for runs by files, which people carry."""
 _SETTLING = 5.0
 """Seconds that pass in a run, at most, after what was carried in at one time was read."""
 _PATIENCE = Patience(poll=0.5, longest_poll=0.5, repeat=60.0, longest_repeat=60.0, closing=0.0)
@@ -230,7 +230,7 @@ class Replay:
         return dict(enumerate(self._sites))
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
-        """Note each envelope as sent once, and return its digest as its number; nothing is sent after the end."""
+        """Note each envelope as sent once and return its digest as its number; after the end send nothing."""
         if self._is_over:
             return [None] * len(envelopes)
         posted = [(self._sites[node], data) for node, data in envelopes]

@@ -31,7 +31,7 @@ from hedgerow.transport.envelope import PartKind
 
 MAX_HANDED_BYTES = 1 << 27
 SITE_FILE = "hedgerow.toml"
-"""What an NVFlare client's owner puts into the folder of its workspace that jobs do not fill."""
+"""File that an NVFlare client's owner puts into a folder of its workspace that jobs do not fill."""
 _PATIENCE = 60.0
 """Seconds for a whole request, from a process of the same machine: the next one waits for it."""
 _MAX_ANSWER = 3600.0
@@ -91,7 +91,7 @@ def find_site(folder: Path) -> Path:
 
 
 def answer_handed_on(find: Callable[[], Path], data: bytes) -> bytes:
-    """Answer a HandedOn with a HandedBack; a refusal is logged here in full, and leaves as its code only.
+    """Answer a HandedOn with a HandedBack; a refusal is logged in full here, and leaves as a code only.
 
     Args:
         find: gives the socket of a resident node, which answers then, or the file of the site whose node does.

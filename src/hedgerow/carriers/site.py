@@ -243,7 +243,7 @@ class CarriedNode:
 
 LOG_FILE = "node.log"
 _LOG_BYTES = 1 << 20
-"""One that is longer is kept as node.old, in the place of the one before."""
+"""Longest log; a longer one is kept as node.old, replacing the former one."""
 
 
 def build_options(file: SiteFile) -> NodeOptions:

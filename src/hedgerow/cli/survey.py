@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _FEW_RECORDS = 2000.0
-"""Below so many records times epsilon, little stands out of the noise."""
+"""Records times epsilon below which little stands out of the noise."""
 
 
 _SURVEY_EXAMPLE = """\

@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> None:
 _BAR = 24
 """Columns of the longest bar."""
 _SCORES = {"auc": "AUC", "concordance": "concordance", "r2": "R2", "mae": "MAE"}
-"""What is shown of a model, the first of these that it has, and how it is written."""
+"""Scores to show of a model, of which the first available one is taken, with their names."""
 
 
 def simulate(arguments: argparse.Namespace) -> None:

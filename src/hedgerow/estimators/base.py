@@ -468,7 +468,7 @@ fraction stood somewhere among them."""
 
 _TRIAL_LABEL: dict[str, Any] = {"type": "binary", "classes": ["0", "1"]}
 FEW_RECORDS = 2000.0
-"""Below so many records times epsilon, bounds that are found by noise have cost accuracy (docs/privacy.md)."""
+"""Records times epsilon below which bounds found by noisy counts have cost accuracy (docs/privacy.md)."""
 
 
 class FewRecordsWarning(UserWarning):
@@ -1026,7 +1026,7 @@ class PrivateTrees(BaseEstimator, ABC):
 
 
 Rows = Mapping[str, NDArray[np.intp] | None]
-"""By a site's name, which rows it has: intp [n]; None for all of them."""
+"""Row numbers by site, intp [n]; None for all rows."""
 
 
 def require_a_cell_per_row(column: Any, n_rows: int, name: str) -> None:

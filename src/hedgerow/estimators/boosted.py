@@ -252,7 +252,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         return self.model_.ensemble.probabilities(codes)
 
     def staged_predict_proba(self, X: Any) -> Iterator[NDArray[np.float64]]:
-        """`predict_proba` of the first tree, of the first two, and so on: free, for all trees are released.
+        """Yield `predict_proba` of the first tree, of the first two, and so on; it is free.
 
         To choose a number of trees by private rows is a release that is not: see `score`.
         """
@@ -636,7 +636,7 @@ class LabelInFeaturesWarning(UserWarning):
 
 
 def _read_numbers(y: Any) -> Any:
-    """`y` as `_read_labels` makes it an array, if it is of numbers; raises DataError."""
+    """Read `y` as an array of numbers, as `_read_labels` does; raise DataError for other labels."""
     y, kind = _read_labels(y)
     if kind not in ("", "number"):
         raise DataError("data-label-not-number", kind=kind)
@@ -651,7 +651,7 @@ def _require_finite(y: Any) -> NDArray[np.float64]:
 
 
 _PLAIN = {"b": "number", "i": "number", "u": "number", "f": "number", "U": "text", "M": "date"}
-"""What the values of an array of one type are, by numpy's kinds of types."""
+"""Kinds of labels by NumPy's kinds of types."""
 
 
 def _read_labels(y: Any) -> tuple[Any, str]:

@@ -37,7 +37,7 @@ from hedgerow.privacy.statement import PROCESS
 Estimator = TypeVar("Estimator", bound=PrivateTrees)
 
 EVALUATION_SHARE = 0.1
-"""Of mu², for all measurements together: few counts, which stand out of more noise than leaves do."""
+"""Share of mu² for all measurements together: they are few counts, which bear more noise than leaves do."""
 _GRID_SHARES = ((15.0, 0.01), (math.inf, 0.25))
 """Of delta, kept back, by the largest epsilon for which it is: what the grid of the noise costs adds up over all fits,
 and each of them counts its own alone. It grows as e^epsilon: at 20 two fits of one tree of depth 4 cost two hundredths

@@ -61,9 +61,9 @@ VARIABLE = "HEDGEROW_BUDGETS"
 """The environment variable in which processes that begin within a `budget` find its file."""
 DEFAULT_DELTA = 1e-6
 _MARGIN = 1e-9
-"""Of a whole budget kept back, relative, for the rounding of its conversion to mu."""
+"""Relative share of a whole budget kept back, because its conversion to mu is rounded."""
 _LEAST_WEIGHT = 1e-12
-"""Of mu squared that is still reserved: below, nothing is left."""
+"""Smallest mu squared that is still reserved; less counts as nothing."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class RunAccount:
         earlier: Sequence[Event] = (),
         whole: tuple[float, float] | None = None,
     ) -> Iterator[RunAccount]:
-        """Foresee these releases as the next part of this run; arguments as `Account.open_run`.
+        """Reserve these releases as the next part of this run; arguments as `Account.open_run`.
 
         What was released `earlier` was a part of this run as well, and is charged already; so is the `whole`.
         """
@@ -466,7 +466,7 @@ def send_budgets() -> dict[str, Any]:
 
 
 def receive_budgets(sent: Mapping[str, Any]) -> None:
-    """In a worker process, count from now on in the budgets of the process that started it.
+    """Count, in a worker process, in the budgets of the process that started it.
 
     Data sent by another process, such as a file that is read again later, change nothing.
 

@@ -48,7 +48,7 @@ and columns of which a cell is altered. Of more so many are drawn."""
 OUTLIERS = 0.05
 _FOR_OWNER = CountedElsewhere("nowhere: what an attack finds is for the owner of the rows alone")
 EXACT = 1e-3
-"""What a sum without noise is known to, per unit of its sensitivity."""
+"""Assumed error of a sum without noise, per unit of its sensitivity."""
 N_ERRORS = 5
 """Standard errors by which a figure may differ from the ledger's: many are looked at, and few are chance's."""
 

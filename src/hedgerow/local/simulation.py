@@ -25,7 +25,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Feature, Plan
 
 FACTORS = (0.1, 0.3, 1.0, 3.0)
-"""Of the plan's epsilon, at which a model is made; without noise as well."""
+"""Multiples of the plan's epsilon at which models are made, besides one without noise."""
 N_HELD_OUT = 20_000
 Train = Callable[[Plan, Mapping[str, SiteData]], Model]
 
@@ -76,7 +76,7 @@ _SHAPES: tuple[Callable[[Floats], Floats], ...] = (
     lambda x: np.sign(x - 0.4),
     lambda x: 1 - 4 * (2 * x - 1) ** 2 / 3,
 )
-"""Of a feature's place between its bounds, 0 to 1: a straight line, a step, a bump."""
+"""Functions of a feature's place between its bounds, 0 to 1: a straight line, a step, a bump."""
 
 
 def simulate_records(plan: Plan, n_records: int, seed: int, part: int = 0) -> Records:

@@ -39,7 +39,7 @@ from hedgerow.survey.statistics import ColumnStatistics, TableStatistics
 from hedgerow.training.steps import play
 
 MAX_SURVEYED_ROWS = 2**33
-"""Rows that all sites together may have at most: masked sums have words for so many."""
+"""Largest number of rows of all sites together, by which the words of masked sums are chosen."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ from hedgerow.errors import PlanError
 DEEPEST = 32
 """Tables and lists inside one another."""
 MAX_VALUES = 250_000
-"""In a plan: 20,000 features have half as many. More would cost a node seconds to read, at every invitation."""
+"""Largest number of values in a plan; 20,000 features need half of it. More would take a node seconds to read."""
 MAX_INTEGER = 1 << 128
-"""No bound of a plan, and no integer of a model, is as large."""
+"""Limit of integers, above every bound of a plan and every integer of a model."""
 _KEY = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
 _DEEP_KEY = re.compile(rf"(?<![\w-]){_KEY}(?:[ \t]*\.[ \t]*{_KEY}){{{DEEPEST}}}")
 _BREAKS = {"Zl", "Zp"}
@@ -326,7 +326,7 @@ _ISO_TIME = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}(:
 ISO_DATE = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({_ISO_TIME})?$"
 """A date of ISO 8601, or a moment; one that names no time zone is taken as UTC."""
 DATE_PARTS = {"Y": "([0-9]{4})", "m": "([0-9]{1,2})", "d": "([0-9]{1,2})"} | dict.fromkeys("HMS", "([0-9]{1,2})")
-"""What a date's format may name after a %: year, month, day, hour, minute, second."""
+"""Parts of a date's format, by the letter after %: year, month, day, hour, minute, second."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECONDS = 86_400 * 10**6
 FIRST_DAY, LAST_DAY = -719_162.0, 2_932_896.0

@@ -29,7 +29,7 @@ _FEATURES: dict[str, dict[str, Any]] = {
     "sex": {"type": "categorical", "categories": ["female", "male"]},
     "concept": {"type": "hashed", "buckets": 32},
 }
-"""What a plan says of columns of a value, if the definition says no bounds."""
+"""Feature of a plan for each kind of column, if the definition gives no bounds."""
 
 
 @allows({"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]*$", "maxLength": 60})

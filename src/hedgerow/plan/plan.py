@@ -66,7 +66,7 @@ MAX_STRUCTURE_SEED = 2**63 - 1
 MAX_NAMED = 12
 """Features that a line for a person names."""
 MIN_SECONDS = 1.0
-"""Of every timeout: with less, a party that waits gives up before anyone can answer."""
+"""Shortest timeout in seconds; with less, a waiting party gives up before anyone can answer."""
 DECLARED, FOUND, TYPED, READ_OFF = "declared", "found", "type", "data"
 """Where a column's type, bounds, categories or classes are from: its author; noisy sums in [[prepared]]; the type that
 a library gives the column, because the caller said so; the private rows, which voids the guarantee."""
@@ -105,17 +105,17 @@ class Feature:
     Attributes:
         name: the column's name in the tables.
         type: numbers, dates, one of a list of texts, or text without a list.
-        buckets: of hashed text: how many buckets a public hash of the text alone puts it into.
+        buckets: for hashed text, the number of buckets into which a public hash of the text puts it.
         min, max: the public bounds; values beyond them count as the bound. Wide ones cost little from about 10,000
             records at epsilon 1 on. Of a date ISO 8601 in the file, and here days since 1970-01-01, UTC.
         integer: whether all values are whole numbers.
         spacing: how the cells that values are cut into are spaced; "auto" is half even and half logarithmic.
         categories: the public list; texts that are not listed share one code, and missing values another.
         format: how texts write a date, where it is not ISO 8601.
-        monotone: what the model predicts (of two classes, the chance of the last one) never falls, or never rises, with
+        monotone: whether predictions (with two classes, the chance of the last one) never fall, or never rise, with
             this feature alone.
-        origin: where type, bounds and categories are from. "declared": the plan's author; "found": noisy sums of
-            `[[prepared]]`; "type": the type that a library gives the column, because the caller said so; "data": the
+        origin: where type, bounds and categories come from. "declared": the plan's author; "found": noisy sums of
+            `[[prepared]]`; "type": the type that a library gives the column, if the caller asks for that; "data": the
             private rows, which voids the guarantee.
     """
 
@@ -214,34 +214,34 @@ class ModelSection:
         split_method: how splits are found. "totally_random": drawn, which costs nothing; "hist": the best of noisy
             histograms of all candidates; "partially_random": one drawn split of each feature, and the best by noisy
             sums of its sides.
-        weight_update: what a leaf's value is computed from. "newton": gradients over Hessians; "gradient": the mean
-            gradient; "averaging": the mean label, with no boosting.
+        weight_update: source of a leaf's value. "newton": gradients over Hessians; "gradient": the mean gradient;
+            "averaging": the mean label, without boosting.
         split_candidates: where candidates lie. "uniform" and "log": evenly in the bounds, or in their logarithms;
             "iterative_hessian": where noisy histograms, which are paid for, say that Hessians are; "adaptive": where
             the leaves that are released anyway say so; "quantile": by exact counts, for comparisons: such a run has no
             guarantee, whatever its epsilon.
-        candidate_rounds: noisy histograms that "iterative_hessian" asks for.
-        interaction: which features a tree may ask for. "cyclical": the next ones of a public random order; "random":
-            some at random; "adaptive": those that have gained by the releases so far.
-        interaction_size: features that one tree may ask for.
-        batch_size: trees that are asked for in one round.
-        learning_rate: what a leaf's value is multiplied by.
+        candidate_rounds: number of noisy histograms for "iterative_hessian".
+        interaction: which features a tree may use. "cyclical": the next ones of a public random order; "random": some
+            at random; "adaptive": those that have gained most by the releases so far.
+        interaction_size: number of features that one tree may use.
+        batch_size: trees requested in one round.
+        learning_rate: factor of each leaf's value.
         leaf_ridge: the ridge of a leaf, in Hessians.
-        noise_ridge: what is added to it, in standard deviations of the noise.
+        noise_ridge: addition to the ridge, in standard deviations of the noise.
         leaf_clip: largest value of a leaf, before the learning rate.
         joint_clip: largest norm of what one record adds, gradient and Hessian together.
         hessian_scale: weight of the Hessian beside the gradient.
-        class_weights: how much a record of each class counts, in the order of the classes; only their ratios matter.
-            The noise is for the largest, so the others are learned with less. Predicted chances are of classes that
-            are weighed so.
-        start: what trees begin with.
-        shrinkage: share of the James-Stein correction for trees that released little but noise.
-        calibration: whether a last release puts predictions right.
+        class_weights: weight of a record of each class, in the order of the classes; only their ratios matter. The
+            noise fits the largest weight, so the other classes are learned with less signal. Predicted chances are
+            those of the weighted classes.
+        start: what the model starts with before its trees.
+        shrinkage: share of the James-Stein correction for trees with little signal above the noise.
+        calibration: whether a last release corrects the predictions.
         structure_seed: seeds what is random and public about the trees: a number that all agree on, or "joint": drawn
             for each run from a nonce of every site, committed to before any is shown, so that no one picks it; that
             needs floor(2n/3) + 1 of a roster's n sites, also where `federation.min_sites` is less.
-        interaction_constraints: groups of features; those on one path of a tree are all in one. Features that are in
-            none are a group as well.
+        interaction_constraints: groups of features: all features on one path of a tree are in one group. Features in no
+            group form a further group.
     """
 
     algorithm: str = define_field(_algorithm, DEFAULT_ALGORITHM)
@@ -290,21 +290,21 @@ class Privacy:
 
     Attributes:
         epsilon: the limit on what a run reveals about one unit, above 0; inf trains without privacy.
-        delta: a small probability that is added to what that limit allows.
+        delta: a small probability beyond that limit.
         accountant: who counts. "gdp" is exact for Gaussian noise; "pld", by loss distributions, for samples and pure
             releases, is an extra that every party needs; "pure" adds epsilons up; "rdp" is the Renyi figure of papers,
             too large for Gaussian noise.
         noise: who adds the noise. "server": the coordinator, which sees exact totals; "distributed": the sites;
             "local": every record for itself.
-        n_records: a public or declared number, never counted from the data; best of the records that runs use,
-            `max_rows_per_unit` of a unit at most. The default's rule follows from it, and the room in sums; the promise
-            does not.
-        unit: whom the promise is for: "record", or the column that says whose a row is.
-        max_rows_per_unit: rows of a unit that each site uses; a site sees to it by itself.
-        sites_per_unit: sites at which a unit may have rows. No site sees that, so it is declared; who reads all tables
-            in one process sees to it.
-        bounds_from_data: says that bounds were read off the rows: the guarantee is void.
-        line_breaks: further lines that a quoted cell of a CSV may go on over; the report says what that means.
+        n_records: a public or declared number, never counted from the data; ideally the number of records that runs
+            use, at most `max_rows_per_unit` of a unit. The default's rule and the room in sums depend on it; the
+            promise does not.
+        unit: whom the promise protects: "record", or the column that identifies the person or thing of a row.
+        max_rows_per_unit: largest number of rows of a unit that each site uses; each site enforces it.
+        sites_per_unit: largest number of sites at which a unit has rows. No site can check it, so it is declared; a
+            process that reads all tables enforces it.
+        bounds_from_data: states that bounds were read off the rows: the guarantee is void.
+        line_breaks: further lines over which a quoted cell of a CSV may continue; the report says what that means.
     """
 
     epsilon: float = define_field(_epsilon)
@@ -353,18 +353,18 @@ class FederationSection:
     """Terms of taking part, and how long each party waits for the others (seconds, at least 1).
 
     Attributes:
-        min_sites: sites in a sum, at least. Over a network three are needed whatever it says; two where the sites add
-            the noise and there are no groups.
+        min_sites: smallest number of sites in a sum. Over a network at least three are needed in any case, or two if
+            the sites add the noise and there are no groups.
         secure_aggregation: whether sums are masked.
-        echo: whether nodes compare what the coordinator told each of them before they unmask: one more exchange a
-            round. Left out, with distributed noise, of which less is needed then, and not with other noise.
+        echo: whether nodes compare, before they unmask, what the coordinator told each of them: one more exchange a
+            round. If not given: yes with distributed noise, of which less is then needed, and no with other noise.
         join_timeout: how long the coordinator waits for sites.
         round_timeout: how long it waits for their answers.
-        idle_timeout: how long a node waits for its coordinator: at least as long as both, or it would give a run up
-            that goes on.
-        salvage: whether a training that cannot go on ends with the model of the rounds that were released.
-        groups: an odd number: each round is so many sums over disjoint groups of sites, and the middle values count; 0
-            is one sum.
+        idle_timeout: how long a node waits for its coordinator: at least as long as both others, or it would give up a
+            run that is still open.
+        salvage: whether a training that cannot go on ends with the model of the rounds released so far.
+        groups: an odd number of groups of sites: each round has a sum over each group, and the middle values count; 0
+            is one sum over all.
     """
 
     min_sites: int = define_field(integer(1, 100_000), 1)
@@ -661,7 +661,7 @@ _IDLE = {
     "categorical": {"min", "max"}, "numeric": {"categories"}, "date": {"categories"},
     "hashed": {"min", "max", "categories"},
 }  # fmt: skip
-"""What a feature of a type has no use for; a draft has lines for each."""
+"""Fields that do not apply to a type of feature; a draft has lines for all of them."""
 
 
 _NEVER_READ_OFF = " It is public: from a code book or common knowledge, rather too wide than too narrow."

@@ -293,7 +293,7 @@ def list_foreign_parts(plan: Any) -> list[dict[str, str]]:
 
 LABEL_ADDERS: dict[str, str] = {}
 METHOD_ADDERS: dict[str, str] = {}
-"""Of types of labels and of methods, with what carries them out in the rooms above."""
+"""Modules that add types of labels and methods, shared with the registries of their code in the rooms above."""
 _LABELS: Registry[LabelKind] = Registry("type of label", LABEL_ADDERS)
 _RULES: Registry[PlanRules] = Registry("method", METHOD_ADDERS)
 _LOSSES: Registry[type[NamedLoss]] = Registry("loss")

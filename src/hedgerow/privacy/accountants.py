@@ -223,7 +223,7 @@ ORDERS = _orders()
 
 
 _SEARCHED = 8.0
-"""How far from its first guess the best order is looked for, in natural logarithms of order - 1."""
+"""Half width of the search for the best order around its first guess, in natural logarithms of order - 1."""
 _SEARCH_STEPS = 80
 """Halvings, about, of that range: 1e-16 of it is left."""
 
@@ -419,7 +419,7 @@ CELLS = 2**17
 SAMPLED_CELLS = 2**15
 """Cells where samples are among the releases: a fifth of the time, for 1e-5 of epsilon."""
 MEAN_DEVIATIONS = 10
-"""A Gaussian's loss beyond so many standard deviations is for the tail that the library cuts off and adds to delta."""
+"""Standard deviations of a Gaussian's loss on the grid; the library cuts off the tail beyond and adds it to delta."""
 _HALVINGS = 60
 _PLD_ROUND_UP = 1 + 1e-9
 _TAIL = 1e-15

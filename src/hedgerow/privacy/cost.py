@@ -79,7 +79,7 @@ _LARGE = 30.0
 
 
 def amplify_epsilon(epsilon: float, sampling_rate: float) -> float:
-    """log(1 + q (exp(epsilon) - 1)), rounded up, for epsilon > 0 and q in (0, 1]."""
+    """Compute log(1 + q (exp(epsilon) - 1)), rounded up, for epsilon > 0 and q in (0, 1]."""
     if sampling_rate == 1:
         return epsilon
     if epsilon > _LARGE:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self, TypeGuard, get_args
 from hedgerow.errors import PrivacyError
 
 LARGEST = 1e100
-"""No number of an event is larger, nor smaller than its inverse: costs are made of their squares."""
+"""Largest number in an event, and inverse of the smallest one: costs are made of their squares."""
 MAX_ORDER = 2**16
 """Orders that are tried go to 2**13, and what a divergence takes grows with its order."""
 
@@ -308,7 +308,7 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
 
 
 def round_multiplier(sigma_squared: int, sensitivity_squared: int) -> float:
-    """sqrt(sigma_squared / sensitivity_squared) of two positive integers, rounded down.
+    """Compute sqrt(sigma_squared / sensitivity_squared) of two positive integers, rounded down.
 
     Rounding down claims less noise than there is, which is the safe side.
     """

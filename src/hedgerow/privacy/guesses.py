@@ -38,7 +38,7 @@ _ROUND_UP = 1 + 1e-12
 _LARGEST = 600.0
 """Exponentials of more leave the range of doubles; nothing is known then."""
 _DELTAS = [10.0 ** (-step / 4) for step in range(1, 49)]
-"""Where the curve of epsilon over delta is tried; every point of it is a bound."""
+"""Deltas at which the curve of epsilon is tried; every point of it is a bound."""
 
 
 def bound_guesses(events: Iterable[Event], epsilon: float = math.inf, delta: float = 0.0) -> float:

@@ -42,7 +42,7 @@ EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "Groupe
 RECALIBRATION = "recalibration"
 """The subject of releases by which a finished model was given another level and slope."""
 AT_ONE_SITE = "evaluation at one site"
-"""What the subject of an evaluation begins with that one site has made by itself."""
+"""Beginning of the subject of an evaluation made by one site alone."""
 _SINCE_2 = ("cohort", "seeded", "approximate", "figures")
 
 # An event may claim no more noise than sigma / sensitivity; the tolerance covers the rounding of a square root.

@@ -93,7 +93,7 @@ def uniform_below(stream: Stream, position: int, limit: int) -> tuple[int, int]:
 
 @numba.njit(cache=True)
 def bernoulli_exp_half(stream: Stream, position: int) -> tuple[int, int]:
-    """1 with probability exp(-1/2), else 0, and the next position.
+    """Draw 1 with probability exp(-1/2), else 0. Returns the draw and the next position.
 
     Source: Canonne, Kamath & Steinke 2020 (arXiv 2004.00010), Algorithm 1 with gamma = 1/2: count how many draws of
     Bernoulli(gamma / 1), Bernoulli(gamma / 2), ... succeed; the probability that the count is even is exp(-gamma).
@@ -200,7 +200,10 @@ def attempt_discrete_gaussian(stream: Stream, position: int, sigma: int) -> tupl
 
 @numba.njit(cache=True)
 def bernoulli_exp_one(stream: Stream, position: int) -> tuple[int, int]:
-    """1 with probability exp(-1), else 0, and the next position: two successes of exp(-1/2)."""
+    """Draw 1 with probability exp(-1), else 0, as two successes of exp(-1/2).
+
+    Returns the draw and the next position.
+    """
     for _ in range(2):
         success, position = bernoulli_exp_half(stream, position)
         if position == END_OF_STREAM:
@@ -325,7 +328,7 @@ _LAPLACE = _Sampler(is_laplace=True, bytes_per_draw=12, uniforms_per_draw=4, lim
 
 
 def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
-    """`length` independent draws from N_Z(0, sigma²), exact.
+    """Draw `length` independent integers exactly from N_Z(0, sigma²).
 
     Args:
         sigma: in grid units, 1 <= sigma <= 2^53; round up when it comes from a real number.
@@ -342,7 +345,7 @@ def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes)
 
 
 def sample_discrete_laplace(scale: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
-    """`length` independent draws with P(x) proportional to exp(-|x| / scale) on the integers, exact.
+    """Draw `length` independent integers exactly with P(x) proportional to exp(-|x| / scale).
 
     Arguments, result and errors as of `sample_discrete_gaussian`, with the scale in the place of sigma.
     """
@@ -568,7 +571,7 @@ def _make_generator(key: bytes) -> np.random.Generator:
 
 
 def _derive_key(seed: bytes, purpose: str) -> bytes:
-    """32 bytes from the seed and the purpose; the lengths in front keep different pairs apart."""
+    """Derive 32 bytes from seed and purpose; a length before each keeps different pairs apart."""
     digest = hashlib.shake_256(_STREAM_DOMAIN)
     for part in (seed, purpose.encode()):
         digest.update(len(part).to_bytes(8, "little") + part)

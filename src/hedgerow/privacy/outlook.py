@@ -36,10 +36,10 @@ ten sites, 1.51 at fifty, with the echo exchange (docs/runs/noise_modes.txt)."""
 SIGNAL_TO_WARN = 300.0
 """Below, a model of most data sets says little."""
 SIGNAL_TO_COMPARE_SITES = 1_000.0
-"""From here on a model that fails at a site says something about sites: with less, noise alone makes honest models fail
+"""Signal from which a model's failure at a site says something about sites; with less, noise alone makes models fail
 (docs/runs/forecast_sites.txt)."""
 MIN_BUCKETS, MAX_BUCKETS, SIGNAL_OF_BUCKET = 32, 1024, 16
-"""Of hashed text, and the signal for each: with less of it fewer texts can be told apart (docs/defaults.md)."""
+"""Limits of the buckets of hashed text, and the signal that each bucket needs (docs/defaults.md)."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _COUNTS_RECORDS = "RecordCount"
 _DRAWN = "model.structure_seed"
 """A setting that is a random number, and nothing to read."""
 _MAX_LINE = 80
-"""Of a setting, whose value is left to the plan where it is longer."""
+"""Largest length of a setting's line; of a longer one only the name is shown."""
 _ORIGINS = {DECLARED: "declared", FOUND: "found", TYPED: "from the table's types", READ_OFF: "READ OFF THE ROWS"}
 
 

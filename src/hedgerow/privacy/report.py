@@ -30,7 +30,7 @@ from hedgerow.protocol.queries import NoiseCohort
 
 ADJACENCY = "add or remove one"
 LOCAL_ADJACENCY = "replace by zero the statistics of one"
-"""In the local model it is no secret how many rows each site has."""
+"""Adjacency of the local model, in which each site's number of rows is public."""
 NOISE_MODES = ("server", "distributed", "local")
 
 # JSON has no infinity.
@@ -46,17 +46,17 @@ _VOIDING = {
     "bounds_from_data": "bounds or categories were read off the private data",
     "candidates_from_data": "split candidates are exact quantiles of the private data (for comparison)",
 }
-"""Each of these facts of a context voids the guarantee, and why."""
+"""Facts of a context that void the guarantee, with the reason."""
 ROWS_OF_ONE_PERSON = (1, 2, 3, 5)
-"""For whom a report of rows says what it amounts to."""
+"""Numbers of rows of one person for which a report states epsilon."""
 _WHERE = ("made_in", "evaluated_in", "n_sites", "n_drawings")
-"""What neither plan nor ledger knows: `PrivacyReport.made` notes it where the run happens."""
+"""Facts unknown to plan and ledger; `PrivacyReport.made` notes them where the run happens."""
 _SINCE_FIRST = (
     "candidates_from_data", "sites_per_unit", "n_prepared", "sums_in_clear", "n_groups", "authors", *_WHERE
 )  # fmt: skip
 """Left out of a model's file where they say nothing: earlier versions did not have them."""
 _COUNTED = ("epsilon_gdp", "epsilon_rdp", "_account", "guess_bound")
-"""What a report computes once."""
+"""Numbers that a report computes once."""
 _OWN_WORDS = {"pure": "pure differential privacy, no delta needed", "pld": "privacy loss distributions"}
 
 
@@ -521,7 +521,7 @@ def build_report(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
 
 
 def build_lazy_report(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
-    """`build_report`, but each number is computed when it is first asked for: one of them takes seconds."""
+    """Build a report as `build_report`, computing each number at its first use: one takes seconds."""
     for release in ledger:
         if not _may_have_mode(release, context.noise_mode):
             subject, others = "A ledger with releases of another kind", "what its releases have"

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 PROCESS, NETWORK, FILES, FLOWER, NVFLARE, CARRIER = "process", "network", "files", "flower", "nvflare", "carrier"
 MIXED = "mixed"
 UNRECORDED = "unrecorded"
-"""What stands for the place of an evaluation that no file names, beside places that are known."""
+"""Place of an evaluation that no file names, beside known places."""
 AT_SITE = "site"
-"""Where one site by itself evaluates or recalibrates a model; its releases say so, and no file has to."""
+"""Place of an evaluation or recalibration by one site alone; its releases show it, so no file has to."""
 PLACES = {
     PROCESS: "one process, which read all tables",
     NETWORK: "nodes of the sites, whose messages went over a network",
@@ -38,7 +38,7 @@ PLACES = {
     CARRIER: "nodes of the sites, whose messages another program carried",
     MIXED: "nodes of the sites, whose messages went over a network, or were carried",
 }
-"""Where a model is made: what carried the messages, or that there were none."""
+"""Places where a model is made, by what carried the messages, if there were any."""
 
 
 class Depth(IntEnum):
@@ -463,7 +463,7 @@ _UNKNOWN = (
 
 
 def _describe_trust(report: PrivacyReport, part: _Part, *, is_training: bool = True) -> str:
-    """Whom the guarantee asks one to trust with some releases."""
+    """Describe whom some releases require one to trust."""
     n_choices = report.n_choices if is_training else 0
     begin = "For the releases of the training: " if is_training and report.n_prepared and part.place else ""
     chooses = "it chooses from exact sums, and is trusted to do so by the exponential mechanism. "

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 _DEFERRED = encode(Deferred())
 _NO_HASH = bytes(32)
 OUTBOX_BYTES = 128 << 20
-"""What may wait to be sent to one node, as with gRPC; beyond it the link begins again."""
+"""Limit of bytes queued for one node, as with gRPC; beyond it the link begins again."""
 _PER_MESSAGE = 256
 """Counted for each message that waits, so that empty ones cannot fill the memory either."""
 _SECONDS_BETWEEN_HUBS = 0.5

@@ -41,9 +41,9 @@ _RESERVE = 160
 _FILES = "/dev/fd"
 _SECONDS, _SECONDS_UNDER_PRESSURE = 1.0, 0.1
 _PRESSURE = 4
-"""From one place in so many on, strangers are looked at more often."""
+"""Strangers are checked more often once they take more than one in this many places."""
 _BYTES_RECEIVED = 128
-"""Where Linux has tcpi_bytes_received in its tcp_info (include/uapi/linux/tcp.h), 8 bytes."""
+"""Offset of tcpi_bytes_received in Linux's tcp_info (include/uapi/linux/tcp.h), 8 bytes."""
 
 Peer = tuple[str, int]
 _Address = tuple[int, str]

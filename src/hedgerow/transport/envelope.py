@@ -24,11 +24,11 @@ from hedgerow.protocol.stream import WireCode, WireRefusal, translate_fault
 
 LINK_BYTES = HASH_BYTES
 HIGHEST_NUMBER = 0xF0000000
-"""That a node may name, or take in a greeting; requests of a link have room above it."""
+"""Highest number that a node may name, or accept in a greeting; requests of a link have room above it."""
 MAX_MESSAGES = 4096
 """In one envelope."""
 _DOMAIN = b"flower"
-"""Of all carriers, Flower, NVFlare and files, for Flower was the first; another word would be another wire."""
+"""Domain of signatures for all carriers, named after the first one; another word would change the wire."""
 
 
 class EnvelopeKind(IntEnum):

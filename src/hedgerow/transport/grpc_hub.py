@@ -79,7 +79,7 @@ from hedgerow.transport.interface import Address, Arrived, HubEvent, Joined, Lef
 _log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 5.0
 SITE_CONNECTIONS = 2
-"""Of one site's certificate at once: its node's, and that of the one that comes after it."""
+"""Connections of one site's certificate at once: its node's, and that of the next one."""
 _SENDING_SECONDS = 0.001
 """Without a pause a thread that goes on computing keeps the interpreter's lock, five milliseconds if it likes."""
 
@@ -150,7 +150,7 @@ MAX_MONITORS = 16
 """Streams of all monitors together."""
 MAX_PER_IDENTITY = 4
 MONITOR_CONNECTIONS = MAX_PER_IDENTITY + 2
-"""Of one monitor's certificate at once: those that watch, and some that are told that there are too many."""
+"""Connections of one monitor's certificate at once: those that watch, and some that are refused as too many."""
 _STATUS = {
     WireCode.UNPINNED: grpc.StatusCode.PERMISSION_DENIED,
     WireCode.TOO_MANY_MONITORS: grpc.StatusCode.RESOURCE_EXHAUSTED,

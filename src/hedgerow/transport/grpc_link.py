@@ -58,7 +58,7 @@ JOIN = f"/hedgerow.wire.v{VERSION}.Coordinator/Join"
 """The method of hedgerow.proto that every stream calls."""
 SERVICE, METHOD = JOIN[1:].split("/")
 OWN_VERSION = f"Hedgerow {__version__}, wire {VERSION}"
-"""What either side says of itself where the other does not speak its wire."""
+"""Version that each side states if the other side has another wire."""
 VERSION_OF_CALLER = "hedgerow-version"
 """The name under which a call carries it."""
 WATCH = f"/hedgerow.wire.v{VERSION}.Monitor/Watch"
@@ -525,7 +525,7 @@ def translate_error(error: BaseException) -> WireRefusal:
 
 _log = logging.getLogger(__name__)
 _HEALTHY_SECONDS = 5.0
-"""A connection that lasted so long sets the back-off to its beginning."""
+"""Seconds after which a connection counts as healthy, so that the back-off starts again."""
 
 
 class _Dialler(ABC):

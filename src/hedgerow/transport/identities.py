@@ -141,7 +141,7 @@ class PublicIdentity:
         return sha256(_to_prove(self)).digest()
 
     def fingerprint(self) -> str:
-        """`digest` to be read over the phone."""
+        """Return `digest` in a form for reading over the phone."""
         return format_spoken(self.digest())
 
 
@@ -220,7 +220,7 @@ def _write_proof(name: str, role: Role, key: bytes, certificate: bytes) -> bytes
 
 
 def to_base64(raw: bytes) -> str:
-    """Bytes as text."""
+    """Encode bytes as base64 text."""
     return base64.b64encode(raw).decode()
 
 
@@ -411,7 +411,7 @@ def to_toml_lines(identity: PublicIdentity) -> list[str]:
 
 
 ROWS_VERSION = 2
-"""Of rosters in which a site says how many rows it has at most; others stay of version 1, with the digest they had."""
+"""Version of rosters that state sites' largest numbers of rows; others keep version 1 and their digest."""
 MAX_SITES = 4096
 MAX_LISTED_MONITORS = 64
 _HEADING = """\
@@ -499,7 +499,7 @@ class PinnedRoster:
         return next((most for site, most in zip(self.sites, self.max_rows, strict=False) if site.name == name), 0)
 
     def fingerprint(self) -> str:
-        """`digest` to be read over the phone."""
+        """Return `digest` in a form for reading over the phone."""
         return format_spoken(self.digest())
 
     def to_toml(self) -> str:

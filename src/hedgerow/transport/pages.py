@@ -39,7 +39,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _ACCEPTED_AT_ONCE, _WAITING = 4, 512
-"""How many are accepted before any is looked at, and how many wait in the system, without a file of this process."""
+"""Connections accepted before any is looked at, and those waiting in the system without a file of this process."""
 
 
 class _Connection(H11Protocol):
@@ -131,7 +131,7 @@ class HttpPort:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until it is closed, or Ctrl-C."""
+        """Block until the port is closed, or until Ctrl-C."""
         self._thread.join()
 
     def close(self) -> None:
