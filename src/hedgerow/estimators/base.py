@@ -573,7 +573,7 @@ class TrainingInputs:
     Attributes:
         table: the validated table.
         y: the labels, one per row.
-        label: the plan's [label], but for its name.
+        label: the plan's [label] without its name.
         start: what is known before training.
     """
 

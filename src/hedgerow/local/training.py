@@ -159,7 +159,7 @@ def train(
     sampling: Mapping[str, SamplingSource] | None = None,
     arrivals: Mapping[int, Mapping[str, SiteData]] | None = None,
 ) -> Model:
-    """Train one model over all sites; deterministic but for `noise` and `sampling`.
+    """Train one model over all sites; deterministic except `noise` and `sampling`.
 
     Args:
         sites: each site's rows by the site's name.

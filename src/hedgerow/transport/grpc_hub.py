@@ -141,7 +141,7 @@ class TlsServer:
         return int(port)
 
     async def stop(self, grace: float) -> None:
-        """Let streams go on for so many seconds, and free the port."""
+        """Let streams go on for this many seconds, and free the port."""
         await self._server.stop(grace=grace)
         self._watching.cancel()
 
