@@ -350,6 +350,18 @@ def test_a_search_is_charged_for_each_fit_and_warns_once_with_the_sum(rows: Rows
     assert account.epsilon == pytest.approx(epsilon_of_mu(math.sqrt(sum(weights) + best), DELTA), rel=1e-3)
 
 
+@pytest.mark.slow
+def test_a_search_in_other_processes_says_that_its_choice_is_outside_the_guarantee(rows: Rows) -> None:
+    """Without a book the fits of workers are not counted: the chosen model's report names the choice all the same."""
+    search = GridSearchCV(make_model(), {"max_depth": [1, 2]}, cv=2, n_jobs=2)
+    with pytest.warns(SeveralRunsWarning):
+        search.fit(*rows)
+    account = read_account(search.best_estimator_)
+    assert account.is_chosen and AccountState.from_dict(account.to_dict()) == account
+    assert "hedgerow.tune" in search.best_estimator_.privacy_report_.text()
+    assert not read_account(make_model().fit(*rows)).is_chosen
+
+
 def test_one_fit_warns_of_nothing_and_a_cross_validation_once(rows: Rows) -> None:
     """A warning is for what a single report does not say."""
     with warnings.catch_warnings():

@@ -55,6 +55,7 @@ from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import days_between, format_day, parse_day
 from hedgerow.plan.plan import DECLARED, FOUND, MAX_CATEGORIES, MAX_FEATURE_BOUND, PLAN_VERSION, READ_OFF, TYPED, Plan
 from hedgerow.privacy.accountants import compute_account
+from hedgerow.privacy.accounts import MEMORY
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.outlook import MIN_BUCKETS, doubt_of, with_buckets
@@ -668,16 +669,16 @@ class PrivateTrees(BaseEstimator, ABC):
         """Store a report with the cost of all runs of the account, and warn once if there are several."""
         # `model_` keeps its own report, so that its bytes follow from the fit alone; `save` writes this one into the
         # file.
-        account = run.read_state(self.model_.plan.privacy.delta)
-        self.privacy_report_ = self.model_.report.with_account(account)
-        if account.n_runs < 2:
-            return
         place = find_place_in_search()
-        if place == "refit" or (place != "candidate" and not has_told(run)):
+        # The fits of a search may have run in other processes: its choice stands in the report all the same.
+        account = replace(run.read_state(self.model_.plan.privacy.delta), is_chosen=place == "refit")
+        self.privacy_report_ = self.model_.report.with_account(account)
+        if place == "refit" or (place != "candidate" and account.n_runs > 1 and not has_told(run)):
+            others = " Fits in other processes are not counted." if account.place == MEMORY else ""
             warn_caller(
-                f"{account.n_runs} runs of this account cost {account.describe_total()} together, and each of their "
-                "reports speaks of one. To choose among them by exact scores of held-out rows is outside the "
-                "guarantee; hedgerow.tune chooses within one budget.",
+                f"{account.n_runs} run{'s' * (account.n_runs > 1)} of this account cost {account.describe_total()} "
+                f"together, and each of their reports speaks of one.{others} To choose among them by exact scores of "
+                "held-out rows is outside the guarantee; hedgerow.tune chooses within one budget.",
                 SeveralRunsWarning,
             )
 

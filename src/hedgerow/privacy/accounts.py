@@ -34,6 +34,7 @@ class AccountState:
         unit: the unit of privacy of these runs.
         n_other_units: runs in the account that protect another unit. Their cost cannot be added.
         limit: the largest epsilon that the account allows; None for no limit.
+        is_chosen: whether a search chose this run's settings by exact scores, also of runs that are not counted here.
     """
 
     place: str
@@ -45,10 +46,13 @@ class AccountState:
     unit: str = "record"
     n_other_units: int = 0
     limit: float | None = None
+    is_chosen: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as a dictionary of JSON values."""
         content = {part.name: getattr(self, part.name) for part in fields(self)}
+        if not self.is_chosen:
+            del content["is_chosen"]
         return {name: _INFINITE if value == math.inf else value for name, value in content.items()}
 
     @classmethod
@@ -59,12 +63,13 @@ class AccountState:
             PrivacyError: code "malformed-report".
         """
         known = {part.name: part.type for part in fields(cls)}
-        kinds: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float)}
+        kinds: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
         values: dict[str, Any] = {name: math.inf if value == _INFINITE else value for name, value in content.items()}
         for name, value in values.items():
             kind = str(known.get(name, "")).removesuffix(" | None")
             is_none = value is None and name == "limit"
-            if not is_none and (isinstance(value, bool) or not isinstance(value, kinds.get(kind, ()))):
+            is_other = isinstance(value, bool) is not (kind == "bool") or not isinstance(value, kinds.get(kind, ()))
+            if not is_none and is_other:
                 what = f"Its account has {name} = {value!r}."
                 raise PrivacyError("malformed", code="malformed-report", what=what)
         values = {"place": NOWHERE, **values}
@@ -84,7 +89,7 @@ class AccountState:
                 "it is in the memory of one process: runs of other processes are not counted. With "
                 "hedgerow.budget(EPSILON, book=FILE) they share a file"
             )
-        if self.n_runs > 1:
+        if self.n_runs > 1 or self.is_chosen:
             lines.append(
                 "to choose among the models of these runs by exact scores of held-out rows, as GridSearchCV does, is "
                 "outside the guarantee; hedgerow.tune chooses within one budget"
