@@ -38,11 +38,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": {"plan", "protocol", "losses", "privacy", "trees", "evaluation", "survey", "training"},
     "client": {
         "plan", "protocol", "losses", "storage", "privacy", "crypto", "secagg", "rounds", "transport", "trees", "data",
-        "evaluation", "survey", "training", "methods",
+        "evaluation", "survey", "training", "methods", "builds",
     },
     "server": {
         "plan", "protocol", "losses", "storage", "privacy", "crypto", "secagg", "rounds", "transport", "trees",
-        "evaluation", "survey", "training", "methods",
+        "evaluation", "survey", "training", "methods", "builds",
     },
     "models": {
         "plan", "protocol", "losses", "storage", "privacy", "trees", "data", "evaluation", "survey", "training",
@@ -51,12 +51,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "local": {
         "plan", "protocol", "losses", "storage", "privacy", "crypto", "secagg", "rounds", "transport", "trees", "data",
         "evaluation", "survey", "training", "methods", "models", "client", "server", "attacks",
+        "builds",
     },
 }  # fmt: skip
 # The edges put rooms together. What a party does is in `app`: the command line and the carriers stand on it, and on
 # no other edge; the estimators are a fit in one process and need no party. Nothing but `__main__` imports `cli`.
 MAY_IMPORT["estimators"] = {*MAY_IMPORT["local"], "local"}
-MAY_IMPORT["plugins"] = set()
+MAY_IMPORT["plugins"] = MAY_IMPORT["builds"] = set()
 MAY_IMPORT["app"] = {*MAY_IMPORT["local"], "local", "plugins", "study"}
 MAY_IMPORT["carriers"] = {*MAY_IMPORT["app"], "app"}
 MAY_IMPORT["testing"] = MAY_IMPORT["client"] | MAY_IMPORT["server"] | {"client", "server"}
@@ -109,7 +110,7 @@ KEYED_GENERATORS = {"Generator", "Philox", "PCG64", "BitGenerator"}
 def rooms() -> list[str]:
     """Folders, and single files that have rules of their own."""
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    return sorted(folders | {"crypto", "rounds", "storage", "study", "testing", "plugins"})
+    return sorted(folders | {"crypto", "rounds", "storage", "study", "testing", "plugins", "builds"})
 
 
 class Facts(NamedTuple):

@@ -27,6 +27,8 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, UsageError
 from hedgerow.evaluation.sums import ScoreHistogram
 from hedgerow.methods.registry import resolve
+from hedgerow.methods.replica import digest_behaviour
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
@@ -63,7 +65,7 @@ AGES = range(20, 93)
 
 
 def invitation_to(plan: Plan) -> Invitation:
-    return Invitation(os.urandom(32), plan.to_bytes())
+    return Invitation(os.urandom(32), plan.to_bytes(), digest_behaviour(TrainingTask(plan)))
 
 
 class Federation:

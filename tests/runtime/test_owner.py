@@ -24,6 +24,8 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question
 from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.local.forecast import forecast
+from hedgerow.methods.replica import digest_behaviour
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.protocol.messages import (
@@ -271,7 +273,7 @@ def dearer() -> Plan:
 
 
 def proposed(plan: Plan, run_id: bytes = RUN) -> Invitation:
-    return Invitation(run_id, json.dumps(plan.to_dict()).encode())
+    return Invitation(run_id, json.dumps(plan.to_dict()).encode(), digest_behaviour(TrainingTask(plan)))
 
 
 def test_an_approval_is_not_one_of_another_plan(node: Node) -> None:

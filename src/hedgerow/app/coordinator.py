@@ -160,7 +160,7 @@ class RunLines:
             said, mood = EVENT_WORDS.get(event.kind, (event.kind.value, ""))
             why = f" ({event.code})" if event.code else ""
             level = "WARNING" if mood == "bad" or event.kind is RunEventKind.SILENT else "INFO"
-            more = ""
+            more = f": {event.detail}" if event.detail else ""
             # Add who is still missing, unless all are there or the run goes on without them.
             if event.kind is RunEventKind.READY and (text := describe_wait(self._board.wait())):
                 self._last_wait_line = time.monotonic()

@@ -27,6 +27,7 @@ from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book, not
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.owner import approval_command, list_facts
 from hedgerow.app.rows import check_table, make_loader, read_rows_ahead
+from hedgerow.builds import describe_build
 from hedgerow.carriers import SiteFile, read_site_file
 from hedgerow.carriers.handing import NodeSocket, answer_handed_on
 from hedgerow.client.budget import BudgetBook
@@ -187,7 +188,7 @@ class CarriedNode:
 
     def _feed_session(self, messages: Sequence[bytes], link: _Link, *, is_greeting: bool) -> tuple[list[bytes], bytes]:
         """Return the session's answers, and its state for the next process."""
-        hello = [encode(Hello(0))] if is_greeting else []
+        hello = [encode(Hello(0, build=describe_build()))] if is_greeting else []
         with closing(NodeStore(self._folder)) as store, closing(BudgetBook(self._budget)) as book:
             try:
                 session = NodeSession(self._setup, store, book)

@@ -8,7 +8,6 @@ import textwrap
 from itertools import groupby
 from typing import Any, NoReturn
 
-from hedgerow import __version__
 from hedgerow.cli import (
     attack,
     carry,
@@ -88,6 +87,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError("usage", message=message[:1].upper() + message[1:], program=self.prog)
 
 
+class _Version(argparse.Action):
+    """Names the build when it is asked for: to read all code would slow every command down."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from hedgerow.builds import describe_build
+
+        print(describe_build())
+        parser.exit()
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of the whole command line; `namespace.function` is the chosen command's function."""
     parser = Parser(
@@ -96,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
         "differential privacy.",
         epilog=_EXIT_CODES,
     )
-    parser.add_argument("--version", action="version", version=f"hedgerow {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which build of Hedgerow this is")
     parser.set_defaults(function=None, parser=parser, debug=False, json=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for group in GROUPS:

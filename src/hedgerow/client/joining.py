@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from hedgerow.builds import describe_build
 from hedgerow.client.budget import CLOSED, FINISHED, LEFT, MAX_UNUSED_DRAWS, RESERVED, STOPPED, BudgetBook, Charge
 from hedgerow.client.setup import Answers, NodeSetup, build_answers, no_held_out_rows, no_training_rows
 from hedgerow.client.state import JOINING, OPEN, NodeStore, Question, StoredRun
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal, mark_private
 from hedgerow.methods.registry import find_method
-from hedgerow.methods.replica import Replica
+from hedgerow.methods.replica import PROGRAM_DIFFERS, Replica, digest_behaviour
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, find_visibility
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import NO_HASH
@@ -235,13 +236,22 @@ def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
 # Joining -------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What the coordinator says of its own program: what a rehearsal of the task comes to there, and its build."""
+
+    behaviour: bytes
+    build: str
+
+
 def require_joinable(
-    files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None
+    files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None, offer: Offer
 ) -> Replica | None:
     """Refuse a run that this node may not take up, whatever its rows and its budget are.
 
     Args:
         current: what the run is for where the node is in it already; it may go on with that, and with nothing else.
+        offer: of the coordinator, whose program has to be this node's.
 
     Returns:
         The run's replica; None where the node is in the run already.
@@ -261,13 +271,16 @@ def require_joinable(
         if here.in_state == OPEN:
             raise PolicyRefusal("run-closed", status=OPEN)
         replica = Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
+    # Only what the owner allows is rehearsed. A node that was exchanged for another build in a run is asked again.
+    if digest_behaviour(task) != offer.behaviour:
+        raise PolicyRefusal(PROGRAM_DIFFERS, theirs=offer.build or "one that does not say", own=describe_build())
     if task.plan.has_joint_structure and not here.has_origin:
         files.require_draws_left(task.plan)
     return replica
 
 
 def join(
-    files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None
+    files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None, offer: Offer
 ) -> tuple[StoredRun, Answers, Replica] | Question | None:
     """Take up a run, if plan, policy and budget allow it, and leave all others.
 
@@ -278,7 +291,7 @@ def join(
     Raises:
         HedgerowError: what refuses it; DataError for the rows, on which nothing depends before the run is reserved.
     """
-    replica = require_joinable(files, setup, run_id, task, current)
+    replica = require_joinable(files, setup, run_id, task, current, offer)
     if replica is None:
         return None
     store, book, policy = files.store, files.book, setup.policy

@@ -14,8 +14,9 @@ from math import isqrt
 
 import numpy as np
 
+from hedgerow.builds import describe_build
 from hedgerow.client.budget import ACCEPTED, FINISHED, LEFT, STOPPED, BudgetBook, fold_name
-from hedgerow.client.joining import NodeFiles, close_reserved, join, resume
+from hedgerow.client.joining import NodeFiles, Offer, close_reserved, join, resume
 from hedgerow.client.node import ArrivalsOfRun, Node
 from hedgerow.client.setup import Answers, NodeSetup
 from hedgerow.client.state import NodeStep, NodeStore, Question, StoredRun
@@ -154,13 +155,15 @@ class NodeSession:
         self.question = self._deferred = None
         self._greeting = int.from_bytes(self._setup.entropy(8), "big")
         if run is None:
-            return [encode(Hello(self._greeting))]
+            return [encode(Hello(self._greeting, build=describe_build()))]
         if run.participant is None:
             # A set-up does not go on over a new connection.
             run.enrolment = None
             self.state = NodeState.OUTSIDE
         epoch = NO_HASH if run.participant is None else run.participant.view.digest
-        messages: list[Message] = [Hello(self._greeting, run.run_id, epoch, run.replica.n_releases)]
+        messages: list[Message] = [
+            Hello(self._greeting, run.run_id, epoch, run.replica.n_releases, describe_build())
+        ]
         if self._unreported_fault is not None:
             messages.append(Refused(run.replica.n_releases, self._unreported_fault.public_code))
             self._unreported_fault = None
@@ -282,7 +285,10 @@ class NodeSession:
         try:
             if isinstance(task, HedgerowError):
                 raise task
-            joined = join(self._files, self._setup, message.run_id, task, None if run is None else run.task)
+            current = None if run is None else run.task
+            joined = join(
+                self._files, self._setup, message.run_id, task, current, Offer(message.behaviour, message.build)
+            )
             if isinstance(joined, Question):
                 self.question, self._deferred = joined, message
                 return [] if joined == was_asked else [Deferred()]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.groups import combine, count_drawing_rounds, count_entries, derive_drawing, split_by_group
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import Choice, IntVector, Query
 from hedgerow.survey.program import Found, SurveyProgram
 from hedgerow.training.steps import EndedEarly, Program
 from hedgerow.trees.ensemble import Ensemble
@@ -254,6 +255,111 @@ def _digest_state(history: bytes, ensemble: Ensemble) -> bytes:
     if ensemble.baseline:
         hasher.update(f"|baseline {ensemble.baseline}|".encode())
     return hasher.digest()
+
+
+# Behaviour ------------------------------------------------------------------------------------------------------------
+# Two builds may agree on the wire and on the plan, and be two programs. Before anything is spent, both ends carry the
+# task out on releases that are drawn from a public seed, without a row, and compare what it comes to: every query, the
+# integer sigmas and events of its noise, and the model. What follows from releases, seed or roster is compared as its
+# rule here, by how it treats what is drawn, and once more in each round, whose signed spec a node derives for itself.
+
+PROGRAM_DIFFERS = "program-differs"
+_MAX_ROUNDS_COMPARED, _MAX_ENTRIES_COMPARED = 1000, 1 << 20
+"""What is carried out at most: the first rounds, and the model of them. The schedule says the size and cost of all."""
+_HONEST_GROUPS = (1, 2, 5)
+"""Numbers of shares by which the rule of the sites' own noise is compared; the roster's is known later."""
+_known: dict[str, bytes] = {}
+_MAX_KNOWN = 16
+
+
+def digest_behaviour(task: Task) -> bytes:
+    """Return 32 bytes that two programs share only if they ask, charge and make the same of this task.
+
+    It depends on the task alone. A task that cannot be carried out has a digest as well: of how far it comes.
+    """
+    found = _known.get(task.digest)
+    if found is None:
+        while len(_known) >= _MAX_KNOWN:
+            _known.pop(next(iter(_known)))
+        found = _known[task.digest] = _compute_behaviour(task)
+    return found
+
+
+def _compute_behaviour(task: Task) -> bytes:
+    hasher = hashlib.sha256(b"hedgerow behaviour 1" + bytes.fromhex(task.digest))
+
+    def note(*parts: object) -> None:
+        for part in parts:
+            text = _describe(part)
+            hasher.update(len(text).to_bytes(8, "big") + text)
+
+    seed = hasher.digest()
+    try:
+        note(task.schedule.events, task.schedule.rounds)
+        if task.schedule.longest > _MAX_REHEARSED:
+            return hasher.digest()
+        replica = Replica(task.with_structure_seed(int.from_bytes(seed[:7], "big")))
+        try:
+            n_entries, mode = 0, task.run_plan.privacy.noise
+            while (query := replica.query) is not None and replica.n_releases < _MAX_ROUNDS_COMPARED:
+                n_entries += max(query.length, replica.release_length)
+                if n_entries > _MAX_ENTRIES_COMPARED and replica.n_releases:
+                    break
+                note(type(query).__name__, query, query.release_length, query.left_open(), replica.drawing)
+                groups = _HONEST_GROUPS if mode == "distributed" else (None,)
+                note([noise_of(query, group, is_local=mode == "local") for group in groups])
+                replica.feed(_draw_release(replica, query, seed))
+            if replica.query is None or replica.end_early():
+                note(replica.n_releases)
+                if isinstance(replica.result, Ensemble):
+                    hasher.update(_digest_state(replica.history, replica.result))
+        finally:
+            replica.close()
+    except (HedgerowError, ArithmeticError, LookupError, TypeError, ValueError) as fault:
+        # Releases that no rows give may end a program; the same one ends in the same place.
+        note(type(fault).__name__)
+    return hasher.digest()
+
+
+def _draw_release(replica: Replica, query: Query, seed: bytes) -> IntVector:
+    """Draw what might be released, from a hash of the seed and the round: of every size that the plan's rows allow."""
+    number = replica.n_releases
+    n_groups = max(1, replica.n_groups)
+    # Sums of few records and of many, so that rules for either act.
+    rows = max(1, replica.plan.privacy.n_records >> (number % 12))
+    scale = min(query.bound * rows, 1 << 50)
+    content = hashlib.shake_256(seed + number.to_bytes(4, "big")).digest(8 * n_groups * query.length)
+    drawn = (np.frombuffer(content, "<u8") >> np.uint64(12)).astype(np.int64)
+    # 52 bits as a share of the scale, from a quarter below zero to all of it; shifted so that no product overflows.
+    sums: IntVector = ((drawn >> 40) * (scale // 4096 + 1) * 5 // 4 - scale // 4).reshape(n_groups, query.length)
+    if isinstance(query, Choice):
+        chosen = [own[int(part) % len(own)] for (own, _), part in zip(query.candidates(sums[0]), drawn, strict=False)]
+        return np.array(chosen, dtype=np.int64)
+    if not replica.n_groups:
+        return sums[0]
+    return np.concatenate([np.ones((n_groups, 1), dtype=np.int64), sums], axis=1).ravel()
+
+
+def _describe(value: object) -> bytes:
+    """Write a value down for a hash: floats to nine digits, for another processor may round the last ones otherwise."""
+    if isinstance(value, float):
+        return f"{value:.9g}".encode()
+    if value is None or isinstance(value, bool | int | str | bytes):
+        return f"{type(value).__name__} {value!r}".encode()
+    if isinstance(value, np.ndarray):
+        kind = "f" if value.dtype.kind == "f" else "i"
+        return f"{kind}{value.shape}".encode() + value.astype("<f8" if kind == "f" else "<i8").tobytes()
+    if isinstance(value, Mapping):
+        parts = [part for key in sorted(value) for part in (key, value[key])]
+    elif is_dataclass(value):
+        held = [(each.name, getattr(value, each.name)) for each in fields(value)]
+        parts = [type(value).__name__, *(part for pair in held for part in pair)]
+    elif isinstance(value, Sequence):
+        parts = list(value)
+    else:
+        return type(value).__name__.encode()
+    texts = [_describe(part) for part in parts]
+    return b"".join(len(text).to_bytes(8, "big") + text for text in texts)
 
 
 def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None) -> None:

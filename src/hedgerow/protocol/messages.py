@@ -47,6 +47,7 @@ from hedgerow.codec import (
     Many,
     Member,
     Real,
+    Shown,
     Text,
     Unsigned,
     fail,
@@ -120,6 +121,7 @@ class Hello(Encoded):
         epoch: digest of the epoch that it can go on in.
         n_releases: releases of the run that it holds.
         connection: a number of this connection, drawn at random.
+        build: which Hedgerow the node is (`hedgerow.builds`); no other site is told.
     """
 
     KIND = MessageKind.HELLO
@@ -127,6 +129,7 @@ class Hello(Encoded):
     run_id: Hash = NO_HASH
     epoch: Hash = NO_HASH
     n_releases: Count = 0
+    build: Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +145,21 @@ class Welcome(Encoded):
 
 @dataclass(frozen=True, slots=True)
 class Invitation(Encoded):
-    """Coordinator: take part in this run? `plan` is the plan's canonical JSON (UTF-8)."""
+    """Coordinator: take part in this run?
+
+    Attributes:
+        run_id: of the run.
+        plan: the plan's canonical JSON (UTF-8).
+        behaviour: what a rehearsal of the run comes to at the coordinator (`methods.replica.digest_behaviour`); who
+            comes to something else takes no part.
+        build: which Hedgerow the coordinator is.
+    """
 
     KIND = MessageKind.INVITATION
     run_id: Hash
     plan: PlanBytes
+    behaviour: Hash = NO_HASH
+    build: Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +175,7 @@ class EvaluationInvitation(Encoded):
         noise: who adds the noise to this evaluation: "server", "distributed" or "local".
         by: columns of the plan by whose public groups it is evaluated as well, and "site" for single sites.
         sites: whose entries are which, where it is evaluated by site; else none.
+        behaviour, build: as in `Invitation`.
     """
 
     KIND = MessageKind.EVALUATION
@@ -174,6 +188,8 @@ class EvaluationInvitation(Encoded):
     noise: CodeWord
     by: Annotated[tuple[str, ...], Many(Text(), size=1)] = ()
     sites: Annotated[tuple[str, ...], Many(Text())] = ()
+    behaviour: Hash = NO_HASH
+    build: Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +200,15 @@ class SurveyInvitation(Encoded):
         run_id: of the survey.
         about: what the survey is about, as a word: "statistics".
         questions: what it is asked for, as canonical JSON (UTF-8).
+        behaviour, build: as in `Invitation`.
     """
 
     KIND = MessageKind.SURVEY
     run_id: Hash
     about: CodeWord
     questions: PlanBytes
+    behaviour: Hash = NO_HASH
+    build: Shown = ""
 
 
 @dataclass(frozen=True, slots=True)

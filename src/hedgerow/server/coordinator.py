@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import ClassVar
 
+from hedgerow.builds import describe_build
 from hedgerow.crypto import KEY_BYTES, Entropy, Identity
 from hedgerow.errors import (
     AggregationError,
@@ -43,7 +44,7 @@ from hedgerow.errors import (
     RemoteProtocolError,
 )
 from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.methods.replica import Replica
+from hedgerow.methods.replica import PROGRAM_DIFFERS, Replica, digest_behaviour
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, build_checks
 from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.calibration import noise_of
@@ -259,12 +260,14 @@ class RunEvent:
         round: the one in which it happened.
         site: the site that it is about; of a false sum all sites in it; or "".
         code: why, as a code word; for a phase, its name.
+        detail: what else the operator needs to know of it.
     """
 
     kind: RunEventKind
     round: int
     site: str = ""
     code: str = ""
+    detail: str = ""
 
 
 Observer = Callable[[RunEvent], None]
@@ -458,9 +461,9 @@ class CoordinatorRun:
 
     # What happens ----------------------------------------------------------------------------------------------------
 
-    def tell(self, kind: RunEventKind, site: str = "", code: str = "") -> None:
+    def tell(self, kind: RunEventKind, site: str = "", code: str = "", detail: str = "") -> None:
         """Tell the observer."""
-        self.setup.observer(RunEvent(kind, len(self.releases), site, code))
+        self.setup.observer(RunEvent(kind, len(self.releases), site, code, detail))
 
     def enter(self, stage: Stage) -> None:
         """A phase begins."""
@@ -587,13 +590,14 @@ class CoordinatorRun:
 
 def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitation | SurveyInvitation:
     """The message that asks a site to take part."""
+    about = digest_behaviour(task), describe_build()
     if isinstance(task, SurveyTask):
-        return SurveyInvitation(run_id, task.asked.KIND, task.asked.to_bytes())
+        return SurveyInvitation(run_id, task.asked.KIND, task.asked.to_bytes(), *about)
     plan = task.plan.to_bytes()
     if isinstance(task, EvaluationTask):
         numbers = task.epsilon, task.delta, task.first_round
-        return EvaluationInvitation(run_id, plan, task.model, *numbers, task.noise, task.by, task.sites)
-    return Invitation(run_id, plan)
+        return EvaluationInvitation(run_id, plan, task.model, *numbers, task.noise, task.by, task.sites, *about)
+    return Invitation(run_id, plan, *about)
 
 
 # Who takes part ----------------------------------------------------------------------------------------------------
@@ -1399,7 +1403,9 @@ class RunSession:
             case Refused():
                 if message.code not in _PASSING:
                     site.refuse(message.code, is_explained=explains_refusal(run, site, message.code))
-                run.tell(RunEventKind.REFUSED, site.name, message.code)
+                is_other = message.code == PROGRAM_DIFFERS
+                detail = f"{site.name} is {site.build}; here is {describe_build()}" if is_other else ""
+                run.tell(RunEventKind.REFUSED, site.name, message.code, detail)
             case Done():
                 site.has_answered = True
             case Payload(MessageKind.SETUP_ANSWER, content):
@@ -1411,6 +1417,7 @@ class RunSession:
         run = self.run
         is_first = not site.is_connected
         site.greet()
+        site.build = hello.build
         run.send(site, Welcome(hello.connection))
         is_ours = hello.run_id == run.run_id
         # One site may say anything. Several are believed: the journal was restored from a backup.

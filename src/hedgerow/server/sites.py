@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hedgerow.builds import describe_build
 from hedgerow.errors import AggregationError
+from hedgerow.methods.replica import PROGRAM_DIFFERS
 from hedgerow.plan.plan import Plan
 from hedgerow.secagg.guarantees import MIN_COHORT, least_groups, origin_members, sparse_colluders
 from hedgerow.secagg.messages import Roster
@@ -131,6 +133,7 @@ class SiteRecord:
         n_held: how many releases it holds.
         left_out: why it is asked no more, as a code; "" for a site that is asked.
         fault_counts: what it has cost the others.
+        build: which Hedgerow it says that it is.
     """
 
     name: str
@@ -150,6 +153,7 @@ class SiteRecord:
     n_held: int = 0
     left_out: str = ""
     fault_counts: FaultCounts = field(default_factory=FaultCounts)
+    build: str = ""
 
     # What is asked of it ---------------------------------------------------------------------------------------------
 
@@ -429,6 +433,8 @@ class Sites:
     def too_few(self, needed: int) -> AggregationError:
         """Return the error for a run that cannot go on with the sites that are there; it needs this many."""
         said = "".join(f"; {site} refused: {code}" for site, code in self.refusals.items())
+        builds = [f"{site.name} is {site.build}" for site in self if site.refusal == PROGRAM_DIFFERS]
+        said += f"; here is {describe_build()}, {', '.join(builds)}" if builds else ""
         said += self.fault_summary()
         return AggregationError(
             "too-few-sites", n_ready=len(self.available), n_sites=len(self), said=said,
