@@ -10,11 +10,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
-from hedgerow.protocol.messages import Message, decode, encode
+from hedgerow.errors import HedgerowError
+from hedgerow.methods.replica import digest_behaviour
+from hedgerow.methods.tasks import read_invitation
+from hedgerow.protocol.messages import EvaluationInvitation, Invitation, Message, SurveyInvitation, decode, encode
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, HubEvent, Joined, Left, UplinkEvent
 
 Event = TypeVar("Event")
@@ -262,6 +265,14 @@ class MemoryNetwork:
                 self._hub = None
 
 
+def rehearsed(said: Message) -> Message:
+    """What a liar sends who knows its trade: an invitation with the digest that its own words come to."""
+    if not isinstance(said, Invitation | EvaluationInvitation | SurveyInvitation):
+        return said
+    _, task = read_invitation(said)
+    return said if isinstance(task, HedgerowError) else replace(said, behaviour=digest_behaviour(task))
+
+
 def telling(victim: str, change: Callable[[Message], Message | None]) -> Callable[[MemoryHub], None]:
     """What makes a hub say to one site what `change` makes of each message, and nothing for None; to all others all."""
 
@@ -272,7 +283,7 @@ def telling(victim: str, change: Callable[[Message], Message | None]) -> Callabl
             if site != victim:
                 return send(site, message)
             said = change(decode(message))
-            return True if said is None else send(site, encode(said))
+            return True if said is None else send(site, encode(rehearsed(said)))
 
         hub.send = lying  # type: ignore[method-assign]
 
