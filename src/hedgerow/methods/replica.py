@@ -335,9 +335,9 @@ def _draw_release(replica: Replica, query: Query, seed: bytes) -> IntVector:
     if isinstance(query, Choice):
         chosen = [own[int(part) % len(own)] for (own, _), part in zip(query.candidates(sums[0]), drawn, strict=False)]
         return np.array(chosen, dtype=np.int64)
-    if not replica.n_groups:
-        return sums[0]
-    return np.concatenate([np.ones((n_groups, 1), dtype=np.int64), sums], axis=1).ravel()
+    weights = np.ones((n_groups, 1 if replica.n_groups else 0), dtype=np.int64)
+    release: IntVector = np.concatenate([weights, sums], axis=1).ravel()
+    return release
 
 
 def _describe(value: object) -> bytes:
