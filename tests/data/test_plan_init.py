@@ -67,19 +67,6 @@ def test_one_cell_decides_nothing_of_what_cells_suggest(odd: str, write_file: Wr
     assert kinds == ["numeric", "date", "categorical"]
 
 
-@pytest.mark.parametrize(
-    ("written", "is_asked"),
-    [
-        ("{} kg", True), ("{} %", True), ("$ {}.50", True), ('"{},5"', True), ("1'{}", True), ("{} mg/l", True),
-        ("13/05/19{}", True), ("CHF {}", True), ("E{}.9", False), ("{}-99", False), ("ward {}", False), ("{}", False),
-    ],
-)  # fmt: skip
-def test_numbers_in_another_writing_are_asked_about(written: str, is_asked: bool, write_file: WriteFile) -> None:
-    """Numbers with units or other marks are texts to a plan: their owner hears of it, and is not told to list them."""
-    path = write_file("a.csv", "\n".join(["x", *(written.format(n) for n in range(20, 80)), ""]).encode())
-    assert ("another writing" in summarise(path, ["x"])["x"].suggests) == is_asked
-
-
 def test_a_header_alone_is_enough(write_file: WriteFile) -> None:
     """Who coordinates has no rows: a header without any gives the draft; a file without one is refused."""
     header = write_file("header.csv", TABLE.partition(b"\n")[0] + b"\n")

@@ -19,9 +19,10 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
+from hedgerow.data.cells import CellsWarning
 from hedgerow.errors import DataError, HedgerowError, ModelError, PlanError, UsageError
 from hedgerow.estimators import base
-from hedgerow.estimators.base import BeyondPlanWarning, FewRecordsWarning
+from hedgerow.estimators.base import FewRecordsWarning
 from hedgerow.estimators.boosted import LabelInFeaturesWarning
 from tests.builders import coded
 
@@ -437,7 +438,7 @@ def test_usual_slips_are_named(numbers: tuple[np.ndarray, np.ndarray]) -> None:
         with pytest.raises((UsageError, DataError), match=said):
             model.fit(table, labels)
     for texts in (np.array([["a", 1.0]] * 60, dtype=object), [["a", 1.0]] * 60):
-        with pytest.warns(BeyondPlanWarning, match="50% of the cells .* Give a table of pandas"):
+        with pytest.warns(CellsWarning, match="50% of the cells .* Give a table of pandas"):
             DPGBDTClassifier(classes=[0, 1], **told).fit(texts, y)
     with pytest.raises(DataError, check=coded("data-range")):
         DPGBDTRegressor(loss="poisson", **told).fit(X, np.zeros(60))

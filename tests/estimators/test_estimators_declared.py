@@ -14,8 +14,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLinearRegressor
+from hedgerow.data.cells import CellsWarning
 from hedgerow.errors import DataError, UsageError
-from hedgerow.estimators.base import SECONDS_BEFORE_PROGRESS, BeyondPlanWarning
+from hedgerow.estimators.base import SECONDS_BEFORE_PROGRESS
 from hedgerow.models.model import Model
 
 N = 3000
@@ -194,7 +195,7 @@ def test_categories_of_a_columns_type_are_declared(library: str) -> None:
     assert model.score(frame, y) > 0.9
     assert model.privacy_report_.guarantee == "holds"
     asked = DPGBDTClassifier(**told, categories={"colour": ["red", "blue"]})
-    with pytest.warns(BeyondPlanWarning, match="33% of 'colour'"):
+    with pytest.warns(CellsWarning, match="100 of 300 cells of 'colour'"):
         assert asked.fit(frame, y).model_.plan.features[0].categories == ("red", "blue")
 
 

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
+from hedgerow.data.cells import CellsWarning
 from hedgerow.errors import DataError, EnvironmentFault, ModelError
 from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.models.model import Model, NoValuesWarning, canonical_bytes
+from hedgerow.models.model import Model, canonical_bytes
 from tests.builders import make_data, make_plan, plans, take, train
 
 Build = Callable[..., Model]
@@ -53,6 +54,15 @@ COLUMNS: dict[str, Any] = {
 }
 
 
+WITHIN = {
+    "age": np.tile([0.0, 3.0, np.nan, 4.0], 3),
+    "income": np.tile([10.0, 2e4, 500.0, 40.0], 3),
+    "region": np.array(["north", "south", "", "west"] * 3, dtype=object),
+    "change": np.tile([0.5, np.nan, -1.0, 1.0], 3),
+}
+"""Rows within the plan."""
+
+
 def commands_say(folder: Path, table: Mapping[str, Any], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What `predict` and `evaluate` say of a table, with the folder's model."""
     labelled = {**table, "y": np.tile(["no", "yes"], 6)}
@@ -70,37 +80,37 @@ def test_a_column_without_any_value_is_told(
     build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
     """An export that lost a column is predicted by what was never learned; one cell, or a row alone, is no news."""
-    model, rows = build(), {name: np.tile(values, 3) for name, values in COLUMNS.items()}
+    model, rows = build(), WITHIN
     model.predict(rows)
-    model.predict({name: values[2:3] for name, values in COLUMNS.items()})
+    model.predict({name: values[2:3] for name, values in rows.items()})
     assert not recwarn
     empty: dict[str, Any] = {"age": np.full(12, np.nan), "region": np.full(12, "", dtype=object)}
-    with pytest.warns(NoValuesWarning, match="No row has a value in 'age', 'region'"):
+    with pytest.warns(CellsWarning, match="12 of 12 cells of 'age', 12 of 12 cells of 'region'"):
         model.predict(rows | empty)
     model.save(tmp_path / "model.json")
     for said in commands_say(tmp_path, rows, capsys):
-        assert "has a value in 'age', 'region'" not in said
+        assert "cells of 'age', 12 of 12 cells of 'region'" not in said
     for said in commands_say(tmp_path, rows | empty, capsys):
-        assert "has a value in 'age', 'region'" in said
+        assert "cells of 'age', 12 of 12 cells of 'region'" in said
 
 
 def test_a_column_of_which_much_is_not_listed_is_told(
     build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
     """Codes written in another way are all one category to the model, and the predictions look like any others."""
-    model, rows = build(), {name: np.tile(values, 3) for name, values in COLUMNS.items()}
-    known = np.array(["north", "mars", "west", ""] * 3, dtype=object)
+    model, rows = build(), WITHIN
+    known = np.array(["north", "south", "west", ""] * 3, dtype=object)
     model.predict(rows | {"region": known})
     model.predict({name: values[:4] for name, values in rows.items()} | {"region": np.repeat("NORTH", 4)})
     assert not recwarn
     others = rows | {"region": np.where(np.arange(12) < 4, "NORTH", known)}
-    with pytest.warns(NoValuesWarning, match="'region'"):
+    with pytest.warns(CellsWarning, match="'region'"):
         model.predict(others)
     model.save(tmp_path / "model.json")
     for said in commands_say(tmp_path, rows | {"region": known}, capsys):
-        assert "not listed in the model" not in said
+        assert "Not listed" not in said
     for said in commands_say(tmp_path, others, capsys):
-        assert "not listed in the model" in said
+        assert "Not listed" in said
 
 
 ENDS = [("binary", ""), ("regression", "end at -3 and 5,"), ("count", "and 12,")]

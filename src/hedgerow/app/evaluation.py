@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hedgerow import elementary
 from hedgerow.app.inputs import ask_to_go_on, join_names
 from hedgerow.app.output import note, number, print_facts, today, warn, wrap_text
 from hedgerow.app.progress import status
+from hedgerow.data.cells import add_cells, describe_cells
 from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.site_data import SiteData, find_kept, read_bounded
 from hedgerow.data.sources import Location, file_path, is_url, open_table, read_records
@@ -38,7 +40,7 @@ _TITLES = {
 
 def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: bool = True) -> list[Records]:
     """All records of one's own table, read and counted before anything is done with them; with labels, those within
-    the bounds of their units, as every other measurement has them.
+    the bounds of their units, as every other measurement has them. Their owner is told of odd columns.
 
     Raises LostRowsError; DataError.
 
@@ -58,29 +60,26 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
         # Where such a row stands is not known, so that predictions could not be told apart.
         return list(read_records(table, plan, with_label=with_label))
     if with_label:
-        found = [bound_records(found, plan)]
+        found = [replace(bound_records(found, plan), cells=add_cells([records.cells for records in found]))]
         rows = rows.bound(found[0].n_records)
     if rows.has_gaps:
         note(f"Private: {name}: {rows.text()}")
+    if odd := describe_cells(add_cells([records.cells for records in found]), plan):
+        warn(f"Private: {name}: {odd}")
     return found
 
 
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     """The number of records, scores of a model's predictions for them, and what was predicted and seen in the mean.
 
-    Columns without any value, or with many that the model does not list, are told of.
-
     They are exact, so no guarantee covers them: `evaluate_federated` measures with noise.
     """
-    labels, outputs, unread = [], [], []
+    labels, outputs = [], []
     for records in chunks:
         codes = model.ensemble.grid.encode(records.features)
-        unread.append(model.count_unread(codes))
         outputs.append(model.outputs_codes(codes))
         labels.append(records.label)
     truth, output = np.concatenate([label for label in labels if label is not None]), np.concatenate(outputs)
-    if said := model.describe_unread(unread, len(truth)):
-        warn(said)
     kind = model.plan.label.kind
     if kind.is_number:
         truth = np.clip(truth, *model.plan.label.bounds)
@@ -244,10 +243,10 @@ def read_sites(
         for first in range(0, len(labels), _COUNTED):
             counts += np.bincount(labels[first : first + _COUNTED], minlength=len(counts))
     for name, report in reports.items():
-        is_lost = report.rows.share_left_out > MAX_LEFT_OUT
-        if is_lost or not quiet or report.rows.has_gaps or report.warning:
-            text = " ".join(filter(None, (report.rows.text(), report.warning)))
-            (warn if is_lost else note)(f"Private, for the site {name} only: {text}")
+        is_lost, odd = report.rows.share_left_out > MAX_LEFT_OUT, describe_cells(report.cells, plan)
+        if is_lost or not quiet or report.rows.has_gaps or odd:
+            text = " ".join(filter(None, (report.rows.text(), odd)))
+            (warn if is_lost or odd else note)(f"Private, for the site {name} only: {text}")
     # One of two codes may be all that is left out, however rare it is.
     is_one_class = any("data-label-outside" in report.unfit for report in reports.values()) and kind.has_one_outcome(
         np.flatnonzero(counts).astype(np.int32)

@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 from hedgerow.app.inputs import read_text, says_yes
 from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrap_text
 from hedgerow.app.progress import status
+from hedgerow.data.cells import MANY
 from hedgerow.data.differences import Difference
 from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, format_counts, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, open_table
-from hedgerow.data.units import MANY, MAX_LEFT_OUT, list_needed_columns
+from hedgerow.data.units import MAX_LEFT_OUT, list_needed_columns
 from hedgerow.errors import HedgerowError, PolicyRefusal, UsageError, mark_private
 from hedgerow.plan.fields import escape_for_terminal, read_json
 from hedgerow.plan.names import looks_like_identifier
@@ -33,6 +34,10 @@ _MAX_NAME = 32
 _WORST = 4
 """Columns that a line names for one reason."""
 _MAX_LINES = 12
+_EXPLAINED = (
+    "The plan's own words explain every text of these columns, one to one. If that is what the cells mean, these lines "
+    "go into this site's own file (docs/data.md)"
+)
 Seen = Callable[[str, TableFit], object]
 Used = TypeVar("Used")
 Tell = Callable[..., object]
@@ -108,7 +113,8 @@ def _print_fit(found: TableFit) -> None:
             print(f"\n{title}, and how often")
             print_facts([(name, format_counts(odd, n - sum(odd.values()))) for name, (odd, n) in texts.items()])
     if found.suggested_lines:
-        _print_lines("more of its cells are read, and no other cell changes", found.suggested_lines)
+        print(f"\n{wrap_text(_EXPLAINED, hanging=0)}")
+        print("\n".join(["  [data]", *(f"  {line}" for line in found.suggested_lines)]))
     if found.ignored:
         print("\n" + wrap_text(describe_unused_columns(found), hanging=0))
     if any(column.beyond > MANY for column in found.columns):
@@ -129,7 +135,8 @@ def whose_rows(place: Location, names: Sequence[str]) -> str:
         f"Values repeat in {'; '.join(said)}. If a column tells whose a row is, a promise for single rows is far "
         "weaker for whoever has several: name it as unit, with max_rows_per_unit, under [privacy], and leave it out of "
         "the features."
-        + ' Give "record" another name first, for as unit that word means each row.' * ("record" in names)
+        + ' Give "record" another name first, for as unit that word means each row.'
+        * ("record" in names)
     )
 
 

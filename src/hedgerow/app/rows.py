@@ -20,6 +20,7 @@ from hedgerow.client.setup import (
 )
 from hedgerow.client.shards import Shards
 from hedgerow.data.adapters import PLAIN, Adapter
+from hedgerow.data.cells import describe_cells
 from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.omop import find_dialect
 from hedgerow.data.raw_cells import read_raw_site
@@ -64,7 +65,7 @@ def make_loader(
             arrays = ExternalMemory.open(memory, plan.with_joint_structure(), tables, holds=holds)
             if found := find_kept(arrays, plan):
                 return found[name][0]
-        return _report_reading(read_bounded(tables, plan, memory=arrays)[name], source, tell)
+        return _report_reading(read_bounded(tables, plan, memory=arrays)[name], source, tell, plan)
 
     return load
 
@@ -75,17 +76,18 @@ def make_raw_loader(data: str | None, own: Adapter = PLAIN) -> Callable[[OpenTab
         return no_training_rows
     name = "The query's result" if is_url(data) else Path(file_path(data)).name
 
-    def tell_owner(rows: RowCount) -> None:
-        said = mark_private(f"{name}, for a survey: {rows.text()}")
+    def tell_owner(rows: RowCount, odd: str) -> None:
+        said = mark_private(f"{name}, for a survey: {' '.join(filter(None, (rows.text(), odd)))}")
         note(said, level="WARNING" if rows.share_left_out > MAX_LEFT_OUT else "INFO")
 
     return lambda asked: read_raw_site(adapt(data, own), asked, tell=tell_owner)
 
 
-def _report_reading(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
+def _report_reading(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None, plan: Plan) -> SiteData:
     rows, report = read
-    if tell is not None and (report.rows.left_out or report.warning or not rows.n_records):
-        text = " ".join(filter(None, (report.rows.text(), report.warning)))
+    odd = describe_cells(report.cells, plan)
+    if tell is not None and (report.rows.left_out or odd or not rows.n_records):
+        text = " ".join(filter(None, (report.rows.text(), odd)))
         said = mark_private(f"{source}: {text}")
         tell(said, level="WARNING") if report.rows.share_left_out > MAX_LEFT_OUT else tell(said)
     return rows
@@ -152,7 +154,7 @@ def open_arrivals(folder: str | None, *, tell: Tell | None = None, own: Adapter 
         return None
 
     def read(path: Path, plan: Plan) -> SiteData:
-        return _report_reading(read_site_data(adapt(path, own), plan), path.name, tell)
+        return _report_reading(read_site_data(adapt(path, own), plan), path.name, tell, plan)
 
     source = ArrivalFolder(Path(folder), read, tell)
     source.names()

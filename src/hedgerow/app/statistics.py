@@ -27,6 +27,7 @@ from hedgerow.local.survey import TableSurvey
 from hedgerow.models.plots import CLASS_COLOURS
 from hedgerow.privacy.rounding import format_up
 from hedgerow.survey.curves import Curve, SurvivalCurves
+from hedgerow.survey.queries import N_BYTES
 from hedgerow.survey.statistics import (
     BAND,
     MIN_RECORDS,
@@ -43,6 +44,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _HIDDEN = "░"
 _QUANTILES = {0.05: "5 %", 0.25: "25 %", 0.5: "median", 0.75: "75 %", 0.95: "95 %"}
 _PICTURES = ("histogram", "by bin")
+_MAX_UNBROKEN = 22
 _UNBROKEN = ("missing", "text", *_PICTURES)
 """Columns that are never broken over lines. All others are, the widest first: none goes away for another's width."""
 
@@ -186,7 +188,7 @@ def _by_size(column: ColumnStatistics) -> list[Group]:
 def categories_text(column: ColumnStatistics, most: int = 6) -> str:
     """List the largest categories of a column with their shares."""
     if column.is_hashed:
-        return "no common text was found"
+        return f"hashed: no text of up to {N_BYTES} bytes stands out of the noise, and longer ones are not spelt"
     shown, total = _by_size(column), max(column.present.value, 1.0)
     said = [f"{group.name} {percent(group.count.over(total))}" for group in shown[:most]]
     more, n_hidden = len(shown) - most, len(column.groups) - len(shown)
@@ -284,7 +286,12 @@ def print_sheet(console: Console, sheet: Sheet, *, widest: int = 18) -> None:
         style = "green" if name in _PICTURES else ""
         table.add_column(name, overflow="fold", no_wrap=name in _UNBROKEN, style=style)
     for row in sheet.rows:
-        table.add_row(*map(Text, row))
+        # What is never broken over lines is cut, or it would take the room of the first column, which names the row.
+        cut = (
+            cell if head not in _UNBROKEN or len(cell) <= _MAX_UNBROKEN else cell[: _MAX_UNBROKEN - 1] + "…"
+            for head, cell in zip(sheet.heads, row, strict=True)
+        )
+        table.add_row(*map(Text, cut))
     console.print(table)
 
 

@@ -15,7 +15,8 @@ from hedgerow.app.output import json_text, note, warn
 from hedgerow.app.progress import list_contributors, status
 from hedgerow.app.schema import write_beside
 from hedgerow.app.statistics import draw_curves, render_page
-from hedgerow.data.drafts import ask_about_texts, read_codebook
+from hedgerow.data.cells import describe_text_columns
+from hedgerow.data.drafts import read_codebook
 from hedgerow.data.fit import explain_lines
 from hedgerow.data.omop import locate_query
 from hedgerow.data.sources import column_names
@@ -33,9 +34,9 @@ from hedgerow.privacy.statement import NETWORK, PROCESS
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import Outcome
 from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.kinds import number_like
 from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
+from hedgerow.survey.statistics import TableStatistics
 
 if TYPE_CHECKING:
     from hedgerow.app.coordinator import CoordinatorOptions
@@ -168,9 +169,10 @@ def survey_over_tables(
         else:
             read = survey.read_named(places, curves)
     for site, rows in read.rows.items():
-        is_lost = rows.share_left_out > MAX_LEFT_OUT
-        if is_lost or not options.quiet or rows.left_out:
-            (warn if is_lost else note)(f"Private, for the site {site} only: {rows.text()}")
+        is_lost, odd = rows.share_left_out > MAX_LEFT_OUT, read.tables[site].note_cells(read.columns)
+        if is_lost or not options.quiet or rows.left_out or odd:
+            text = " ".join(filter(None, (rows.text(), odd)))
+            (warn if is_lost or odd else note)(f"Private, for the site {site} only: {text}")
         if "data-ragged-row" in rows.left_out:
             _, cause = next(explain_lines(len(column_names(places[site])), rows))
             note(f"Private, for the site {site} only: {cause}.")
@@ -184,11 +186,18 @@ def survey_over_tables(
         state = charged.read_state(found.report.unit, found.report.delta)
         found = replace(found, report=found.report.made(PROCESS, len(read.tables)).with_account(state))
         made = _build_survey(options, found, list(read.tables), label, persons)
-    hashed = {column.name for column in getattr(found.statistics, "columns", ()) if column.is_hashed}
-    texts = [column for table in read.tables.values() for column in table.columns if column.place.column in hashed]
-    if question := ask_about_texts({column.place.column for column in texts if number_like(column.texts[0])}):
-        note(f"Private, for the owners of the tables only: {question}")
+    texts = set(list_found_texts(found.statistics))
+    for site, table in read.tables.items():
+        shares = {own.place.column: own.share_with_digits for own in table.columns if own.place.column in texts}
+        if said := describe_text_columns(shares):
+            note(f"Private, for the site {site} only: {said}")
     return made
+
+
+def list_found_texts(statistics: TableStatistics | SurvivalCurves) -> list[str]:
+    """Columns that the releases say are text, where nothing declared it."""
+    columns = statistics.columns if isinstance(statistics, TableStatistics) else ()
+    return [column.name for column in columns if column.kind == "text" and not column.is_declared]
 
 
 def survey_over_nodes(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import adapt_sites, check_can_write, parse_sites, picture_file
-from hedgerow.app.output import PRIVATE, PRIVATE_MARK, number, print_facts, print_json, warn, warn_seeded, wrap_text
+from hedgerow.app.output import PRIVATE, PRIVATE_MARK, number, print_facts, print_json, warn_seeded, wrap_text
 from hedgerow.cli.options import (
     ADAPTERS,
     above_zero,
@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the scores."""
     from hedgerow.app.evaluation import evaluate, format_title, read_own
     from hedgerow.app.progress import status
+    from hedgerow.data.cells import add_cells, list_notes
     from hedgerow.methods.recalibration import find_obstacle
     from hedgerow.models.model import Model
 
@@ -87,7 +88,8 @@ def run(arguments: argparse.Namespace) -> None:
     (table,) = adapt_sites({arguments.data: arguments.data}, arguments.adapters).values()
     model = Model.load(arguments.model)
     with status(f"Predicting {Path(arguments.data).name}", quiet=arguments.json):
-        scores = evaluate(model, read_own(table, model.plan, arguments.allow_loss))
+        records = read_own(table, model.plan, arguments.allow_loss)
+        scores = evaluate(model, records)
     if arguments.json:
         print_json({"model": arguments.model, "data": arguments.data, **PRIVATE_MARK, **scores})
         return
@@ -99,7 +101,10 @@ def run(arguments: argparse.Namespace) -> None:
         # Of numbers about zero a ratio says nothing.
         is_ratio = model.plan.label.type != "regression" and means[1] > 0
         is_off = is_ratio and not 0.9 <= means[0] / means[1] <= 1.1 and not find_obstacle(model.plan, model.ensemble)
-        facts.append(("mean", said + (": `hedgerow recalibrate` brings them together" if is_off else "")))
+        # A new level would hide a wrong unit or coding for good.
+        is_odd = bool(list_notes(add_cells([each.cells for each in records]), model.plan))
+        advice = "look at the columns named above first" if is_odd else "`hedgerow recalibrate` brings them together"
+        facts.append(("mean", said + (f": {advice}" if is_off else "")))
     if "auc" in scores:
         is_binary, title = len(model.plan.label.classes) == 2, format_title("auc")
         remark = "chance 0.5" if is_binary else "mean of each class against the rest"
@@ -141,9 +146,6 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         tables = adapt_sites(named, arguments.adapters)
         account = open_account(read_account(arguments), tables.values(), out)
         rows = read_sites(tables, model.plan, quiet=arguments.json, asks=not arguments.yes)
-        for name, data in rows.items():
-            if said := model.describe_unread([model.count_unread(data.codes)], data.n_records):
-                warn(f"Private, for the site {name} only: {said}")
         noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(

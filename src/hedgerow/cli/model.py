@@ -166,19 +166,14 @@ def predict(arguments: argparse.Namespace) -> None:
 def _predict_chunks(
     model: Model, chunks: Iterable[Records], arguments: argparse.Namespace, n_columns: int
 ) -> Iterator[Rows]:
-    n_rows, unread = 0, []
     for records in chunks:
         codes = model.ensemble.grid.encode(records.features)
-        n_rows += codes.shape[1]
-        unread.append(model.count_unread(codes))
         rows = model.predict_rows(codes, chances=arguments.proba, coverage=arguments.interval)
         if records.fits is not None:
             # A row that is left out has a line of its own, without a prediction: lines go with the table's rows.
             found = iter(rows)
             rows = [next(found) if fits else [None] * n_columns for fits in records.fits.tolist()]
         yield rows
-    if said := model.describe_unread(unread, n_rows):
-        warn(said)
 
 
 @contextmanager

@@ -177,7 +177,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path], train: str) -> None:
-    from hedgerow.app.survey import PLAN
+    from hedgerow.app.survey import PLAN, list_found_texts
     from hedgerow.local.survey import usual_epsilon
     from hedgerow.survey.curves import SurvivalCurves
 
@@ -186,6 +186,11 @@ def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path],
         warn("There are few records for so small an epsilon, so much is hidden by the noise, or wrong by it.")
     for column in getattr(found.statistics, "columns", ()):
         _report_cells(column)
+    if texts := list_found_texts(found.statistics):
+        note(
+            f"Found to be text: {join_names(texts)}. Texts have no order for a model. If one of these holds numbers, "
+            "dates, or times in another writing, convert it or declare how it is written (docs/data.md)."
+        )
     if isinstance(found.statistics, SurvivalCurves) and found.statistics.doubt:
         warn(f"{found.statistics.doubt}.")
     if not files:
@@ -202,6 +207,8 @@ def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path],
 def _report_cells(column: ColumnStatistics) -> None:
     """Warn of a column that a plan from these releases would misread, with a remedy."""
     from hedgerow.app.statistics import percent
+    from hedgerow.survey.queries import N_BYTES
+    from hedgerow.survey.statistics import MIN_LISTED
 
     if column.kind == "number" and column.odd.is_shown:
         kind = "no date" if column.is_date else "not a number"
@@ -209,6 +216,13 @@ def _report_cells(column: ColumnStatistics) -> None:
             f"{column.name}: {percent(column.odd)} of the cells are there and {kind}. A training leaves such rows out: "
             f"say what they stand for, with `recode.{column.name}`, `missing` or `date` in a [data] table (--adapter), "
             "or declare the column as categorical (--schema)."
+        )
+    if column.is_hashed or column.listed_share < MIN_LISTED:
+        share = 0.0 if column.is_hashed else column.listed_share
+        warn(
+            f"{column.name}: texts that were found cover about {share:.0%} of its cells, so a drafted plan hashes the "
+            f"column. A survey spells no text of more than {N_BYTES} bytes, and none that is too rare for its epsilon: "
+            "a code book (--codebook) or a --schema with the categories costs nothing."
         )
     if column.range is not None and column.range.unheld:
         warn(f"{column.name}: {column.range.doubt}.")

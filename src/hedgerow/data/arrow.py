@@ -14,9 +14,12 @@ column of numbers with one "<18"), so what a column *is* never follows from it, 
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +30,8 @@ from hedgerow.errors import DataError, UsageError
 
 _PLAINEST: dict[type, Any] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _MAX_FAULT = 120
+_READ = (str, bytes, bool, int, float, Decimal, datetime.date, datetime.time, UUID, np.generic)
+"""What the values of a declared type may be, beside pandas' Period, which is read as the date that it begins on."""
 
 
 def collect(table: Any) -> Any:
@@ -116,16 +121,17 @@ def list_categories(column: Any) -> list[Any]:
 
 
 def classify_type(kind: pa.DataType) -> str | None:
-    """What the schema of a database says of a column: "number", "text", "date", "moment" (a time); None for others."""
+    """What a database's schema says of a column: "number" (of a time of day too), "text", "date"; None for others."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+    types = pa.types
+    if any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_decimal, types.is_time)):
         return "number"
     if pa.types.is_boolean(kind) or is_text(kind):
         return "text"
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return "date"
-    return "moment" if is_moment(kind) else None
+    return None
 
 
 def _plain(column: Any) -> Any:
@@ -158,6 +164,7 @@ def _unwrap(column: Any) -> Any:
     coded = getattr(column, "cat", column)
     if hasattr(kind, "categories") and hasattr(coded, "codes"):
         # By pandas' code of each cell, -1 for a missing one.
+        _require_reading(getattr(kind.categories, "dtype", None))
         categories, codes = _plain(kind.categories), np.asarray(coded.codes)
         if isinstance(categories, pa.Array):
             return categories.take(pa.array(codes, pa.int64(), mask=codes < 0))
@@ -165,7 +172,16 @@ def _unwrap(column: Any) -> Any:
     found = _by_arrow(column)
     if found is not None:
         return found
+    _require_reading(kind)
     return list(column) if hasattr(column, "__iter__") else np.asarray(column, dtype=object)
+
+
+def _require_reading(kind: Any) -> None:
+    """Raise TypeError for a declared type, such as pandas' Interval, none of whose values can be read."""
+    scalar = getattr(kind, "type", None)
+    is_known = not isinstance(scalar, type) or issubclass(scalar, _READ) or scalar.__name__ == "Period"
+    if not is_known:
+        raise TypeError("its values are no numbers, texts, dates or times; convert the column")
 
 
 def _by_arrow(column: Any) -> Any:

@@ -9,7 +9,8 @@ of cells, of all columns; of these come, for training, survey and prediction ali
     a number              its decimal digits, without exponent, without idle zeros: 7, 7.0 and Decimal("7.00") are "7".
                           A float stands for the shortest number that is it alone among float64
     a date, a time        "2020-01-31", "12:30:00.5", "2020-01-31 12:30:00", with a "Z" and in UTC if it has a time
-                          zone; a moment at midnight without time zone reads as its date
+                          zone; a moment at midnight without time zone reads as its date. A period of pandas is the
+                          date that it begins on. As a number a time of day is its seconds since midnight
     text, UTF-8 bytes     without spaces around it; "3.0" is "3", "7.50" is "7.5", ".5" is "0.5", "True" is "true";
                           leading zeros, plus signs and exponents stay, for "007" and "1E5" are names. An accent of its
                           own is one with its letter (Unicode's form C), for no one sees which of the two is written;
@@ -35,6 +36,7 @@ import re
 import unicodedata
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -121,6 +123,7 @@ _NUMBER_WITHOUT_LEADING_ZEROS = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII
 )
 _SURE_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_TIME = r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]+)?$"
 _PERHAPS_THOUSANDS = r"^[+-]?[1-9][0-9]{0,2}\.[0-9]{3}$"
 _WITH_DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]*(?:[eE][+-]?[0-9]+)?)$"
 _PERHAPS_NUMBER = r"[0-9]|[nN][aA][nN]|[iI][nN][fF]"
@@ -148,23 +151,38 @@ def refuse(rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None
 
 
 class AsMissing:
-    """Lets each cell that does not fit its column count as missing, and counts those: an `Unfit`."""
+    """Count the cells that do not fit their column: an `Unfit` by which they are missing, unless `then` says more.
 
-    n_cells = 0
+    Attributes:
+        n_cells: cells that do not fit.
+        n_undecodable: those of them that are not in the table's encoding.
+    """
+
+    def __init__(self, then: Unfit | None = None) -> None:
+        self.n_cells = self.n_undecodable = 0
+        self._then = then
 
     def __call__(self, rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None:
-        self.n_cells += int(np.count_nonzero(rows))
+        n_cells = int(np.count_nonzero(rows))
+        self.n_cells += n_cells
+        self.n_undecodable += n_cells * (code == "data-encoding")
+        if self._then is not None:
+            self._then(rows, code, error_at)
 
 
 def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.float64]:
     """The column as float64 [n], NaN where a value is missing; a cell that is not a number goes to `unfit`.
 
-    True is 1 and false is 0, also as text.
+    True is 1 and false is 0, also as text. A time of day without a time zone is its seconds since midnight, also as
+    text of the form 12:30:00 or 12:30:00.5.
 
     Raises:
         DataError: for a column whose type is none of numbers, dates, text and true/false.
     """
     typed = to_arrow(column, place.source, place.column)
+    if isinstance(typed, pa.Array) and pa.types.is_time(typed.type):
+        unit = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[typed.type.unit]
+        return _as_floats(typed.cast(pa.int32() if pa.types.is_time32(typed.type) else pa.int64())) / unit
     if isinstance(typed, pa.Array) and is_moment(typed.type):
         # Each of them is no number by itself: one cell may have made the column one of dates.
         unfit(
@@ -554,7 +572,10 @@ def _parse_numbers(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
     # As a typed column has it: pandas makes texts of a column of true and false with one other cell.
     truth = pc.fill_null(pc.index_in(pc.utf8_lower(distinct), value_set=pa.array(_TRUTHS), skip_nulls=True), -1)
     found = np.where(_to_flags(pc.greater_equal(truth, 0)), truth.to_numpy(), found)
-    bad = ~_to_flags(pc.or_(is_sure, pc.greater_equal(truth, 0)))
+    is_time = _to_flags(pc.fill_null(pc.match_substring_regex(distinct, _TIME), False))
+    at = np.flatnonzero(is_time)
+    found[at] = [_count_seconds(text) for text in distinct.take(pa.array(at)).to_pylist()]
+    bad = ~(_to_flags(pc.or_(is_sure, pc.greater_equal(truth, 0))) | is_time)
     perhaps = bad & _to_flags(pc.fill_null(pc.match_substring_regex(distinct, _PERHAPS_NUMBER), False))
     for index in np.flatnonzero(perhaps).tolist():
         try:
@@ -563,6 +584,14 @@ def _parse_numbers(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
         except pa.ArrowInvalid:
             continue
     return found, bad
+
+
+def _count_seconds(time: str) -> float:
+    """The seconds since midnight of a text that is `_TIME`; digits beyond the nanosecond are left away."""
+    whole, _, part = time.partition(".")
+    hours, minutes, seconds = map(int, whole.split(":"))
+    # Whole nanoseconds are exact in double precision, so that each source of a time gives one number.
+    return (((hours * 60 + minutes) * 60 + seconds) * 10**9 + int(part[:9].ljust(9, "0"))) / 1e9
 
 
 def _read_number_objects(values: list[Any], has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
@@ -588,6 +617,8 @@ def _read_number(value: Any) -> Any:
             return math.nan
     if isinstance(value, str | bytes | bytearray | memoryview):
         return _write_raw(value)
+    if isinstance(value, datetime.time) and value.tzinfo is None:
+        return _count_seconds(value.isoformat("auto"))
     return math.nan if _is_absent(value) else _UNREADABLE
 
 
@@ -812,6 +843,11 @@ def _write_raw(value: Any) -> Any:
         return _decode_cell(bytes(value))
     if _is_absent(value):
         return None
+    if type(value).__name__ == "Period":
+        # The date or moment that it begins on. Not each has one that pandas can write.
+        with suppress(ValueError, OverflowError, AttributeError):
+            return _format_moment(value.start_time)
+        return _UNREADABLE
     return _format_moment(value)
 
 

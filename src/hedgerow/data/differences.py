@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hedgerow import elementary
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import PLAIN, UNITS, Adapter
-from hedgerow.data.fit import find_item, guess_meaning, read_cells
+from hedgerow.data.fit import explain_texts, find_item, read_cells
 from hedgerow.data.omop import locate_query
 from hedgerow.data.raw_cells import read_raw
 from hedgerow.data.sources import AdaptedLocation, Location, adapt, find_place, open_table
@@ -365,9 +365,8 @@ class _Comparison:
             group["name"] for group in self.groups[:-1]
             if group["count"] and group["count"]["value"] - self.texts[group["name"]] > 4 * self.deviation
         ]  # fmt: skip
-        meant = {name: guess_meaning(name, usual) for name in names}
-        pairs = {name: word for name, word in meant.items() if word is not None}
-        if len(pairs) < len(names) or len(set(pairs.values())) < len(pairs):
+        pairs = explain_texts(self.texts.keys(), usual)
+        if not pairs:
             return ""
         pairs = dict(dict(self.own.recode).get(self.item.name, ())) | pairs
         recode = dict(self.own.recode) | {self.item.name: tuple(pairs.items())}

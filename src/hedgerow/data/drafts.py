@@ -23,7 +23,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
-from hedgerow.data.columns import Place, quote_names
+from hedgerow.data.columns import Place
 from hedgerow.data.lines import parse_declaration, read_header, without_declaration
 from hedgerow.data.sources import column_names, find_place, open_table, read_columns
 from hedgerow.data.tables import existing_file, require_columns
@@ -42,7 +42,7 @@ from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
 from hedgerow.plan.fields import ISO_DATE, escape_for_terminal, parse_day
 from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import MANY_CATEGORIES
-from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER, number_like
+from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
 
 
 @dataclass
@@ -78,8 +78,9 @@ class Summary:
     def suggests(self) -> str:
         """The type that its cells suggest; not to be shown but to their owner."""
         if not (self.is_numeric or self.is_date):
-            written = number_like(self.texts)
-            return "numbers or dates in another writing? They are read as text" if written else "categorical"
+            n_digits = sum(text[:1].isdecimal() for text in self.texts)
+            share = n_digits / max(len(self.texts), 1)
+            return f"categorical, of its first texts {share:.0%} begin with a digit" if n_digits else "categorical"
         kind = "date" if self.is_date else "numeric, whole numbers" if self.is_whole and self.n_values else "numeric"
         n_others = self.n_values - int(self.kinds[DATE if self.is_date else NUMBER])
         return kind + (f", but for {n_others:,} cells" if n_others else "")
@@ -101,15 +102,6 @@ def _add(summary: Summary, column: Any, place: Place) -> None:
     summary.is_whole &= not np.isfinite(numbers[numbers != np.floor(numbers)]).any()
     if len(summary.texts) <= MANY_CATEGORIES:
         summary.texts |= dict.fromkeys(distinct.slice(0, MANY_CATEGORIES + 1).to_pylist())
-
-
-def ask_about_texts(names: Iterable[str]) -> str:
-    """What the owner of columns is asked whose texts are `number_like`; "" for no column."""
-    said = quote_names(sorted(names))
-    return said and (
-        f"Read as text: {said}. Most of the cells look like numbers or dates in another writing (units, marks of "
-        "thousands, decimal commas, days first). If they are, convert them, or declare how they are written."
-    )
 
 
 def draft_plan(

@@ -3,9 +3,9 @@
 
 Everything here is counted from private rows, without noise. It is shown where the rows are, and sent nowhere.
 
-Last stand the `[data]` lines that would mend a table written in another way: `M` for `male`, "." for no value, another
-encoding. Each is tried before it is shown: the table is read with it, more cells have to fit, and none that was read
-may become anything else. What could mean two things, such as 1,045, is a question, never a line.
+No list of words guesses at what a text means: half of a coding that is turned round is worse than none. A `[data]` line
+is proposed only where the plan's own words explain every text of a column one to one. All else is a question, with the
+texts that are not read.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,18 +24,16 @@ from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
 from hedgerow.data import units
-from hedgerow.data.adapters import PLAIN, Adapter
+from hedgerow.data.cells import CellCounts, explain_column
 from hedgerow.data.columns import Place
 from hedgerow.data.omop import compile_counts, compile_known, describe_lacks, find_dialect
-from hedgerow.data.sources import AdaptedLocation, Location, adapt, find_place, open_table
+from hedgerow.data.sources import AdaptedLocation, Location, find_place, open_table
 from hedgerow.errors import DataError
-from hedgerow.losses.survival import EVENT_CODES
 from hedgerow.plan.names import looks_like_identifier
-from hedgerow.plan.plan import Feature, Plan
+from hedgerow.plan.plan import FOUND, Feature, Plan
 from hedgerow.plan.toml import toml_key, toml_value
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
-_ALL_MISSING = 0.5
 _SAMPLED_ROWS = 10_000
 """The first rows of a column, in which an identifier's values all differ."""
 _MIN_POINTS = 20
@@ -59,11 +56,13 @@ class ColumnFit:
         n_below, n_above: numbers beyond the bounds, which count as the bound.
         n_unlisted: texts that the plan does not list.
         n_unreadable: cells that are no number, or no text; their rows are left out.
+        n_undecodable: those of them that are not in the table's encoding.
+        is_found: whether noise has found its bounds or list.
         is_constant: whether all values that are there are one for the model.
         looks_like_id: whether its name is an identifier's, or its first values all differ as an identifier's do.
         unlisted: texts that the plan does not list, and how often each is there: of 1,000 at most.
         unread: the same of cells that cannot be read.
-        coding: what another coding at this site would explain, in words; "" for nothing.
+        coding: questions about the coding of its cells; "" for none.
     """
 
     name: str
@@ -75,6 +74,8 @@ class ColumnFit:
     n_above: int = 0
     n_unlisted: int = 0
     n_unreadable: int = 0
+    n_undecodable: int = 0
+    is_found: bool = False
     is_constant: bool = True
     looks_like_id: bool = False
     unlisted: dict[str, int] = field(default_factory=dict)
@@ -96,23 +97,26 @@ class ColumnFit:
         """The share of its cells that is clamped, or not listed."""
         return self.clamped + self.not_listed
 
+    @property
+    def counts(self) -> CellCounts:
+        """How the plan reads its cells."""
+        n_unread = self.n_unreadable - self.n_undecodable
+        return CellCounts(
+            self.n_rows, self.n_missing, self.n_below, self.n_above, self.n_unlisted, n_unread, self.n_undecodable
+        )
+
     def findings(self) -> list[str]:
         """What its owner should look at, in words."""
-        said = []
-        if self.clamped > units.MANY:
-            said.append("many values beyond the bounds: are these too narrow, or in another unit?")
-        if self.not_listed > units.MANY:
-            is_label = self.role == "label"
-            said.append("many rows of no listed class: they are left out" if is_label else "many values not listed")
+        said = explain_column(self.name, self.counts, is_found=self.is_found)
+        if self.role == "label" and self.n_unlisted:
+            said.append("rows of no listed class are left out")
         if self.n_unreadable:
-            said.append("cells that cannot be read: their rows are left out")
+            said.append("rows with cells that cannot be read are left out")
         if self.n_unreadable and self.kind == "date":
             layout = f'date.{toml_key(self.name)} = "%d.%m.%Y" under [data], or as they are written (docs/data.md)'
             said.append(f"dates written otherwise? If so: {layout}")
         if self.role == "label" and self.n_missing:
             said.append("rows without a label are left out")
-        elif self.role == "feature" and self.n_rows and self.n_missing / self.n_rows > _ALL_MISSING:
-            said.append("almost all values are missing at this site")
         if self.role != "unit" and self.is_constant and self.n_missing + self.n_unreadable < self.n_rows:
             said.append("one value only: the model cannot use this column at this site")
         if self.coding:
@@ -131,7 +135,8 @@ class TableFit:
         columns: those that the plan names: features, label, unit.
         ignored: names of the others.
         about: what its owner should look at in the table as a whole, each with a title.
-        suggested_lines: the lines of a `[data]` table (`hedgerow.data.adapters`) with which more cells were read.
+        suggested_lines: the lines of a `[data]` table (`hedgerow.data.adapters`) by which the plan's own words explain
+            all texts of a column.
     """
 
     rows: units.RowCount
@@ -147,7 +152,7 @@ class TableFit:
 
 
 def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) -> TableFit:
-    """Read a table once, in bounded memory, and count what the plan makes of it; again for each thing that may mend it.
+    """Read a table once, in bounded memory, and count what the plan makes of it.
 
     Raises:
         DataError: the table cannot be read, or lacks a column.
@@ -172,12 +177,17 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
             own = {fault.code: len(batch[0])}
         for code, n_rows in own.items():
             units.count_left_out(left_out, code, n_rows)
-    about, lines = _try_adapters(location, plan, counts)
+    about, lines = list[tuple[str, str]](), list[str]()
     if doubt := plan.label.kind.doubt(counts_of_codes, plan.label):
         about = [(plan.label.name, doubt), *about]
     # A word may be one of its column's values, as "dead" of `dead`; of several columns at once it is their header.
     has_headers = sum(count.found.name in map(str.strip, count.odd) for count in counts) > 1
     columns = [count.finish(has_headers) for count in counts]
+    kept = dict(location.adapter.recode) if isinstance(location, AdaptedLocation) else {}
+    for count in counts:
+        if pairs := count.explain():
+            name = count.found.name
+            lines.append(f"recode.{toml_key(name)} = {toml_value({**dict(kept.get(name, ())), **pairs})}")
     ignored = [name for name in table.names() if name and name not in names]
     _, n_of_unit = np.unique(np.concatenate(of_units), return_counts=True)
     n_beyond = int(np.maximum(n_of_unit - plan.privacy.max_rows_per_unit, 0).sum())
@@ -263,15 +273,16 @@ class _Counted:
         role = "label" if name in plan.label.columns else "feature"
         self.found = ColumnFit(name, "unit", "identifier") if item is None else ColumnFit(name, role, item.type)
         self.listed = () if item is None else item.categories
-        self.n_undecodable = 0
+        self.found.is_found = (plan.label if role == "label" else item or plan.label).origin == FOUND
         self.used = Counter[int]()
-        # Whether a point in one of the first cells cannot be a mark of thousands, whether all points there may be one,
-        # and whether all marks are clear.
-        self.shows_points = self.has_points_only = self.is_decided = False
+        # Whether a point in one of the first cells cannot be a mark of thousands, and whether all points may be one.
+        self.shows_points = self.has_points_only = False
+        self._spellings = dict[str, set[str]]()
         self._only: float | None = None
         self._watched: set[str] | None = set()
         self._n_watched = 0
-        self._sentinels = Counter[float]()
+        self._beyond = Counter[float]()
+        self._n_texts = self._n_with_digits = 0
 
     @property
     def odd(self) -> dict[str, int]:
@@ -284,7 +295,7 @@ class _Counted:
         found.n_rows += len(column)
         self._watch(column, place)
         cells = read_cells(column, self.item, place)
-        self.n_undecodable += cells.n_undecodable
+        found.n_undecodable += cells.n_undecodable
         found.n_missing += int(np.count_nonzero(cells.is_missing))
         found.n_unlisted += int(np.count_nonzero(cells.is_unlisted))
         found.n_unreadable += int(np.count_nonzero(cells.is_unreadable))
@@ -293,13 +304,20 @@ class _Counted:
         there = cells.values[~cells.is_missing & ~cells.is_unreadable]
         _count_texts(column, cells.is_unlisted, place, found.unlisted)
         _count_texts(column, cells.is_unreadable, place, found.unread)
+        if found.kind == "hashed":
+            texts, codes = encoders.encode_texts(column, place)
+            begins = np.array([*(text[:1].isdecimal() for text in texts), False], dtype=np.bool_)
+            self._n_with_digits += int(np.count_nonzero(begins[codes]))
+            self._n_texts += int(np.count_nonzero(codes >= 0))
         if found.kind in ("categorical", "hashed"):
             self.used.update(there[there >= 0].tolist())
         elif cells.is_read.any():
             low, high = self.item.min or 0.0, self.item.max or 0.0
             found.n_below += int(np.count_nonzero(there < low))
             found.n_above += int(np.count_nonzero(there > high))
-            self._sentinels.update(there[np.isin(there, SENTINELS) & ((there < low) | (there > high))].tolist())
+            beyond = there[(there < low) | (there > high)]
+            if len(self._beyond) < _MAX_TEXTS:
+                self._beyond.update(beyond[:_MAX_TEXTS].tolist())
             there = np.clip(there, low, high)
         self._compare(there.astype(np.float64))
 
@@ -316,17 +334,45 @@ class _Counted:
         name, odd = self.found.name, self.odd
         if has_headers and name in map(str.strip, odd):
             yield "the header stands among the rows again, which are left out"
-        codes = [f"{value:g}" for value, count in sorted(self._sentinels.items()) if count > 1]
-        if codes:
+        least = max(2.0, _MIN_CODE * self._beyond.total())
+        codes = [f"{value:g}" for value, count in sorted(self._beyond.items()) if count >= least]
+        if codes and self.found.kind == "numeric":
             yield f"codes for missing values? If so: missing.{toml_key(name)} = [{', '.join(codes)}]"
+        if self._n_texts:
+            share = self._n_with_digits / self._n_texts
+            yield f"read as text, which has no order; {share:.0%} of the cells begin with a digit"
         if self.found.role == "label" and (two := self._ask_about_codes()):
             yield two
-        has_marks = self.has_points_only or any(map(_THOUSANDS.fullmatch, odd))
-        if self.found.kind == "numeric" and has_marks and not self.is_decided:
+        marks = any(_THOUSANDS.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text) for text in odd)
+        if self.found.kind == "numeric" and (marks or self.has_points_only):
             yield (
-                "marks before three digits: thousands or decimals? Marks of thousands are not read: export the numbers "
-                "without them. A decimal mark is declared behind the file's name (docs/data.md)"
+                "marks within numbers: thousands or decimals? Marks of thousands are not read: export the numbers "
+                "without them. A decimal mark is declared behind the file's name, as #decimal=comma (docs/data.md)"
             )
+        if self.found.kind == "numeric":
+            yield from self._ask_about_spellings()
+
+    def _ask_about_spellings(self) -> Iterator[str]:
+        """What becomes one value although it is written in several ways: codes, not numbers, differ so."""
+        several = sorted((sorted(texts) for texts in self._spellings.values() if len(texts) > 1), key=str)
+        if several:
+            said = " and ".join(map(repr, several[0][:3]))
+            yield (
+                f"{len(several):,} numbers are written in several ways, as {said}, and each is one value. If these are "
+                "codes, declare the column as categorical, whose texts are compared as they are written"
+            )
+        if any(abs(int(text)) > _MAX_EXACT for texts in self._spellings.values() for text in texts if _is_long(text)):
+            yield (
+                "whole numbers beyond 2^53, of which those that differ in the last digits are one value. If these are "
+                "codes, declare the column as categorical"
+            )
+
+    def explain(self) -> dict[str, str]:
+        """Return the plan's words for all texts of this column that are not read, as `explain_texts`; {} for none."""
+        if self.item is None or not self.listed or not self.odd or len(self.odd) >= _MAX_TEXTS:
+            return {}
+        used = {self.listed[index] for index in self.used}
+        return explain_texts({*self.odd, *used}, self.listed)
 
     def _ask_about_codes(self) -> str:
         """What is asked where a label has 0 and 1 in the plan, and 1 and another number in the table; else ""."""
@@ -362,6 +408,11 @@ class _Counted:
         except DataError:
             self._watched = None
             return
+        distinct = set(texts) if self.found.kind == "numeric" else set()
+        for text in distinct:
+            plain = text.rstrip("0").rstrip(".") if "." in text else text
+            if plain != text or _is_long(text):
+                self._spellings.setdefault(plain, set()).update({text, plain} & distinct)
         pointed = {text for text in texts if "." in text}
         self.shows_points |= any(_THOUSANDS.fullmatch(text) is None for text in pointed)
         self.has_points_only = not self.shows_points and (self.has_points_only or len(pointed) >= _MIN_POINTS)
@@ -371,6 +422,10 @@ class _Counted:
         has_fractions = any(point in text for text in texts)
         if len(self._watched) < self._n_watched or has_fractions:
             self._watched = None
+
+
+def _is_long(text: str) -> bool:
+    return text.lstrip("+-").isdecimal() and len(text) > len("9007199254740992") - 1
 
 
 def _count_texts(column: Any, rows: NDArray[np.bool_], place: Place, counts: dict[str, int]) -> None:
@@ -386,36 +441,25 @@ def _count_texts(column: Any, rows: NDArray[np.bool_], place: Place, counts: dic
 
 _MOST = 0.9
 """The least share of odd cells that one explanation has to fit."""
-_SHOWN_TEXTS = 12
-_MEANINGS = (
-    "m male man boy herr mann maennlich männlich homme masculin hombre masculino",
-    "f w female woman girl frau weiblich femme feminin féminin mujer femenino",
-    "1 y yes true t ja j oui o si sí positive pos",
-    "0 n no false f nein non negative neg",
-)
-_FATES = (
-    "1 dead died deceased death event tot verstorben gestorben décédé décès muerto fallecido",
-    "0 alive living censored lost lebend lebt zensiert vivant vivo",
-)
-"""Of an event: a label of two classes may be "survived" as well."""
-_MISSING_CODES = {
-    ".", "..", "-", "--", "?", "*", "#", "#n/a", "#na", "none", "nil", "missing", "miss", "unknown", "unk", "nd",
-    "n.d.", "n.a.", "n. a.", "k.a.", "k. a.", "not available", "not done", "not known", "fehlend", "unbekannt",
-}  # fmt: skip
-SENTINELS = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0, 99999.0)
-"""Numbers that many write for "no value"."""
-_ENCODINGS = ("cp1252", "cp850", "mac-roman", "cp1250")
+_SHOWN_TEXTS = 20
+_MIN_CODE = 0.1
+"""The least share of the numbers beyond the bounds that one of them has to be, to be asked about as a code."""
+_MAX_EXACT = 2**53
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([.,'\u2019 \u00a0\u2009\u202f][0-9]{3})+([.,][0-9]+)?")
 _DECIMAL_COMMA = re.compile("[+-]?[0-9]*,[0-9]+")
-_LIMIT = re.compile(r"[<>]=?\s*([0-9]+([.,][0-9]+)?)")
 
 
 def format_counts(counts: Mapping[str, int], n_others: int = 0) -> str:
-    """Texts and how often each is there, the most frequent first."""
+    """Return texts and how often each is there, the most frequent 20 first, and how many more there are.
+
+    Args:
+        n_others: cells whose texts were not counted apart.
+    """
     often = sorted(counts, key=lambda text: (-counts[text], text))
     said = ", ".join(f"{text!r} {counts[text]:,}" for text in often[:_SHOWN_TEXTS])
-    n_rest = sum(counts[text] for text in often[_SHOWN_TEXTS:]) + n_others
-    return said + (f" and {n_rest:,} cells of other texts" if n_rest else "")
+    n_more, n_rest = len(often) - _SHOWN_TEXTS, sum(counts[text] for text in often[_SHOWN_TEXTS:]) + n_others
+    more = f"{n_more:,}{' or' if n_others else ''} more" if n_more > 0 else "others"
+    return said + (f" and {more} ({n_rest:,} cells)" if n_rest else "")
 
 
 def explain_lines(n_names: int, rows: units.RowCount) -> Iterator[tuple[str, str]]:
@@ -435,137 +479,29 @@ def explain_lines(n_names: int, rows: units.RowCount) -> Iterator[tuple[str, str
     yield "rows", f"{n_ragged:,} with another number of fields than the header: {said}"
 
 
-# What mends a table ---------------------------------------------------------------------------------------------------
+# Texts that the plan's own words explain ------------------------------------------------------------------------------
 
 
-def _try_adapters(
-    location: Location, plan: Plan, counts: Sequence[_Counted]
-) -> tuple[list[tuple[str, str]], list[str]]:
-    """What was found to mend the table as a whole, and the lines that do; columns are told what mends them."""
-    before = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
-    place, own, about = os.fspath(location), before, list[tuple[str, str]]()
+def explain_texts(texts: Collection[str], words: Sequence[str]) -> dict[str, str]:
+    """Map all texts of a column to the plan's words, one to one, without those that are a word; {} where that fails.
 
-    def take(*trials: Adapter) -> bool:
-        nonlocal own
-        gains = [_count_gain(place, plan, own, trial) for trial in trials]
-        if not any(gains):
-            return False
-        own = trials[gains.index(max(gains))]
-        return True
-
-    if any(count.n_undecodable for count in counts) and take(*(replace(own, encoding=word) for word in _ENCODINGS)):
-        declared = f"The same behind the file's name: #encoding={own.encoding}"
-        about.append(("encoding", f"cells that are not UTF-8, and that {own.encoding} reads. {declared}"))
-    numeric = [count for count in counts if count.found.kind == "numeric"]
-    if (mark := _find_decimal_mark(numeric)) and take(replace(own, decimal=mark)):
-        about.append(("numbers", f"a decimal {mark}"))
-        for count in numeric:
-            count.is_decided = True
-    for count in counts:
-        found, odd = count.found, count.odd
-        if found.kind in ("hashed", "identifier") or not odd:
-            continue
-        for said, pairs in _list_meanings(odd, count.listed):
-            new = [word for word in pairs.values() if word is not None]
-            used = {count.listed[index] for index in count.used}
-            # A line that makes one class of several codes, while no cell is of another class, is no reading of a label.
-            unites = found.role == "label" and len(used | set(new)) < min(2, len(used) + len(new))
-            if pairs and not (unites and count.listed) and take(_recode(own, found.name, pairs)):
-                found.coding = "; ".join(filter(None, (found.coding, said)))
-    return about, list_data_lines(own, before)
-
-
-def _list_meanings(odd: Mapping[str, int], listed: Sequence[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """What texts that are not read may stand for, with words for it; None for no value."""
-    words, groups = (("0", "1"), (*_MEANINGS, *_FATES)) if listed == EVENT_CODES else (listed, _MEANINGS)
-    meant = {text: own for text in sorted(odd) if (own := guess_meaning(text, words, groups)) is not None}
-    yield "another coding at this site?", dict(meant)
-    yield (
-        "codes for missing values?",
-        {text: None for text in sorted(odd) if text not in meant and text.casefold() in _MISSING_CODES},
-    )
-    if not listed:
-        limits = {text: found[1] for text in sorted(odd) if (found := _LIMIT.fullmatch(text))}
-        yield "limits of detection? The line counts such a cell as its limit", dict(limits)
-
-
-def _recode(own: Adapter, name: str, pairs: Mapping[str, str | None]) -> Adapter:
-    """The adapter with these texts of a column as well."""
-    recode, missing = dict(own.recode), dict(own.missing)
-    texts = {old: new for old, new in pairs.items() if new is not None}
-    if texts:
-        recode[name] = tuple((dict(recode.get(name, ())) | texts).items())
-    codes = tuple(old for old, new in pairs.items() if new is None)
-    if codes:
-        # A list for all columns, if there is one, leaves no room for one of a column.
-        at = "" if "" in missing else name
-        missing[at] = tuple(dict.fromkeys((*missing.get(at, ()), *codes)))
-    return replace(own, recode=tuple(recode.items()), missing=tuple(missing.items()))
-
-
-def list_data_lines(own: Adapter, before: Adapter = PLAIN) -> list[str]:
-    """The lines of a `[data]` table that an adapter has and the other has not; each stands for the other's of its name.
-
-    Separators, other names, dates and scales are left out: nothing here suggests them.
+    A text stands for a word that it differs from in case, spaces, quotation marks or hyphens alone. Where there are as
+    many texts as words, it may also be the beginning of one word only: M and F of male and female.
     """
-    lines = [
-        f"{part} = {toml_value(word)}"
-        for part in ("encoding", "decimal")
-        if (word := getattr(own, part)) != getattr(before, part)
-    ]
-    new = [(name, pairs) for name, pairs in own.recode if pairs != dict(before.recode).get(name)]
-    lines += [f"recode.{toml_key(name)} = {toml_value(dict(pairs))}" for name, pairs in new]
-    for name, codes in own.missing:
-        if codes != dict(before.missing).get(name):
-            lines.append(f"missing{'.' * bool(name)}{toml_key(name) if name else ''} = {toml_value(codes)}")
-    return lines
+    for may_begin in (False, True):
+        pairs = {text: _find_word(text, words, may_begin=may_begin) for text in texts}
+        found = set(pairs.values())
+        if None not in found and len(found) == len(pairs) and (not may_begin or len(pairs) == len(words)):
+            return {text: word for text, word in sorted(pairs.items()) if word is not None and word != text}
+    return {}
 
 
-def _count_gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
-    """How many more cells are read; 0 where one that was read becomes anything else."""
-    names, gain = units.list_needed_columns(plan), 0
-    tables = [open_table(adapt(place, adapter), plan) for adapter in (before, after)]
-    places = [find_place(table) for table in tables]
-    for pair in zip_longest(*(table.batches(names, _CHUNK_ROWS, {}) for table in tables)):
-        if None in pair or len(pair[0][0]) != len(pair[1][0]):
-            # The rows themselves are others.
-            return 0
-        for name, columns in zip(names, zip(*pair, strict=True), strict=True):
-            item = find_item(name, plan)
-            old, new = (
-                read_cells(column, item, replace(at, column=name)) for column, at in zip(columns, places, strict=True)
-            )
-            is_same = (old.is_missing == new.is_missing) & ((old.values == new.values) | new.is_missing)
-            if (old.is_read & ~(new.is_read & is_same)).any():
-                return 0
-            gain += int(np.count_nonzero(new.is_read & ~old.is_read))
-    return gain
-
-
-def _find_decimal_mark(columns: Sequence[_Counted]) -> str:
-    """The word for the decimal mark, where each column with numbers that are not read shows that its mark is one."""
-    with_commas = [column for column in columns if any(map(_DECIMAL_COMMA.fullmatch, column.odd))]
-    if with_commas:
-        decimals = [[text for text in column.odd if not _THOUSANDS.fullmatch(text)] for column in with_commas]
-        return "comma" if all(any(map(_DECIMAL_COMMA.fullmatch, texts)) for texts in decimals) else ""
-    with_points = [each for each in columns if any("." in text and _THOUSANDS.fullmatch(text) for text in each.odd)]
-    return "point" if with_points and all(column.shows_points for column in with_points) else ""
-
-
-def guess_meaning(text: str, listed: Sequence[str], meanings: Sequence[str] = _MEANINGS) -> str | None:
-    """The one listed text that another one clearly stands for."""
+def _find_word(text: str, words: Sequence[str], *, may_begin: bool) -> str | None:
     own = _reduce_to_word(text)
-    if not own:
-        return None
-    groups = [set(group.split()) for group in meanings if own in group.split()]
-    for fitting in (
-        [each for each in listed if _reduce_to_word(each) == own],
-        [each for each in listed if any(_reduce_to_word(each) in group for group in groups)],
-        [each for each in listed if own.isalpha() and _reduce_to_word(each).startswith(own)],
-    ):
-        if fitting:
-            return fitting[0] if len(fitting) == 1 else None
-    return None
+    fitting = [word for word in words if own and _reduce_to_word(word) == own]
+    if not fitting and may_begin and own.isalpha():
+        fitting = [word for word in words if _reduce_to_word(word).startswith(own)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _reduce_to_word(text: str) -> str:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from hedgerow import __version__
 from hedgerow.codec import with_hash, without_hash
+from hedgerow.data.cells import CellCounts
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.sources import Location, stamp_files
 from hedgerow.data.units import ContributionReport
@@ -183,12 +184,14 @@ class ExternalMemory:
             if report.pop("files") != _describe_files(kept):
                 return None
             arrays = {path.stem: _map(path) for path in sorted(kept.glob("*.npy"))}
-        except (OSError, ValueError):
+            if lines := report.pop("lines"):
+                fields = {int(number): count for number, count in lines.pop("n_fields").items()}
+                report["lines"] = LineCounts(**lines, n_fields=fields)
+            report["cells"] = {column: CellCounts(**counts) for column, counts in report["cells"].items()}
+            return arrays, ContributionReport(**report)
+        except (OSError, ValueError, TypeError, KeyError):
+            # Damaged, or written with other fields by another release.
             return None
-        if lines := report.pop("lines"):
-            fields = {int(number): count for number, count in lines.pop("n_fields").items()}
-            report["lines"] = LineCounts(**lines, n_fields=fields)
-        return arrays, ContributionReport(**report)
 
     def begin(self, name: str) -> Path:
         """A new folder for the arrays of a table; what was kept of it by another plan, or as it was before, goes."""

@@ -9,6 +9,7 @@ row is kept.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +22,13 @@ from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import classify_type
+from hedgerow.data.cells import CellCounts, describe_notes, note_column
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.sources import Location, divide_table, find_place, open_table
 from hedgerow.data.tables import require_columns
-from hedgerow.data.units import Part, RowCount, RowsLeftOut, count_left_out, rows_within_bounds
+from hedgerow.data.units import Part, RowCount, RowsLeftOut, count_feature, count_left_out, rows_within_bounds
+from hedgerow.plan.plan import Feature
 from hedgerow.survey.kinds import DATE, TEXT
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import AskedColumn
@@ -83,6 +86,32 @@ class RawColumn:
         codes = self._read(read, np.intp)
         return list(numbers_of), codes
 
+    def count_cells(self, asked: AskedColumn) -> CellCounts:
+        """Count the cells by what is declared of the column: exact and private."""
+        counts, (low, high) = CellCounts(), asked.bounds or (-math.inf, math.inf)
+        is_number = self.is_date or (asked.kind == "number" and not asked.categories)
+        kind = "date" if self.is_date else "numeric" if is_number else "categorical"
+        item = Feature(name=self.place.column, type=kind, categories=asked.categories, min=low, max=high)
+        for chunk in self.chunks:
+            odd = encoders.AsMissing()
+            values: NDArray[Any]
+            if not is_number:
+                values = encoders.category_indices(chunk, asked.categories, self.place, odd)
+            elif self.is_date:
+                values = encoders.days(chunk, self.layout, self.place, odd)
+            else:
+                values = encoders.numbers(chunk, self.place, odd)
+            counts = counts.plus(count_feature(values, item, odd))
+        return counts if asked.categories else replace(counts, n_unlisted=0)
+
+    @property
+    def share_with_digits(self) -> float:
+        """Of the cells that are there, those whose text begins with a digit: exact and private."""
+        texts, codes = self.texts
+        there = codes[codes >= 0]
+        begins = np.array([text[:1].isdecimal() for text in texts], dtype=np.bool_)
+        return float(np.count_nonzero(begins[there]) / max(len(there), 1)) if len(texts) else 0.0
+
     def identifiers(self) -> tuple[NDArray[np.intp], NDArray[np.str_]]:
         """The rows of which this column says whom they are about, intp [n], and whom: text [n]."""
         fits: list[encoders.Flags] = [np.empty(0, dtype=np.bool_)]
@@ -123,6 +152,11 @@ class RawTable:
     left_out: RowsLeftOut = field(default_factory=dict)
     unit: tuple[NDArray[np.intp], NDArray[np.str_]] | None = None
     lines: LineCounts | None = None
+
+    def note_cells(self, asked: Sequence[AskedColumn]) -> str:
+        """Return what the owner should know of the cells (`hedgerow.data.cells`); "" for nothing."""
+        pairs = zip(self.columns, asked, strict=True)
+        return describe_notes([note for own, each in pairs for note in note_column(each.name, own.count_cells(each))])
 
     @property
     def rows(self) -> RowCount:
@@ -203,7 +237,7 @@ def bound_tables(tables: Mapping[str, RawTable], asked: OpenTable) -> dict[str, 
 
 
 def read_types(location: Location) -> dict[str, str]:
-    """The kind of each column that the table declares: "number", "text", "date" or "moment" (a time of day).
+    """The kind of each column that the table declares: "number" (a time of day too), "text" or "date".
 
     It is "" where the cells decide. Columns come in the header's order. Left out are columns that share a name, and
     those of a declared type that Hedgerow does not read.
@@ -225,14 +259,14 @@ def read_raw_site(
     location: str | os.PathLike[str],
     asked: OpenTable,
     part: Part | None = None,
-    tell: Callable[[RowCount], object] = lambda rows: None,
+    tell: Callable[[RowCount, str], object] = lambda rows, odd: None,
 ) -> RawSite:
     """A site's raw rows for a survey, with at most `max_rows_per_unit` of each unit.
 
     Rows that cannot be read at all, and such without an identifier of their unit, are left out.
 
     Args:
-        tell: is given how many rows are used, for the site's owner.
+        tell: is given how many rows are used, and what is odd about the cells, for the site's owner.
 
     Raises:
         DataError: the table cannot be read, lacks a column, or has a column of a type that Hedgerow does not read.
@@ -240,5 +274,5 @@ def read_raw_site(
     privacy = asked.carrier.privacy
     table = read_raw(location, asked.columns, privacy.unit, privacy.line_breaks, part)
     site = bound_tables({"": table}, asked)[""]
-    tell(table.rows if site.rows is None else table.rows.bound(len(site.rows)))
+    tell(table.rows if site.rows is None else table.rows.bound(len(site.rows)), table.note_cells(asked.columns))
     return site

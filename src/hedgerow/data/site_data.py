@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hedgerow.data.cells import Cells, add_cells
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.mapped import ExternalMemory, Stretches, make_zeros
 from hedgerow.data.sources import Location, divide_table, open_table, read_records
 from hedgerow.data.units import ContributionReport, Part, Records, RowsLeftOut, rows_within_bounds
 from hedgerow.errors import DataError
-from hedgerow.plan.plan import Label, Plan
-from hedgerow.trees.binning import UNKNOWN_CATEGORY, CodeArray, FloatArray, Grid, PlaceArray, build_grid
+from hedgerow.plan.plan import Plan
+from hedgerow.trees.binning import CodeArray, FloatArray, Grid, PlaceArray, build_grid
 
 
 class Recoded(NamedTuple):
@@ -173,39 +174,20 @@ class SiteRows:
         data: the rows.
         unit: text [n], each row's identifier; None where the plan protects records.
         unfit: rows that were left out because they do not fit the plan, by what is wrong with them.
-        beyond: rows whose value of a feature or label is clamped, or not listed, by its name.
+        cells: how the plan reads the cells of each column, by its name.
         lines: of its file, if the rows are lines.
     """
 
     data: SiteData
     unit: NDArray[np.str_] | None
     unfit: RowsLeftOut = field(default_factory=dict)
-    beyond: dict[str, int] = field(default_factory=dict)
+    cells: Cells = field(default_factory=dict)
     lines: LineCounts | None = None
 
 
 def round_bounds(plan: Plan) -> NDArray[np.float32]:
     """The bounds of the features in single precision, which is how values are binned: [2, n_features], 0 for none."""
     return np.array([[feature.min or 0, feature.max or 0] for feature in plan.features], dtype=np.float32).T
-
-
-def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple[str, int]]:
-    """Each feature's name, and how many of its values are clamped or not listed.
-
-    Args:
-        features: as in `Records`.
-    """
-    for feature, column, (low, high) in zip(plan.features, features, round_bounds(plan).T, strict=True):
-        outside = column == UNKNOWN_CATEGORY if feature.is_categorical else (column < low) | (column > high)
-        yield feature.name, int(np.count_nonzero(outside))
-
-
-def count_labels_beyond(values: Any, label: Label) -> int:
-    """How many labels, as in `Records`, are clamped: of numbers those beyond their bounds, of others none."""
-    if not label.kind.is_number:
-        return 0
-    low, high = label.bounds
-    return int(np.count_nonzero((values < low) | (values > high)))
 
 
 def site_rows_from_records(
@@ -223,7 +205,7 @@ def site_rows_from_records(
     """
     grid = build_grid(plan)
     units = [np.empty(0, dtype=np.str_)]
-    beyond = dict.fromkeys([*plan.feature_names, plan.label.name], 0)
+    cells = list[Cells]()
     with (
         Stretches(grid.n_features, grid.dtype, folder) as codes,
         Stretches(len(grid.divisible), np.uint8, folder) as places,
@@ -232,11 +214,9 @@ def site_rows_from_records(
         for records in chunks:
             if records.label is None:
                 raise DataError("data-label-missing", place="The records")
+            cells.append(records.cells)
             if part is not None and records.unit is not None:
                 records = records.take(np.flatnonzero(part.holds_units(records.unit)))
-            for name, n_cells in count_beyond(records.features, plan):
-                beyond[name] += n_cells
-            beyond[plan.label.name] += count_labels_beyond(records.label, plan.label)
             own = grid.encode(records.features)
             within = grid.places(records.features, own)
             label = plan.label.kind.encode(records.label, plan.label)
@@ -255,10 +235,10 @@ def site_rows_from_records(
         raise DataError("data-empty", source="The site")
     unfit = dict(left_out or {})
     if plan.privacy.unit == "record":
-        return SiteRows(data, None, unfit, beyond)
+        return SiteRows(data, None, unfit, add_cells(cells))
     if sum(map(len, units)) != data.n_records:
         raise DataError("data-unit-missing", place="The records")
-    return SiteRows(data, np.concatenate(units), unfit, beyond)
+    return SiteRows(data, np.concatenate(units), unfit, add_cells(cells))
 
 
 def site_data_from_records(
@@ -294,7 +274,7 @@ def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[Si
         n_rows = rows.data.n_records
         stay, report = kept.get(name, (None, ContributionReport(n_rows, n_rows, 0)))
         data = rows.data if stay is None or not report.n_dropped else rows.data.only(stay)
-        found[name] = data, replace(report, unfit=rows.unfit, beyond=rows.beyond, lines=rows.lines)
+        found[name] = data, replace(report, unfit=rows.unfit, cells=rows.cells, lines=rows.lines)
     return found
 
 

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import as_columns, count_cells
-from hedgerow.data.columns import Place, missing_columns, quote_cell
+from hedgerow.data.cells import CellCounts, Cells, add_cells, count_column
+from hedgerow.data.columns import AsMissing, Place, missing_columns, quote_cell
 from hedgerow.data.lines import LineCounts
 from hedgerow.errors import DataError, LostRowsError, warn_owner
 from hedgerow.plan.plan import Feature, Label, Plan
@@ -57,6 +58,7 @@ def count_left_out(left_out: RowsLeftOut, code: str, n_rows: int = 1) -> None:
 BEYOND_BOUND = "privacy.max_rows_per_unit"
 MAX_LEFT_OUT = 0.1
 """A larger share of a table's rows that is left out is an error for those who use the table, unless they allow it."""
+_TOLD_LEFT_OUT = 0.01
 _CAUSES = {
     "data-ragged-row": "another number of fields than the header has",
     "data-encoding": "not in the file's encoding",
@@ -69,7 +71,7 @@ _CAUSES = {
 
 
 class LostRowsWarning(UserWarning):
-    """More than a tenth of the rows are left out, or no row is used. It has exact counts: for the rows' owner."""
+    """More than a hundredth of the rows is left out, or no row is used. It has exact counts: for the rows' owner."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,8 @@ class RowCount:
         raise LostRowsError("rows-left-out", source=source, rows=self.text(), allowed=way)
 
     def warn(self) -> None:
-        """Warn who calls from Python of rows that are lost: LostRowsWarning."""
-        if self.share_left_out > MAX_LEFT_OUT:
+        """Warn who calls from Python of rows that are lost, from one in a hundred on: LostRowsWarning."""
+        if self.share_left_out > _TOLD_LEFT_OUT:
             warn_owner(self.text(), LostRowsWarning)
 
 
@@ -146,6 +148,7 @@ class Records:
         unit: text [n], the identifier whose rows the plan protects together; None when that is the record itself.
         n_records: n.
         fits: bool [n_read], which of the rows that were read these are; None for all.
+        cells: how the plan reads the cells of all rows that were read, by column: for the rows' owner.
     """
 
     features: tuple[FeatureColumn, ...]
@@ -153,6 +156,7 @@ class Records:
     unit: NDArray[np.str_] | None
     n_records: int
     fits: NDArray[np.bool_] | None = None
+    cells: Cells = field(default_factory=dict)
 
     def take(self, indices: NDArray[np.intp]) -> Records:
         """The records at `indices`, in that order."""
@@ -216,18 +220,41 @@ def records_from_columns(
         return replace(table, column=name)
 
     n_records = lengths.pop()
-    fit = _Fit(n_records, left_out)
+    fit, cells, features = _Fit(n_records, left_out), dict[str, CellCounts](), list[FeatureColumn]()
+    for item in plan.features:
+        odd = AsMissing(fit.unfit)
+        features.append(read_feature(columns[item.name], item, place(item.name), odd))
+        cells[item.name] = count_feature(features[-1], item, odd)
+    label = _read_label(columns, plan.label, table, fit.unfit) if with_label else None
+    if label is not None:
+        cells |= count_label(label, plan.label)
     records = Records(
-        features=tuple(read_feature(columns[item.name], item, place(item.name), fit.unfit) for item in plan.features),
-        label=_read_label(columns, plan.label, table, fit.unfit) if with_label else None,
+        features=tuple(features),
+        label=label,
         unit=(
             encoders.identifiers(columns[plan.privacy.unit], place(plan.privacy.unit), fit.unfit)
             if plan.privacy.unit in names
             else None
         ),
         n_records=n_records,
+        cells=cells,
     )
-    return records if fit.fits.all() else replace(records.take(np.flatnonzero(fit.fits)), fits=fit.fits)
+    return records if fit.fits.all() else replace(records.take(np.flatnonzero(fit.fits)), fits=fit.fits, cells=cells)
+
+
+def count_feature(values: NDArray[Any], item: Feature, odd: AsMissing) -> CellCounts:
+    """Count the cells of a feature's column, as in `Records`, with those that did not fit while it was read."""
+    n_unread = odd.n_cells - odd.n_undecodable
+    return count_column(values, item, n_unread=n_unread, n_undecodable=odd.n_undecodable)
+
+
+def count_label(values: LabelColumn, label: Label) -> dict[str, CellCounts]:
+    """Count the cells of a label of numbers by its name; rows of other labels that do not fit are counted as rows."""
+    if not label.kind.is_number:
+        return {}
+    low, high = label.bounds
+    n_below, n_above = int(np.count_nonzero(values < low)), int(np.count_nonzero(values > high))
+    return {label.name: CellCounts(len(values), n_below=n_below, n_above=n_above)}
 
 
 class _Fit:
@@ -264,6 +291,7 @@ def concatenate(records: Iterable[Records]) -> Records:
         label=np.concatenate(labels) if labels else None,
         unit=np.concatenate(units) if units else None,
         n_records=sum(part.n_records for part in parts),
+        cells=add_cells([part.cells for part in parts]),
     )
 
 
@@ -314,9 +342,6 @@ def _read_label(columns: Mapping[str, Any], label: Label, table: Place, unfit: e
 
 Words = NDArray[np.uint64]
 
-MANY = 0.05
-"""A share of rows beyond the plan that the site's owner should know of."""
-_SHOWN_COLUMNS = 6
 GOLDEN_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -329,7 +354,7 @@ class ContributionReport:
         n_rows: rows that fit the plan.
         n_dropped: of these, rows left out because their unit had more than the bound.
         unfit: rows left out because they do not fit the plan, by the code of the error that says why.
-        beyond: rows whose value of a feature or label is clamped, or not listed, by its name.
+        cells: how the plan reads the cells of each column, by its name.
         lines: as those of a `RowCount`.
     """
 
@@ -337,22 +362,8 @@ class ContributionReport:
     n_rows: int
     n_dropped: int
     unfit: Mapping[str, int] = field(default_factory=dict)
-    beyond: Mapping[str, int] = field(default_factory=dict)
+    cells: Cells = field(default_factory=dict)
     lines: LineCounts | None = None
-
-    @property
-    def warning(self) -> str:
-        """A sentence on the columns of which many values lie beyond the plan, for the site's owner; "" for none."""
-        many = {name: count / self.n_rows for name, count in self.beyond.items() if count > MANY * self.n_rows}
-        if not many:
-            return ""
-        worst = sorted(many, key=lambda name: -many[name])
-        said = ", ".join(f"{many[name]:.0%} of {name!r}" for name in worst[:_SHOWN_COLUMNS])
-        more = f", and of {len(many) - _SHOWN_COLUMNS} more" if len(many) > _SHOWN_COLUMNS else ""
-        return (
-            f"Beyond the plan's bounds or lists, or of another kind: {said}{more}. Too narrow bounds spoil a model in "
-            "silence, wide ones cost it little from about 10,000 rows at epsilon 1 on; `hedgerow check` has the table."
-        )
 
     @property
     def rows(self) -> RowCount:

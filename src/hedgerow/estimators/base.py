@@ -33,11 +33,19 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from hedgerow.client.node import count_threads, has_compiled, use_threads
 from hedgerow.data.arrow import as_columns, collect, count_cells, list_categories, require_distinct_names, to_arrow
+from hedgerow.data.cells import (
+    MANY,
+    CellCounts,
+    Cells,
+    CellsWarning,
+    TextColumnsWarning,
+    describe_cells,
+    describe_text_columns,
+)
 from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, read_texts, refuse
-from hedgerow.data.drafts import ask_about_texts
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.data.site_data import HeldValues, SiteData, count_beyond, count_labels_beyond, round_bounds
-from hedgerow.data.units import MANY, ContributionReport, RowCount, read_feature, rows_within_bound
+from hedgerow.data.site_data import HeldValues, SiteData, round_bounds
+from hedgerow.data.units import RowCount, count_feature, count_label, read_feature, rows_within_bound
 from hedgerow.errors import DataError, PlanError, UsageError, warn_caller, warn_owner
 from hedgerow.local.accounts import (
     RunAccount,
@@ -50,7 +58,7 @@ from hedgerow.local.accounts import (
 )
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import MIN_MASKED_COHORT, train
-from hedgerow.models.model import MIN_TO_WARN, Explanation, Model
+from hedgerow.models.model import Explanation, Model
 from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import days_between, format_day, parse_day
 from hedgerow.plan.plan import DECLARED, FOUND, MAX_CATEGORIES, MAX_FEATURE_BOUND, PLAN_VERSION, READ_OFF, TYPED, Plan
@@ -63,7 +71,7 @@ from hedgerow.privacy.report import PrivacyReport
 from hedgerow.privacy.statement import PROCESS
 from hedgerow.server.release import Progress
 from hedgerow.survey.bounds import BOOLEANS, Findings, Range, classify_counts
-from hedgerow.survey.kinds import DATE, N_KINDS, NUMBER, TRUTH, number_like
+from hedgerow.survey.kinds import DATE, N_KINDS, NUMBER, TRUTH
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import Questions
 from hedgerow.trees.binning import CodeArray, Grid, build_grid
@@ -235,7 +243,7 @@ def as_matrix(X: Any) -> Any:
     unfit = AsMissing()
     found = numbers(cells.ravel(), Place("X", "", 0), unfit).reshape(cells.shape)
     if unfit.n_cells > MANY * cells.size:
-        warn_owner(_OTHERS_IN_MATRIX.format(share=unfit.n_cells / cells.size), BeyondPlanWarning)
+        warn_owner(_OTHERS_IN_MATRIX.format(share=unfit.n_cells / cells.size), CellsWarning)
     return found
 
 
@@ -309,48 +317,45 @@ def encode_rows(
         is_training: whether the values are wanted as well, where a run may ask for their places within their cells, and
             the caller is told of columns of which much lies beyond the plan.
     """
-    unfit = {name: AsMissing() for name in plan.feature_names}
+    odd = [AsMissing() for _ in plan.features]
 
     def values(index: int) -> NDArray[Any]:
         own = plan.features[index]
         if isinstance(table, Columns):
-            return read_feature(table[own.name], own, Place("X", own.name, 0), unfit[own.name])
+            return read_feature(table[own.name], own, Place("X", own.name, 0), odd[index])
         return table[:, index]
 
     if isinstance(table, np.ndarray):
         codes, counts = grid.encode_and_count(table, round_bounds(plan), n_threads)
-        n_beyond = dict(zip(plan.feature_names, counts.tolist(), strict=True))
+        missing = [np.count_nonzero(own == each.missing_code) for own, each in zip(codes, grid.features, strict=True)]
+        cells = {
+            name: CellCounts(codes.shape[1], int(n_missing), n_above=n_beyond)
+            for name, n_missing, n_beyond in zip(plan.feature_names, missing, counts.tolist(), strict=True)
+        }
     else:
         columns = tuple(map(values, range(grid.n_features)))
         codes = grid.encode(columns)
-        n_beyond = dict(count_beyond(columns, plan)) if is_training else {}
-    n_rows, outside = codes.shape[1], {name: column.n_cells for name, column in unfit.items()}
+        cells = {
+            own.name: count_feature(values, own, unfit)
+            for own, values, unfit in zip(plan.features, columns, odd, strict=True)
+        }
+    if not plan.privacy.bounds_from_data or not is_training:
+        warn_about_cells(cells, plan)
     if not is_training:
-        # Leave out columns without a single readable cell: the prediction warns about them.
-        _warn_about_columns(n_rows, {name: n_cells for name, n_cells in outside.items() if n_cells < n_rows})
         return codes, None
     # Converted columns are larger than the table, so only a few are cached; sites ask one after another.
     held = HeldValues(grid, lru_cache(maxsize=4)(values)) if grid.divisible else None
-    if plan.privacy.bounds_from_data:
-        return codes, held
-    # `warn_about_few_records` warns about found bounds, so they are left out here.
-    found = {feature.name for feature in plan.features if feature.origin == FOUND}
-    _warn_about_columns(n_rows, {name: n * (name not in found) + outside[name] for name, n in n_beyond.items()})
     texts = [feature.name for feature in plan.features if feature.is_hashed and feature.origin == FOUND]
-    odd = [name for name in texts if number_like(column(table, plan.feature_names, name).texts[0])]
-    if question := ask_about_texts(odd):
-        warn_owner(question, BeyondPlanWarning)
+    shares = {name: column(table, plan.feature_names, name).share_with_digits for name in texts}
+    if said := describe_text_columns(shares):
+        warn_owner(said, TextColumnsWarning)
     return codes, held
 
 
-def _warn_about_columns(n_rows: int, beyond: Mapping[str, int]) -> None:
-    """Warn the owner of columns with many cells beyond the plan, or of another kind."""
-    if n_rows >= MIN_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=beyond).warning):
-        warn_owner(said, BeyondPlanWarning)
-
-
-class BeyondPlanWarning(UserWarning):
-    """Many values of a column are clamped to its bounds, or are no category of it: better bounds may help."""
+def warn_about_cells(cells: Cells, plan: Plan) -> None:
+    """Tell the caller, as the owner of the rows, of odd columns: CellsWarning."""
+    if said := describe_cells(cells, plan):
+        warn_owner(said, CellsWarning)
 
 
 def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
@@ -878,7 +883,8 @@ class PrivateTrees(BaseEstimator, ABC):
         n_used = len(labels) if kept is None else int(np.count_nonzero(kept))
         RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn()
         if plan.label.origin == DECLARED:
-            _warn_about_columns(len(labels), {"y": count_labels_beyond(y, plan.label)})
+            counts = count_label(y, plan.label)
+            warn_about_cells({"y": counts[plan.label.name]} if counts else {}, plan)
         encoded = encode_rows(table, plan, build_grid(plan), is_training=True, n_threads=n_threads)
         data = SiteData(encoded[0], labels, encoded[1])
         own_rows = rows if kept is None or n_used == len(labels) else only_rows(rows, kept)
@@ -1022,7 +1028,6 @@ class PrivateTrees(BaseEstimator, ABC):
     def _read_codes(self, X: Any) -> CodeArray:
         check_is_fitted(self, "model_")
         codes, _ = encode_rows(self._read_table(X), self.model_.plan, self.model_.ensemble.grid)
-        self.model_.warn_about_unread(codes)
         return codes
 
 

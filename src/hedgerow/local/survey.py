@@ -35,7 +35,7 @@ from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.questions import AskedColumn, Questions
 from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declare_column
-from hedgerow.survey.statistics import ColumnStatistics, TableStatistics
+from hedgerow.survey.statistics import MIN_LISTED, ColumnStatistics, TableStatistics
 from hedgerow.training.steps import play
 
 MAX_SURVEYED_ROWS = 2**33
@@ -203,7 +203,7 @@ def list_asked_columns(
 def _ask_column(name: str, types: Sequence[str], schema: Mapping[str, AskedColumn]) -> AskedColumn:
     if name in schema:
         return schema[name]
-    kinds = {"text" if kind == "moment" else kind for kind in types}
+    kinds = set(types)
     if kinds == {"date"}:
         return AskedColumn(name, "number", is_date=True)
     return AskedColumn(name, kinds.pop() if len(kinds) == 1 and "date" not in kinds else "")
@@ -478,7 +478,7 @@ def _feature(column: ColumnStatistics) -> list[dict[str, Any]]:
             own = {"name": column.name, "type": "date", "min": first, "max": last, "integer": integer}
             return [own | ({} if column.layout is None else {"format": column.layout})]
         return [{"name": column.name, "type": "numeric", "min": low, "max": high, "integer": integer}]
-    if column.categories:
+    if column.categories and column.listed_share >= MIN_LISTED:
         return [{"name": column.name, "type": "categorical", "categories": list(column.categories)}]
     if column.kind == "text":
         return [{"name": column.name, "type": "hashed", "buckets": HASH_BUCKETS}]

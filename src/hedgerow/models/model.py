@@ -19,7 +19,6 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow import __version__
+from hedgerow.data.cells import CellsWarning, describe_cells
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError, warn_caller, warn_owner
 from hedgerow.evaluation.estimates import ErrorHistogram
@@ -79,22 +79,6 @@ _INFINITE = "infinite"
 
 _MANY = 2**32
 """Sites and drawings of a run are fewer."""
-MIN_TO_WARN = 10
-"""With at least this many records, a column without any value is no accident."""
-_MANY_NOT_LISTED = 0.25
-"""A share of a column's cells that is no accident: a plan may leave rare categories out."""
-_NO_VALUE = (
-    "No row has a value in {names} that the model knows: each cell is missing, of another kind or not listed. If rows "
-    "of the training had values there, these predictions can be far off (docs/models.md)."
-)
-_NOT_LISTED = (
-    "More than a quarter of the cells in {names} are not listed in the model, to which they are all one category. If "
-    "they are written in another way than in the training, these predictions can be far off (docs/models.md)."
-)
-
-
-class NoValuesWarning(UserWarning):
-    """Rows to be predicted lack a whole column, or much of a column is not listed."""
 
 
 class RenamedWarning(UserWarning):
@@ -286,7 +270,7 @@ class Model:
     def encode(self, columns: Columns) -> CodeArray:
         """Return grid codes of raw columns: uint8 or uint16 [n_features, n].
 
-        Warns (`NoValuesWarning`) of columns without known values.
+        Warns (`CellsWarning`) of odd columns, such as those without values or beyond their bounds.
 
         Args:
             columns: by name, or a table of pandas, polars, Arrow or DuckDB.
@@ -295,41 +279,9 @@ class Model:
             DataError: a column is missing, of another length, or of the wrong type.
         """
         records = records_from_columns(columns, self.plan, with_label=False)
-        codes = self.ensemble.grid.encode(records.features)
-        self.warn_about_unread(codes)
-        return codes
-
-    def count_unread(self, codes: CodeArray) -> NDArray[np.int64]:
-        """Count cells without a known value, and those of them that are not listed: [2, n_features].
-
-        Args:
-            codes: of the grid, [n_features, n].
-        """
-        features = list(zip(self.ensemble.grid.features, codes, strict=True))
-        unread = [np.count_nonzero(found >= (own.n_categories or own.missing_code)) for own, found in features]
-        unlisted = [np.count_nonzero(found == own.n_categories) * own.is_categorical for own, found in features]
-        return np.array([unread, unlisted])
-
-    def describe_unread(self, counts: Sequence[NDArray[np.int64]], n_rows: int) -> str:
-        """Describe columns without any value, or with many that are not listed; "" for none.
-
-        Args:
-            counts: see `count_unread`, of each part of the rows.
-        """
-        if n_rows < MIN_TO_WARN:
-            return ""
-        (n_unread, n_unlisted), said = np.sum(counts, axis=0), []
-        empty = n_unread == n_rows
-        many = ~empty & (n_unlisted > _MANY_NOT_LISTED * n_rows)
-        for those, text in ((empty, _NO_VALUE), (many, _NOT_LISTED)):
-            if names := sorted(compress(self.plan.feature_names, those)):
-                said.append(text.format(names=", ".join(map(repr, names))))
-        return " ".join(said)
-
-    def warn_about_unread(self, codes: CodeArray) -> None:
-        """Warn (`NoValuesWarning`) with the words of `describe_unread`, if any."""
-        if said := self.describe_unread([self.count_unread(codes)], codes.shape[1]):
-            warn_owner(said, NoValuesWarning)
+        if odd := describe_cells(records.cells, self.plan):
+            warn_owner(odd, CellsWarning)
+        return self.ensemble.grid.encode(records.features)
 
     def predict(self, columns: Columns) -> NDArray[Any]:
         """Return class labels as text [n], or values in units of the label, float64 [n].

@@ -37,6 +37,8 @@ MAX_LISTED_VALUES = 40
 """Whole numbers up to so many have a bin each."""
 N_GROUPS = 8
 """Bins at most that a label's rates are given by."""
+MIN_LISTED = 0.5
+"""A plan hashes a column where the found list covers a smaller share of the cells: the rest would be one category."""
 VAGUE = 0.1
 """Rates whose noise has a larger standard deviation are not shown."""
 SHARE_IN_RANGE = 0.95
@@ -155,6 +157,14 @@ class ColumnStatistics:
     def categories(self) -> tuple[str, ...]:
         """Texts that were found or declared."""
         return () if self.kind != "text" or self.is_hashed else tuple(group.name for group in self.groups[:-1])
+
+    @property
+    def listed_share(self) -> float:
+        """Of the cells that are counted, those whose text is listed, by the noisy counts; 1 where all are declared."""
+        if self.kind != "text" or self.is_hashed or self.is_declared:
+            return 1.0
+        total = max(self.present.value, 1.0)
+        return min(max(sum(group.count.value for group in self.groups[:-1]) / total, 0.0), 1.0)
 
     @property
     def shown_rates(self) -> tuple[Group, ...]:
