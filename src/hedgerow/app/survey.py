@@ -319,7 +319,10 @@ def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> t
 
 def _say_unread(names: Sequence[str]) -> None:
     if names:
-        note(f"Left out, for their types or for names that two columns have: {join_names(names)}.")
+        note(
+            f"Left out, for their types or for names that two columns have: {join_names(names)}. Convert a type that "
+            "is not read, and give one of two columns another name in the table's header."
+        )
 
 
 def _open_table(options: SurveyOptions, columns: Sequence[AskedColumn], noise: Mapping[str, str]) -> OpenTable:

@@ -21,8 +21,9 @@ from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 MANY = 0.05
 """A share of a column's cells beyond the plan that the owner of the rows should know of."""
 MOST = 0.5
-"""From this share on a column is probably of another kind or unit. It is the limit for bounds that were found by
-noise or read off other rows, which often cut off a few cells, and for missing cells."""
+"""From this share on a column is probably of another kind or unit, or was not recorded."""
+NEARLY_ALL = 0.9
+"""The limit for bounds and lists that noise has found or that were read off other rows, which leave out many cells."""
 MIN_CELLS = 10
 """Cells from which on an odd column is no accident."""
 _SHOWN_COLUMNS = 6
@@ -158,7 +159,7 @@ def note_column(name: str, counts: CellCounts, *, is_found: bool = False) -> Ite
     n_cells, n_clamped = counts.n_cells, counts.n_below + counts.n_above
     if n_cells < MIN_CELLS:
         return
-    least = (MOST if is_found else MANY) * n_cells
+    least = (NEARLY_ALL if is_found else MANY) * n_cells
     is_most = n_clamped > MOST * n_cells
     for kind, n, limit in (
         ("undecodable", counts.n_undecodable, 0.0),

@@ -62,8 +62,10 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         bounds: "private" finds by noisy counts what a column is and its bounds, for about 6 % of the budget. Or (min,
             max) per feature in order, or a dictionary by name or position (what it does not name is found), or one pair
             for all without categories: bounds=(0, 1). A pair says that a column is of numbers, or of dates. Values
-            beyond are clamped; wide bounds cost little from about 10,000 rows at epsilon 1 on. Public. "data" reads
-            bounds, categories and classes off the data: the guarantee is void.
+            beyond are clamped; wide bounds cost little from about 10,000 rows at epsilon 1 on. Public: take pairs from
+            knowledge, for a minimum or maximum of these rows shows one row to whoever sees the model, outside the
+            guarantee, and nothing can notice. "data" reads bounds, categories and classes off the data: the guarantee
+            is void.
         categories: dictionary from a feature's name or position to the list of its public categories. "from type", for
             one of them or for all, **takes as public** those that a column's type lists (pandas' `category`, polars'
             `Enum`): only for types from a code book, for `astype("category")` lists what stands in the rows. Text
