@@ -20,7 +20,8 @@ from hedgerow.client.joining import leave
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, DataError, PlanError, PolicyRefusal
-from hedgerow.methods.replica import Replica
+from hedgerow.methods.replica import Replica, digest_behaviour
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import FederationSection as Timeouts
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_of_rows
@@ -299,7 +300,8 @@ def test_a_run_that_was_reserved_takes_on_no_other_plan(federate: Builder) -> No
     hello = decode(victim.session.connect()[0])
     assert isinstance(hello, Hello)
     victim.session.receive(encode(Welcome(hello.connection)))
-    (answer,) = map(decode, victim.session.receive(encode(Invitation(run_id, dearer.to_bytes()))))
+    invitation = Invitation(run_id, dearer.to_bytes(), digest_behaviour(TrainingTask(dearer)))
+    (answer,) = map(decode, victim.session.receive(encode(invitation)))
     assert isinstance(answer, Refused) and answer.code == "run-closed" and lines(victim) == before
 
 

@@ -25,7 +25,7 @@ from hedgerow.client.setup import Answers, NodeSetup, build_answers, no_held_out
 from hedgerow.client.state import JOINING, OPEN, NodeStore, Question, StoredRun
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal, mark_private
 from hedgerow.methods.registry import find_method
-from hedgerow.methods.replica import PROGRAM_DIFFERS, Replica, digest_behaviour
+from hedgerow.methods.replica import Replica, digest_behaviour
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, find_visibility
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import NO_HASH
@@ -273,7 +273,7 @@ def require_joinable(
         replica = Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
     # Only what the owner allows is rehearsed. A node that was exchanged for another build in a run is asked again.
     if digest_behaviour(task) != offer.behaviour:
-        raise PolicyRefusal(PROGRAM_DIFFERS, theirs=offer.build or "one that does not say", own=describe_build())
+        raise PolicyRefusal("program-differs", theirs=offer.build or "one that does not say", own=describe_build())
     if task.plan.has_joint_structure and not here.has_origin:
         files.require_draws_left(task.plan)
     return replica
