@@ -33,7 +33,6 @@ ROUNDING = 1e-12
 """Relative error, at most, of the few products and roots between a noise multiplier and its event."""
 # Relative precision of the search for the smallest noise multiplier.
 _PRECISION = 1e-14
-_HAIR = 1e-12
 # Relative size of a search's first step: most searches start further than this below the promise.
 _LEAP = 0.01
 
@@ -98,9 +97,8 @@ def calibrate_noise_multiplier(
         # The mu that earlier releases leave. If they leave nothing, a sliver, which the final accounting refuses.
         mu = math.sqrt(max(mu * mu - compose_cost(spent).gdp_weight, (mu * 1e-9) ** 2))
     exact = root / mu
-    # The exact accountant's answer is where every other accountant's search starts: none of them needs less. It begins
-    # a hair above the boundary, where no last digit of a processor's library decides whether the promise is kept.
-    noise_multiplier = smallest(keeps, start=exact * (1 + _HAIR), precision=_PRECISION)
+    # The exact accountant's answer is where every other accountant's search starts: none of them needs less.
+    noise_multiplier = smallest(keeps, start=exact, precision=_PRECISION)
     if not keeps(noise_multiplier):
         raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, judge=f"the accountant {judge.name!r}")
     return noise_multiplier
