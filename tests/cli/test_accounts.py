@@ -128,6 +128,37 @@ def test_tables_of_two_folders_are_charged_in_both(ward: Path, tmp_path: Path, h
     assert read_total(ward, hedgerow) == read_total(other, hedgerow) > 0
 
 
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite", "SQLite+pysqlite"])
+@pytest.mark.parametrize("name", ["rows.db", "a#1.db"])
+def test_the_file_of_a_database_is_charged_beside_itself(
+    ward: Path, tmp_path: Path, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file has one account, that of its folder, however its URL is written and wherever the output goes."""
+    for out in ("one", "two"):
+        (tmp_path / out).mkdir()
+    (tmp_path / "link.db").symlink_to(ward / name)
+    (ward / name).touch()
+    monkeypatch.chdir(tmp_path)
+    query = "#select age, ill from t where age < 3 # 4"
+    urls = [f"{kind}:///{place}" for place in (ward / name, f"ward/{name}", tmp_path / "link.db")]
+    if kind != "duckdb":
+        pytest.importorskip("sqlalchemy")
+        urls += [f"{kind}:///file:{ward}/{name.replace('#', '%23')}?mode=ro&uri=true", f"{urls[0]}?timeout=9"]
+    for out in ("one", "two"):
+        for url in urls:
+            account = accounts.open_account(accounts.AccountOptions(), [url + query], tmp_path / out / "1.json")
+            assert [store.path for store in account.stores if isinstance(store, BookStore)] == [ward.resolve() / BOOK]
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://host/rows#select 1", "sqlite://#select 1", "duckdb:///:memory:#select 1"]
+)
+def test_a_database_without_a_file_is_charged_beside_the_output(url: str, tmp_path: Path) -> None:
+    """A server's rows have no folder here."""
+    account = accounts.open_account(accounts.AccountOptions(), [url], tmp_path / "1.json")
+    assert [store.path for store in account.stores if isinstance(store, BookStore)] == [tmp_path.resolve() / BOOK]
+
+
 def test_no_book_has_to_be_typed_and_stands_in_the_report(ward: Path, hedgerow: Run) -> None:
     """Whoever keeps no account says so to each reader of the report."""
     run = ["train", ward / "plan.toml", "--site", ward / "north.csv", "--out", ward / "1.json", "--no-book"]

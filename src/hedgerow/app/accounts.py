@@ -11,6 +11,7 @@ from pathlib import Path
 from hedgerow.app.inputs import is_terminal, says_yes
 from hedgerow.app.output import note, warn
 from hedgerow.client.budget import find_near_name
+from hedgerow.data.databases import find_database_file
 from hedgerow.data.sources import Location, file_path, is_url
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.local.accounts import Account, BookStore
@@ -70,10 +71,11 @@ def open_account(options: AccountOptions, tables: Iterable[Location], out: Path 
 
 
 def _find_places(tables: Iterable[Location], out: Path | None) -> list[Path]:
-    """Return the books beside the tables, with the book beside the output for tables without one."""
+    """Return the books beside tables and databases' files, and beside the output for what has no file."""
     places, others = list[Path](), list[str]()
     for table in tables:
-        folder = None if is_url(table) else Path(file_path(table)).resolve().parent
+        file = find_database_file(os.fspath(table)) if is_url(table) else file_path(table)
+        folder = None if file is None else Path(file).resolve().parent
         if folder is not None and _takes_book(folder / BOOK):
             places.append(folder / BOOK)
         else:

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
@@ -29,6 +30,45 @@ from hedgerow.plan.fields import escape_for_terminal
 
 _ROWS_PER_FETCH = 256
 """Rows that there are at once: with more than 700, Python looks through all its objects for garbage again and again."""
+
+
+_QUERY = re.compile(r"#\s*(?:select|with)\b", re.IGNORECASE)
+"""Where a query begins: a "#" may stand in a file's name, and in a query."""
+
+
+def find_database_file(location: str) -> str | None:
+    """Return the file of a DuckDB or SQLite database at a URL; None for any other database."""
+    place = _find_query(location)
+    url = location if place is None else location[: place.start()]
+    kind = url.partition("://")[0].lower().partition("+")[0]
+    if kind == "duckdb":
+        return _find_duckdb_file(url)
+    if kind != "sqlite":
+        return None
+    try:
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+    except ModuleNotFoundError:
+        # No row can be read, either.
+        return None
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        return None
+    file = parsed.database or ""
+    if file.startswith("file:") and "uri" in parsed.query:
+        file = unquote(urlsplit(file).path)
+    return None if file in ("", ":memory:") else file
+
+
+def _find_duckdb_file(url: str) -> str | None:
+    # Behind the host, of which a file has none, and "/".
+    file = url.partition("://")[2].removeprefix("/")
+    return None if file in ("", ":memory:") else file
+
+
+def _find_query(location: str) -> re.Match[str] | None:
+    return _QUERY.search(location) or re.search("#", location)
 
 
 class _Query:
@@ -46,8 +86,7 @@ class _Query:
     first_row = 1
 
     def __init__(self, location: str) -> None:
-        # A "#" may stand in a file's name, and in a query.
-        place = re.search(r"#\s*(?:select|with)\b", location, re.IGNORECASE) or re.search("#", location)
+        place = _find_query(location)
         if place is None:
             raise UsageError("query-without-url")
         self._url, self._query = location[: place.start()], location[place.start() + 1 :]
