@@ -9,6 +9,7 @@ import pickle
 import sqlite3
 import subprocess
 import sys
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -226,6 +227,53 @@ def test_names_that_look_alike_are_one_data_set(parts: list[str], typed: Any) ->
     )
     assert fold_name(other) == fold_name(name)
     assert find_near_name(other, [name]) is None
+
+
+def list_unseen() -> list[str]:
+    """All letters without ink or width: control, format, private and unassigned ones, and those listed by Unicode."""
+    ranges = [(0x180B, 0x180F), (0x2060, 0x206F), (0xFE00, 0xFE0F), (0xFFF0, 0xFFF8), (0xE0000, 0xE0FFF)]
+    listed = [0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0]
+    listed += [code for first, last in ranges for code in range(first, last + 1)]
+    # Of planes 3 to 16 nearly all letters are unassigned: a part stands for them.
+    near = [chr(code) for code in range(0x20000) if unicodedata.category(chr(code))[0] == "C"]
+    return [letter for letter in [*near, *map(chr, listed)] if not letter.isspace()]
+
+
+UNSEEN = list_unseen()
+
+
+def test_no_letter_that_cannot_be_seen_begins_an_account() -> None:
+    """Each of them, at any place of a name, leaves it the name that it looks like, and alone it is no name."""
+    for letter in UNSEEN:
+        assert fold_name(f"{letter}wa{letter}rds 20{letter}19{letter}") == fold_name("wards 2019"), hex(ord(letter))
+        assert fold_name(letter) == "" == fold_name(f" {letter}"), hex(ord(letter))
+
+
+@given(parts=words, unseen=st.lists(st.sampled_from([*UNSEEN, "\u2800", " "]), min_size=1, max_size=4), data=st.data())
+def test_names_that_look_alike_are_one_with_letters_that_cannot_be_seen(
+    parts: list[str], unseen: list[str], data: Any
+) -> None:
+    """Several of them, beside accents and blanks too, change no account, and the common form is its own."""
+    name = " ".join(parts) + data.draw(st.sampled_from(["", "e\u0301", "\u00e9"]))
+    other = name.replace("\u00e9", f"e{UNSEEN[40]}\u0301").replace(" ", f" {''.join(unseen)}")
+    other = f"{''.join(unseen)}{other}{''.join(unseen)}"
+    assert fold_name(other) == fold_name(name) == fold_name(fold_name(name))
+    assert fold_name("".join(unseen)) == ""
+
+
+def test_names_of_dashes_and_stops_are_one() -> None:
+    """They look too much alike to be accounts of their own, but they are names."""
+    assert len({fold_name(name) for name in ("-", "--", "\u2014", ".", "_ .", "\u2013\u034f", "\u2800-")} - {""}) == 1
+
+
+def test_a_book_with_names_that_cannot_be_told_apart_keeps_every_charge(tmp_path: Path) -> None:
+    """Lines that an earlier version took for accounts of their own are opened, and add up."""
+    store = BookStore(tmp_path / "book.db")
+    for name in ("wards", "wards\u034f", "wa\ufe0frds", "wards\u3164", "\u200b", "\u2800wards"):
+        with Account([store], name).open_run(RunFacts("r"), [GaussianEvent(3.0)]) as run:
+            run.charge(GaussianEvent(3.0))
+    assert Account([store], "wards").read_state("record", DELTA).n_runs == 6
+    assert Account([store], "births").read_state("record", DELTA).n_runs == 1
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import secrets
 import unicodedata
 from collections import Counter
@@ -632,21 +633,42 @@ _GAP, _DIGITS = "\0", "23456789ol"
 def fold_name(name: str) -> str:
     """Return the common form of all names of one data set, however they are typed.
 
-    A name that differs by capitals, look-alike letters of another alphabet, dashes, spaces or a final stop would begin
-    a new account for the same rows. To take two names for one charges too much, and never too little.
+    A name that differs by capitals, look-alike letters of another alphabet, dashes, spaces, a final stop or letters
+    that cannot be seen would begin a new account for the same rows. To take two names for one charges too much, and
+    never too little.
     """
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    # What cannot be seen goes first, for it also keeps a letter and its accent apart.
+    seen = "".join(map(_show, name))
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
     # Between digits a dash or a space divides: 1-12 is not 11-2.
     letters = "".join(
         _GAP if letter.isspace() or unicodedata.category(letter) in ("Pd", "Pc") or letter == "\u2212" else letter
         for letter in folded
-        if unicodedata.category(letter) != "Cf"
-    ).strip(_GAP + ".\u2024")
+    ).strip(_GAP + ".")
     words = [word for word in letters.translate(_LOOK_ALIKES).split(_GAP) if word]
     joined = words[0] if words else ""
     for word in words[1:]:
         joined += ("-" if joined[-1] in _DIGITS and word[0] in _DIGITS else "") + word
-    return joined or folded.strip()
+    # All names of nothing but dashes and stops are one; what shows nothing at all is no name, so it means all rows.
+    return joined or ("-" if folded.strip() else ALL_ROWS)
+
+
+def _show(letter: str) -> str:
+    """Return what is seen of a letter: nothing, a space, or the letter itself."""
+    if letter.isspace() or letter in _BLANKS:
+        return " "
+    if unicodedata.category(letter)[0] == "C" or _IGNORABLE.match(letter):
+        return ""
+    return letter
+
+
+_BLANKS = "\u2800\U0001d159"
+"""Letters with a width and no ink."""
+_IGNORABLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    "\U00016fe4\U000e0000-\U000e0fff]"
+)
+"""Letters outside Unicode's category C that are drawn as nothing (Default_Ignorable_Code_Point, and a filler)."""
 
 
 def is_in_account(name: str, wanted: str) -> bool:
