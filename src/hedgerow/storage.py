@@ -31,6 +31,7 @@ class Database:
         version: of the schema; a file of another version is refused.
         is_exclusive: refuse a second process that opens the same file while this one has it.
         upgrades: by version, statements that carry a file of it over to `version`; of others, none is read.
+        damaged: the entry of the error for a damaged file, of code "database-damaged".
         unless: a query that gives rows where a file cannot be carried over, and is refused as it is.
 
     Raises:
@@ -50,8 +51,9 @@ class Database:
         is_exclusive: bool = True,
         upgrades: Mapping[int, str] | None = None,
         unless: str = "",
+        damaged: str = "database-damaged",
     ) -> None:
-        self.path, self._upgrades, self._unless = path, upgrades or {}, unless
+        self.path, self._upgrades, self._unless, self._damaged = path, upgrades or {}, unless, damaged
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _require_own_file(path)
@@ -61,7 +63,7 @@ class Database:
         except OSError as fault:
             raise EnvironmentFault("file-not-written", path=path, fault=fault.strerror or fault) from fault
         except sqlite3.Error as fault:
-            raise _explain_fault(path, fault) from fault
+            raise _explain_fault(path, fault, damaged) from fault
         try:
             ((found,),) = self._connection.execute("pragma user_version").fetchall()
             if not found and self._connection.execute("select 1 from sqlite_master limit 1").fetchall():
@@ -79,7 +81,7 @@ class Database:
                 self._make_room()
         except sqlite3.Error as fault:
             self._connection.close()
-            raise _explain_fault(path, fault) from fault
+            raise _explain_fault(path, fault, damaged) from fault
 
     def _make_tables(self, schema: str, version: int) -> None:
         # A process that shares the file waits: it is carried over to a new version once.
@@ -131,7 +133,7 @@ class Database:
             yield self._connection.execute
             self._connection.execute("commit" if is_kept else "rollback")
         except sqlite3.Error as fault:
-            raise _explain_fault(self.path, fault) from fault
+            raise _explain_fault(self.path, fault, self._damaged) from fault
         finally:
             if self._connection.in_transaction:
                 self._connection.execute("rollback")
@@ -141,7 +143,7 @@ class Database:
         try:
             return self._connection.execute(sql, tuple(values)).fetchall()
         except sqlite3.Error as fault:
-            raise _explain_fault(self.path, fault) from fault
+            raise _explain_fault(self.path, fault, self._damaged) from fault
 
     def close(self) -> None:
         """Close the file; nothing is lost by not doing so."""
@@ -199,7 +201,7 @@ def _require_own_file(path: Path) -> None:
             require_private(beside, beside.stat())
 
 
-def _explain_fault(path: Path, fault: sqlite3.Error) -> EnvironmentFault:
+def _explain_fault(path: Path, fault: sqlite3.Error, damaged: str = "database-damaged") -> EnvironmentFault:
     # The primary code stands in the lowest byte of SQLite's extended codes.
     code = getattr(fault, "sqlite_errorcode", 0) & 0xFF
     if code in _DISK_FULL:
@@ -207,5 +209,5 @@ def _explain_fault(path: Path, fault: sqlite3.Error) -> EnvironmentFault:
     if code in _LOCKED:
         return EnvironmentFault("database-locked", path=path)
     if code in _DAMAGED:
-        return EnvironmentFault("database-damaged", path=path)
+        return EnvironmentFault(damaged, code="database-damaged", path=path)
     return EnvironmentFault("file-operation", code="database-failed", name=f"{path}: ", fault=fault)

@@ -135,7 +135,9 @@ class BudgetBook:
 
     def __init__(self, path: Path) -> None:
         # Not exclusive: `hedgerow ledger` reads it while a node runs.
-        self._database = Database(path, _SCHEMA, _VERSION, is_exclusive=False, upgrades=_UPGRADES)
+        self._database = Database(
+            path, _SCHEMA, _VERSION, is_exclusive=False, upgrades=_UPGRADES, damaged="book-damaged"
+        )
         self._site = self._state = ""
         name = path.name.replace("budget", "peers")
         self.peers = PeerBook(path.with_name(name if name != path.name else f"{path.name}.peers"))
