@@ -395,6 +395,21 @@ def test_labels_and_classes_of_any_types_fit_or_are_refused_by_name(labels: str,
                 assert set(model.predict(X)) <= set(model.classes_)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("cell", [[1], [], (1, 2), np.array([1]), [[1]], {1: 2}, 1j], ids=repr)
+@pytest.mark.parametrize("as_list", [False, True])
+def test_no_label_decides_whether_there_is_a_model(cell: Any, as_list: bool) -> None:
+    """A cell that is no label is left out wherever it stands, the first row too: an error would tell of one row."""
+    X = np.random.default_rng(0).random((8, 2))
+    for kind, more in ((DPGBDTClassifier, {"classes": [0, 1]}), (DPGBDTRegressor, {"label_bounds": (0, 1)})):
+        for places in ([0], [5], range(8)):
+            y = np.array([0, 1] * 4, dtype=object)
+            for place in places:
+                y[place] = cell
+            model: Any = kind(epsilon=1.0, bounds=[(0, 1)] * 2, n_records=8, n_trees=1, max_depth=1, **more)
+            assert len(model.fit(X, list(y) if as_list else y).predict(X)) == 8
+
+
 def test_what_is_wrong_with_labels_is_said(numbers: tuple[np.ndarray, np.ndarray]) -> None:
     """Each with its own code: a missing label, labels of two types, classes of another type than the labels."""
     X, _ = numbers

@@ -168,7 +168,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             if others := list(weights.keys() - set(classes[:-1])):
                 # This reveals nothing: the classes are released, and the weights are declared.
                 warn_caller(_NO_CLASS.format(others=quote_names(others), classes=quote_names(classes[:-1])))
-        elif self._leaves_out and cells is not None and not _is_nested(cells):
+        elif self._leaves_out and cells is not None:
             kind = _PLAIN[cells.dtype.kind] if isinstance(cells, np.ndarray) else ""
             self.classes_ = self._read_declared_classes(cells, kind)
             if not set(weights) <= set(self.classes_.tolist()):
@@ -346,7 +346,7 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
             DataError: a wrong type; or a row that does not fit, unless such rows are left out.
         """
         is_count, cells = getattr(self, "loss", "") == "poisson", _read_values(y)
-        if self._leaves_out and cells is not None and not _is_nested(cells):
+        if self._leaves_out and cells is not None:
             if isinstance(cells, np.ndarray) and _PLAIN[cells.dtype.kind] != "number":
                 raise DataError("data-label-not-number", kind=_PLAIN[cells.dtype.kind])
             values = np.array(numbers_of(cells, Place("y", "y", 0), AsMissing()), dtype=np.float64)
@@ -722,11 +722,6 @@ def _is_written_otherwise(cell: Any, declared: Sequence[Any]) -> bool:
     """Return whether a label differs in type or spaces from the listed class that it was matched to."""
     kind, value = _classify_value(cell), base.to_python(cell)
     return kind in ("text", "number") and not any(_classify_value(own) == kind and own == value for own in declared)
-
-
-def _is_nested(cells: NDArray[Any] | list[Any]) -> bool:
-    """Return whether labels are rows of a matrix, for scikit-learn to refuse."""
-    return isinstance(cells, list) and len(cells) > 0 and isinstance(cells[0], list | tuple | np.ndarray)
 
 
 def _classify_value(value: Any) -> str | None:
