@@ -33,7 +33,7 @@ from hedgerow.client.budget import (
     fold_name,
     list_costs,
 )
-from hedgerow.errors import EnvironmentFault, HedgerowError, PolicyRefusal
+from hedgerow.errors import EnvironmentFault, HedgerowError, PolicyRefusal, UsageError
 from hedgerow.estimators.base import SeveralRunsWarning
 from hedgerow.local import accounts
 from hedgerow.local.accounts import Account, BookStore, MemoryStore, RunFacts, merge_events, process_account
@@ -604,3 +604,12 @@ def test_nodes_of_this_machine_are_charged_to_its_account_before_they_begin(
             study.evaluate(model, hedgerow.Processes(tables, parties), epsilon=1.0)
         assert account.read_state("record", DELTA).epsilon == 0
     assert not parties.exists()
+
+
+@pytest.mark.parametrize("name", [5, 0, True, False, ["wards"], [], b"wards", math.nan])
+def test_a_data_set_that_is_no_text_is_refused_before_anything_is_spent(rows: Rows, name: Any) -> None:
+    """A name of another type neither ends in a bare error nor stands for all rows."""
+    with pytest.raises(UsageError) as caught:
+        make_model(data_set=name).fit(*rows)
+    assert caught.value.code == "usage" and "data_set" in caught.value.what
+    assert process_account().read_state("record", DELTA).n_runs == 0

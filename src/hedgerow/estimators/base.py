@@ -589,6 +589,9 @@ class TrainingInputs:
     start: FitInputs
 
 
+_DATA_SET = "the name of the data set whose account is charged, or None for all rows of the process"
+
+
 class PrivateTrees(BaseEstimator, ABC):
     """Base of all estimators: the plan, the sites and the run."""
 
@@ -663,12 +666,20 @@ class PrivateTrees(BaseEstimator, ABC):
             unit="record" if units is None else "unit",
             is_void=self.random_state is not None or self._reads_data,
         )
-        account = process_account(getattr(self, "data_set", None) or "")
+        account = process_account(self._read_data_set())
         with (
             account.open_run(facts, whole=(float(whole[0]), float(whole[1])) if is_promise else None) as run,
             enter_run(run),
         ):
             yield run
+
+    def _read_data_set(self) -> str:
+        name = getattr(self, "data_set", None)
+        if name is None:
+            return ""
+        if not isinstance(name, str):
+            raise UsageError("argument", code="usage", name="data_set", value=name, expected=_DATA_SET)
+        return name
 
     def _note_account(self, run: RunAccount) -> None:
         """Store a report with the cost of all runs of the account, and warn once if there are several."""
