@@ -21,7 +21,16 @@ from rich.console import Console
 from hedgerow import DPGBDTClassifier
 from hedgerow.app.statistics import Sheet, print_sheet
 from hedgerow.cli.main import main
-from hedgerow.data.cells import MANY, MIN_CELLS, MOST, CellCounts, CellsWarning, describe_cells, list_notes
+from hedgerow.data.cells import (
+    MANY,
+    MIN_CELLS,
+    MOST,
+    CellCounts,
+    CellsWarning,
+    describe_cells,
+    describe_text_columns,
+    list_notes,
+)
 from hedgerow.data.columns import Place, days, encode_texts, kinds, numbers
 from hedgerow.data.fit import table_fit
 from hedgerow.data.units import records_from_columns
@@ -260,3 +269,11 @@ def test_a_printed_table_keeps_the_names_of_its_rows(names: list[str], cells: li
     first = "".join(line[:18].strip().split(" ")[0] for line in lines[3:])
     assert all(name in first or name[:8] in first for name in names)
     assert max(map(len, lines)) <= 80
+
+
+@given(st.dictionaries(st.sampled_from(["ward", "weight", "day", "code"]), st.sampled_from([0.0, 1e-9, 0.3, 1.0])))
+def test_a_text_column_is_told_where_a_cell_begins_with_a_digit(shares: dict[str, float]) -> None:
+    """One cell is enough, however long the column; a column of words makes no private note."""
+    said = describe_text_columns(shares)
+    assert {name for name in shares if repr(name) in said} == {name for name, share in shares.items() if share > 0}
+    assert "(0%" not in said

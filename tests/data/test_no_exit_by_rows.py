@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,10 +14,13 @@ import numpy as np
 import pytest
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival
+from hedgerow.app.accounts import BOOK
 from hedgerow.app.environments import Simulation, Study
 from hedgerow.app.rows import make_loader, make_raw_loader
 from hedgerow.cli.main import main
+from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import HedgerowError
+from hedgerow.local.accounts import forget_runs
 from hedgerow.plan.plan import parse_plan
 from hedgerow.server.release import Releaser
 from hedgerow.survey.questions import AskedColumn
@@ -135,7 +139,8 @@ class Replay:
         self.sums: list[list[bytes]] = []
 
     def begin(self) -> None:
-        """Begin a run: the first one's releases are kept."""
+        """Begin a run, with nothing spent before it: the first one's releases are kept."""
+        forget_runs()
         if not self.sums:
             self.released.clear()
         self.sums.append([])
@@ -183,11 +188,18 @@ def write_scene(folder: Path, pair: Pair, rows: list[str]) -> None:
 
 
 def list_files(folder: Path) -> dict[str, bytes]:
-    """All that is there but the codes of rows and what names the table's time, which are the owner's."""
+    """All that is there but the codes of rows and what names the table's time, which are the owner's, and the book."""
     return {
         str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != "t.csv" and "codes" not in path.parts
+        and not path.name.startswith(BOOK)
     }  # fmt: skip
+
+
+def read_charges(folder: Path) -> list[tuple[str, str, str, float]]:
+    """Of each run in the folder's budget book, all but its name and time: what it is charged."""
+    with closing(BudgetBook(folder / BOOK)) as book:
+        return [(line.plan_name, line.unit, line.status, line.epsilon(1e-6)) for line in book.lines()]
 
 
 @pytest.fixture
@@ -203,8 +215,8 @@ EVERY = list(itertools.product(COMMANDS, PAIRS))
 def test_no_command_follows_from_a_count_of_rows(
     command: str, threshold: str, in_folder: Path, replay: Replay, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Given the same releases, exit code, files and stdout are the same on either side of a threshold; where the same
-    rows are used the sums are too.
+    """Given the same releases, exit code, files, charges and stdout are the same on either side of a threshold; where
+    the same rows are used the sums are too.
     """
     pair = PAIRS[threshold]
     write_scene(in_folder, pair, [])
@@ -213,10 +225,12 @@ def test_no_command_follows_from_a_count_of_rows(
     found = []
     for rows in pair[2:]:
         write_scene(in_folder, pair, rows)
+        # A book of the run before would be in what this one says that all runs cost together.
+        (in_folder / BOOK).unlink(missing_ok=True)
         capsys.readouterr()
         replay.begin()
         code = main(COMMANDS[command].split())
-        found.append((code, capsys.readouterr().out, list_files(in_folder)))
+        found.append((code, capsys.readouterr().out, list_files(in_folder), read_charges(in_folder)))
         for place in ("new", "codes"):
             shutil.rmtree(in_folder / place, ignore_errors=True)
         (in_folder / "new.json").unlink(missing_ok=True)

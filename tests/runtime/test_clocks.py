@@ -18,8 +18,8 @@ ROOMS = (
 TIMES_OF_DAY = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 
 STAMPS_LINES = {"monitor.py", "life.py"}
-"""The monitor writes the time beside each line that it prints, and a node notes when it last heard of its coordinator for
-`join --status`: neither decides anything of a run by it."""
+"""The monitor writes the time beside each line that it prints, and a node notes when it last heard of its coordinator
+for `join --status`: neither decides anything of a run by it."""
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -116,7 +116,9 @@ def run(arguments: argparse.Namespace) -> None:
 def _refuse_without(arguments: argparse.Namespace, other: str, *names: str) -> None:
     """Raise UsageError for an option that needs another one."""
     for name in names:
-        if getattr(arguments, name) not in (None, [], False):
+        value = getattr(arguments, name)
+        # By identity: a seed of 0 is given, and equals False.
+        if value is not None and value is not False and value != []:
             option = "--site" if name == "sites" else "--" + name.replace("_", "-")
             raise UsageError("usage-needs", option=option, other=other)
 

@@ -210,15 +210,17 @@ class TextColumnsWarning(CellsWarning):
 
 
 def describe_text_columns(shares: Mapping[str, float]) -> str:
-    """Return that columns were found to be text, all by name, and what to do if they are none; "" for no column.
+    """Return which columns found to be text have cells that begin with a digit; "" for none.
+
+    A column without such cells holds words, which the survey's own report and `check` name.
 
     Args:
         shares: of each column's cells, those that begin with a digit.
     """
-    if not shares:
+    order = sorted((name for name in shares if shares[name] > 0), key=lambda name: (-shares[name], name))
+    if not order:
         return ""
-    order = sorted(shares, key=lambda name: (-shares[name], name))
-    said = ", ".join(f"{name!r} ({shares[name]:.0%} of the cells begin with a digit)" for name in order)
+    said = ", ".join(f"{name!r} ({max(shares[name], 0.01):.0%} of the cells begin with a digit)" for name in order)
     return (
         f"Read as text: {said}. Texts have no order for a model. If a column holds numbers, dates, or times in another "
         "writing (units, days first, names of months), convert it, or declare how it is written (docs/data.md)."
