@@ -123,8 +123,10 @@ def test_a_policy_is_shown_as_it_is_read() -> None:
     """
     proposal = 'max_epsilon = 100\n"delta" = 1e-6\nlabels = ["""\\\n  max_epsilon = 0.1"""]\n'
     shown = _list_rules(build_policy(proposal + "# max_epsilon = 0.1\n" * 99, "wards"))
-    assert {("data_set", "wards"), ("labels", "max_epsilon = 0.1"), ("features", "all")} < set(shown)
-    assert shown[-2:] == [("max_epsilon", "100.0"), ("delta", "1e-06")]
+    # Each value comes first, and after it in parentheses the meaning of its field.
+    values = [(name, said.partition(" (")[0]) for name, said in shown]
+    assert {("data_set", "wards"), ("labels", "max_epsilon = 0.1"), ("features", "all")} < set(values)
+    assert values[-2:] == [("max_epsilon", "100.0"), ("delta", "1e-06")]
     assert sum("epsilon" in name for name, _ in shown) == 1
 
 
