@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n hedgerow/protocol/hedgerow.proto\x12\x10hedgerow.wire.v5\"\x1a\n\x07Message\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x32O\n\x0b\x43oordinator\x12@\n\x04Join\x12\x19.hedgerow.wire.v5.Message\x1a\x19.hedgerow.wire.v5.Message(\x01\x30\x01\x32J\n\x07Monitor\x12?\n\x05Watch\x12\x19.hedgerow.wire.v5.Message\x1a\x19.hedgerow.wire.v5.Message0\x01\x32\x46\n\x05Study\x12=\n\x05\x45nrol\x12\x19.hedgerow.wire.v5.Message\x1a\x19.hedgerow.wire.v5.Messageb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n hedgerow/protocol/hedgerow.proto\x12\x10hedgerow.wire.v6\"\x1a\n\x07Message\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x32O\n\x0b\x43oordinator\x12@\n\x04Join\x12\x19.hedgerow.wire.v6.Message\x1a\x19.hedgerow.wire.v6.Message(\x01\x30\x01\x32J\n\x07Monitor\x12?\n\x05Watch\x12\x19.hedgerow.wire.v6.Message\x1a\x19.hedgerow.wire.v6.Message0\x01\x32\x46\n\x05Study\x12=\n\x05\x45nrol\x12\x19.hedgerow.wire.v6.Message\x1a\x19.hedgerow.wire.v6.Messageb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
