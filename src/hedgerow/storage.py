@@ -209,5 +209,7 @@ def _explain_fault(path: Path, fault: sqlite3.Error, damaged: str = "database-da
     if code in _LOCKED:
         return EnvironmentFault("database-locked", path=path)
     if code in _DAMAGED:
-        return EnvironmentFault(damaged, code="database-damaged", path=path)
+        if damaged == "book-damaged":
+            return EnvironmentFault("book-damaged", path=path)
+        return EnvironmentFault("database-damaged", path=path)
     return EnvironmentFault("file-operation", code="database-failed", name=f"{path}: ", fault=fault)
