@@ -94,7 +94,7 @@ def test_train_and_check_read_through_a_sites_file(
     file, made = str(write_file("site.toml", ADAPTER)), []
     for name, place, more in (("a", own, [f"x={file}"]), ("b", shared, []), ("c", own, [file])):
         out = tmp_path / f"{name}.json"
-        given = ["train", plan, "--site", f"x={place}", "--out", str(out), "--seed", "1"]
+        given = ["train", plan, "--site", f"x={place}", "--out", str(out), "--seed", "1", "--no-book"]
         given += [f"--adapter={each}" for each in more]
         assert main(given) == 0
         made.append(out.read_bytes())
@@ -127,7 +127,7 @@ def test_every_command_reads_through_a_sites_file(
     for command in (
         ["predict", model, "TABLE", "--proba"],
         ["evaluate", model, "TABLE", "--json"],
-        ["survey", "TABLE", "--epsilon", "9", "--label", "ill", "--seed", "3", "--json"],
+        ["survey", "TABLE", "--epsilon", "9", "--label", "ill", "--seed", "3", "--no-book", "--json"],
         ["plan", "init", "TABLE", "--label", "ill"],
     ):
         table = command.index("TABLE")
@@ -137,7 +137,7 @@ def test_every_command_reads_through_a_sites_file(
     for number, given in enumerate(
         ([f"x={own}", "--adapter", f"x={file}"], [f"x={own}", "--adapter", file], [f"x={shared}"])
     ):
-        out, more = str(tmp_path / f"{number}.json"), ["--epsilon", "1", "--seed", "4", "--site", *given]
+        out, more = str(tmp_path / f"{number}.json"), ["--epsilon", "1", "--seed", "4", "--no-book", "--site", *given]
         said("evaluate", model, "--federated", "--out", out, *more)
         noised.append(Path(out).read_bytes())
     assert noised[0] == noised[1] == noised[2]

@@ -213,7 +213,7 @@ BAD_ROWS = [
     ("data-empty", b"\n\n\n", "no data rows", "header only"),
     ("data-missing-column", b"age,sick\n1,no\n", "'sex'", "'age', 'sick'"),
     ("data-missing-column", b"age:sex:sick\n1:f:no\n", "'age', 'sex', 'sick'", "age:sex:sick"),
-    ("data-duplicate-column", b"age,sex, age ,sick\n1,f,1,no\n", "two columns are called 'age'", "Rename"),
+    ("data-duplicate-column", b"age,sex, age ,sick\n1,f,1,no\n", "two columns are called 'age'", "another name"),
 ]  # fmt: skip
 
 
