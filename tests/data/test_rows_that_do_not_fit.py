@@ -313,7 +313,7 @@ def test_counts_of_private_rows_stay_on_the_operators_screen(text_of: TextOf, tm
     told = []
     for rows in ([*GOOD], [*GOOD, "p3,30,a,2", ",1,a,1"]):
         site = table(tmp_path / "north.csv", rows)
-        options = ("--out", tmp_path / "m.json", "--seed", 1, "--json")
+        options = ("--out", tmp_path / "m.json", "--seed", 1, "--no-book", "--json")
         code, out, err = run("train", tmp_path / "plan.toml", "--site", f"north={site}", *options)
         assert code == 0
         assert "left_out" not in out and "left out" not in out
