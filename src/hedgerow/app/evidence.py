@@ -176,8 +176,8 @@ def explain_recount(content: Content) -> list[str]:
     sums = [line for line in content["ledger"] if line["noise"] not in recount.PURE]
     has_samples = any(line["terms"].get("sampling_rate", 1) < 1 for line in sums)
     said = [
-        f"recount.py, which is in this pack, finds epsilon {epsilon:.10g} by {name} where the report has "
-        f"{number(report['epsilon'], 10)}: {'the figure is reproduced' if found['agrees'] else 'THEY DIFFER'}."
+        f"recount.py, which is in this pack, finds epsilon {format_up(epsilon, 10)} by {name} where the report has "
+        f"{format_up(report['epsilon'], 10)}: {'the figure is reproduced' if found['agrees'] else 'THEY DIFFER'}."
     ]
     if name == "pld" and (is_pure or has_samples) and found["above"] > recount.UP - 1:
         said.append(
@@ -260,7 +260,7 @@ def _name_values(model: Model, content: Content, words: Content) -> tuple[dict[s
         "n_releases": f"{report.n_releases:,}",
         "n_choices": str(report.n_choices),
         "n_groups": str(report.n_groups),
-        "recount": f"{again['epsilon']:.6g}",
+        "recount": format_up(again["epsilon"]),
         **{name: content["model"][name] for name in ("plan_digest", "agreed_digest")},
         "model_file": content["model"]["file"],
         "version": model.created_with,
