@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -61,7 +62,10 @@ def check_new_run(scene: Scene, hub: Process, n_earlier: int = 0) -> None:
     assert all(scene.nodes[site].wait() == 0 for site in SITES), [scene.nodes[site].err for site in SITES]
     assert scene.survivors == [list(SITES)] * N_TREES
     (scene.folder / "expected.json").write_bytes(scene.survivors_model())
-    made, expected = (Model.load(scene.folder / name) for name in ("model.json", "expected.json"))
+    made = Model.load(scene.folder / "model.json")
+    # The survivors' model is compared without where it was made, so its file has no checksum of its own.
+    with mock.patch("hedgerow.models.model.check_checksum"):
+        expected = Model.load(scene.folder / "expected.json")
     assert made.holds(expected) and len(made.ledger) == len(expected.ledger) + n_earlier
     assert n_earlier or scene.model() == scene.survivors_model()
 
