@@ -118,7 +118,7 @@ def journal_file(out: Path | str, model: Model) -> str:
 
 
 def conclude_evaluation(outcome: Outcome, model: Model, made_in: str) -> FederatedEvaluation:
-    """What a run over nodes found, and the model with it and its place on its account."""
+    """Return the evaluation of a run over nodes, and the model with that evaluation in its ledger."""
     if outcome.evaluation is None or outcome.cost is None:
         raise HedgerowError("no-result", result="numbers")
     account = add_evaluation(model, outcome.evaluation, outcome.ledger, outcome.report)

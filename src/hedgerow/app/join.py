@@ -347,7 +347,7 @@ _UNSAID = {
 
 
 def _list_rules(text: str) -> list[tuple[str, str]]:
-    """All that a policy allows, each line with what it means, the budget last, above the question."""
+    """List every rule of a policy with its value and meaning; the budget comes last."""
     from hedgerow.app.schema import read_sentences
     from hedgerow.client.policy import Policy, parse_policy
 

@@ -121,7 +121,7 @@ def list_categories(column: Any) -> list[Any]:
 
 
 def classify_type(kind: pa.DataType) -> str | None:
-    """What a database's schema says of a column: "number" (of a time of day too), "text", "date"; None for others."""
+    """Return the kind of a column by its database type: "number" (a time of day too), "text", "date" or None."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     types = pa.types
