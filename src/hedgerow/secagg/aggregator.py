@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The aggregator's side of one aggregation: collect masked vectors, fix the survivors, collect shares, unmask, release.
+"""The aggregator's side of one aggregation, from the masked vectors to the released sum.
 
-One object serves one slot and one purpose. It is immutable; what cannot be used comes back as complaints that name
-the node. It signs one manifest only, and repeats that one as nodes return.
+It collects masked vectors, fixes the survivors, collects shares, unmasks and releases.
+
+One object serves one slot and one purpose. It is immutable. Messages that cannot be used come back as complaints that
+name the node. It signs one manifest only, and sends the same one to nodes that return.
 """
 
 from __future__ import annotations
@@ -51,9 +53,9 @@ class AggregatorState(StoredState):
     Attributes:
         state: where the slot stands.
         signed_spec: the slot's RoundSpec, as it was signed.
-        uploads: MaskedVectors, in the order of their nodes; without entries once these are summed.
+        uploads: MaskedVectors, in the order of their nodes; without entries once they are summed.
         manifest: as it was signed; empty as long as vectors come.
-        totals: the masked sums, in the order of the spec's vectors, those of one group after the other's.
+        totals: the masked sums, group by group, in each group in the order of the spec's vectors.
         echoes: signatures.
         answers: as they were signed.
     """
@@ -72,9 +74,9 @@ class AggregatorState(StoredState):
 class Aggregator:
     """The aggregator in one slot. `uploads`, `echoes` and `answers` map nodes to what they sent.
 
-    `headers` are those of the uploads and `shares` what the answers say, parsed when they came and not when the last
-    one is there and all parties wait. `totals` are the sums of the uploads, masked as these are. They are made once no
-    more can come; from then on the entries of single uploads are not needed, and not kept.
+    `headers` (of the uploads) and `shares` (of the answers) are parsed on arrival, not at the end when all parties
+    wait. `totals` are the masked sums of the uploads. They are computed when the collection closes; the entries of
+    single uploads are dropped then.
     """
 
     view: EpochView
@@ -95,17 +97,17 @@ class Aggregator:
 
     @classmethod
     def open(cls, view: EpochView, coordinator: Identity, spec: RoundSpec) -> Aggregator:
-        """The aggregator of a new slot; send `signed_spec` to all ready nodes. Raises Refusal."""
+        """Open a new slot; its `signed_spec` goes to all ready nodes. Raise Refusal."""
         check_vectors(spec.vectors, 1 << 32)
         return cls(view, spec, spec.to_signed(coordinator))
 
     @property
     def context(self) -> RoundContext:
-        """What binds keys to this slot."""
+        """The epoch, spec and slot to which this slot's keys are bound."""
         return bind_context(self.spec, self.signed_spec)
 
     def receive(self, messages: Iterable[bytes]) -> tuple[Aggregator, Complaints]:
-        """The state with every acceptable message of the current collection, and the refusals of the others."""
+        """Return the state with every acceptable message, and the refusals of the other messages."""
         following = replace(
             self,
             uploads=dict(self.uploads),
@@ -128,12 +130,11 @@ class Aggregator:
         return following, complaints
 
     def openers(self, among: Collection[int]) -> tuple[int, ...]:
-        """Whom to ask for shares: of these survivors the fewest that open the sum, quick ones first.
+        """Return the survivors to ask for shares: as few as open the sum, in the order of their uploads.
 
-        Each node of a complete graph holds a share of every secret, so any threshold of them open the sum. An echo
-        is asked of all, and on a sparse graph, or in groups, each secret has holders of its own: all are asked there.
-        When one of the fewest does not answer, or what they answer does not fit, ask the others as well: it is the same
-        manifest.
+        Each node of a complete graph holds a share of every secret, so any threshold of them open the sum. All are
+        asked if there is an echo, a sparse graph (each secret has holders of its own) or groups. If one of the fewest
+        does not answer, or an answer does not fit, ask the others as well: the manifest is the same.
         """
         there = tuple(node for node in self.uploads if node in among)
         guarantees = self.view.guarantees
@@ -143,9 +144,9 @@ class Aggregator:
     def close_vectors(
         self, coordinator: Identity, holders: Collection[int] | None = None
     ) -> tuple[Aggregator, dict[int, bytes]]:
-        """The next state, and the requests to survivors, or to those among `holders` only.
+        """Sign the manifest; return the next state and the requests to survivors (among `holders`).
 
-        A group of which too few came sits the round out: its vectors are in no manifest, and never opened.
+        A group with too few uploads sits the round out: its vectors are in no manifest, and never opened.
 
         Raises SumAbandoned TOO_FEW_UPLOADS (the slot is burned).
         """
@@ -169,7 +170,10 @@ class Aggregator:
         return following, following.requests(holders)
 
     def requests(self, holders: Collection[int] | None = None) -> dict[int, bytes]:
-        """The requests to survivors (those among `holders`, or all); a node's is the same bytes every time."""
+        """Return the requests to survivors (those among `holders`, or all).
+
+        A node's request is the same bytes every time.
+        """
         view = self.view
         boxes = {node: dict(zip(view.peers(node), self.uploads[node].sealed, strict=True)) for node in self.uploads}
         requests = {}
@@ -184,7 +188,10 @@ class Aggregator:
         return len(self.view.graph.committee[part[0]] & self.echoes.keys())
 
     def certificate(self) -> bytes:
-        """The echo certificate for all survivors: of each sum's echoes as many as its nodes ask for."""
+        """Return the echo certificate for all survivors.
+
+        For each sum it holds as many echoes as the quorum asks for.
+        """
         kept = dict[int, bytes]()
         for part in self.view.parts:
             if not self.uploads.keys().isdisjoint(part):
@@ -194,15 +201,15 @@ class Aggregator:
         return EchoCertificate(manifest_hash(self.manifest), nodes, tuple(kept[node] for node in nodes)).to_bytes()
 
     def close_echoes(self, *, is_last: bool = False) -> tuple[Aggregator, bytes]:
-        """The next state and the echo certificate for all survivors; raises SumAbandoned TOO_FEW_ANSWERS.
+        """Return the next state and the echo certificate; raise SumAbandoned TOO_FEW_ANSWERS.
 
         Args:
-            is_last: whether no more are waited for; then most groups are enough.
+            is_last: whether the caller waits for no more echoes; then more than half of the groups are enough.
         """
         parts = [part for part in self.view.parts if not self.uploads.keys().isdisjoint(part)]
         lacking = [part for part in parts if self._count_echoes(part) < self.view.by_node[part[0]].quorum]
         left = {node for part in parts if part not in lacking for node in part}
-        # A group of which too few have echoed sits the round out: its nodes would refuse to answer, and are not asked.
+        # A group with too few echoes sits the round out: its nodes would refuse to answer, so they are not asked.
         if self.state is State.COLLECTING_ECHOES and lacking and not (is_last and is_enough(self.view, left)):
             quorum = self.view.by_node[lacking[0][0]].quorum
             raise refuse(Code.TOO_FEW_ANSWERS, f"{self._count_echoes(lacking[0])} echoes of {quorum}.")
@@ -214,10 +221,10 @@ class Aggregator:
         return following, following.certificate()
 
     def release(self, *, is_last: bool = False) -> tuple[Aggregator, OpenedSums]:
-        """The final state and the exact sums over the survivors (noise is the caller's where it is central).
+        """Return the final state and the exact sums over the survivors.
 
-        With `is_last` a group whose sum cannot be opened sits the round out, if most groups' can. Whether a sum is
-        within its bound is not asked here, see `masks.require_within`.
+        The caller adds the noise if it is central. With `is_last` a group whose sum cannot be opened sits the round
+        out, if more than half of the groups can be opened. `masks.require_within` checks the bounds later.
 
         Raises:
             SumAbandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE.
@@ -228,9 +235,9 @@ class Aggregator:
         )
 
     def to_bytes(self) -> bytes:
-        """The state for the coordinator's journal, so that after a crash the same manifest is repeated.
+        """Serialize the state for the coordinator's journal, so that the same manifest is sent after a crash.
 
-        Of the vectors it holds only the sums: one in place of two hundred.
+        Once the vectors are closed it holds only their sums.
         """
         return AggregatorState(
             self.state,
@@ -244,7 +251,7 @@ class Aggregator:
 
     @classmethod
     def restore(cls, view: EpochView, data: bytes) -> Aggregator:
-        """The state stored as `data`; raises OwnMistake CORRUPT_STATE."""
+        """Read the state stored as `data`; raise OwnMistake CORRUPT_STATE."""
         stored = read_state(AggregatorState, data)
         manifest, answers = stored.manifest, dict(stored.answers)
         try:
@@ -269,10 +276,10 @@ class Aggregator:
         )  # fmt: skip
 
     def abandon(self) -> Aggregator:
-        """The state that has given up; nothing was released and the slot is burned."""
+        """Return the state that has given up: nothing was released and the slot cannot be used again."""
         return replace(self, state=advance(Party.AGGREGATOR, self.state, Event.ABANDON))
 
-    # What is taken goes into the collections of a state that is not returned yet, see `receive`.
+    # These change the collections in place, of a state that `receive` has copied and not returned yet.
 
     def _take_upload(self, message: bytes) -> None:
         if self.state is not State.COLLECTING_VECTORS:
@@ -332,12 +339,12 @@ class Aggregator:
 
 
 def _about(view: EpochView, node: int) -> list[int]:
-    """The nodes that an answer of this one is about: its ready neighbours and itself, in increasing order."""
+    """Return the nodes of an answer's shares: its ready neighbours and itself, in increasing order."""
     return sorted((*view.peers(node), node))
 
 
 def _sums_from(spec: RoundSpec, names: Sequence[str], stored: Sequence[bytes]) -> dict[str, Words]:
-    """The sums that were stored; raises ValueError for others than the spec's."""
+    """Read the stored sums; raise ValueError if they do not fit the spec."""
     vectors = list(spec.vectors) * (len(names) // len(spec.vectors))
     sums = {
         name: np.frombuffer(content, DTYPES[vector.width])

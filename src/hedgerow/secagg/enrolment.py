@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An epoch's set-up: the node's side (`Enrolment`), then the coordinator's (`EpochSetup`).
+"""The set-up of an epoch: the node's side (`Enrolment`), then the coordinator's (`EpochSetup`).
 
 A node advertises keys, reveals a nonce, shares its slot keys, acknowledges, and is ready. This is done once for up to
 thousands of aggregations. Every step returns a `Step`: write its records and the state, then send.
 
 The coordinator collects, lists and passes on, and can read no share. `receive` takes any number of messages, in any
-order; what cannot be used comes back as complaints and is dropped. Each `close_...` ends one collection and returns
-what to send.
+order; it drops messages that cannot be used and returns them as complaints. Each `close_...` ends one collection and
+returns the messages to send.
 """
 
 from __future__ import annotations
@@ -101,15 +101,15 @@ class Enrolment(StoredState):
         state: where the set-up stands.
         sequence: counts the states that the node has stored.
         parameters: of the epoch.
-        node: this one's number.
-        link: of the chain of slot secrets, at slot 0.
+        node: this node's number.
+        link: secret of the chain of slot secrets, at slot 0.
         channel: the X25519 secret of the node's channels.
         nonce: the node's own, committed to in its key bundle.
         advertisement: as it was sent.
         key_list, nonce_list: as they came; empty before.
-        held_shares: by the node whose slot keys they are of.
-        slot_keys: the neighbours', each one's keys one after another.
-        handed_back: headers of this node that its neighbours gave back; not stored.
+        held_shares: shares by the node whose slot keys they belong to.
+        slot_keys: the neighbours' slot keys, concatenated for each neighbour.
+        handed_back: slots of this node's own headers that neighbours gave back; not stored.
     """
 
     KIND = Kind.ENROLMENT_STATE
@@ -126,9 +126,10 @@ class Enrolment(StoredState):
     held_shares: BlobByNode = field(default_factory=dict)
     slot_keys: BlobByNode = field(default_factory=dict)
     channels: Mapping[int, bytes] = field(default_factory=dict, compare=False)
-    """Channel secrets that were computed already; not stored, for they follow from the rest."""
+    """Channel secrets computed so far; not stored, because they follow from the rest."""
     handed_back: tuple[RoundContext, ...] = field(default=(), compare=False)
-    """Where neighbours have seen vectors of this node, by its own signatures; not stored, for it is looked at at once.
+    """Slots in which neighbours have seen vectors signed by this node; not stored, because the caller reads them at
+    once.
     """
 
     def __repr__(self) -> str:
@@ -139,14 +140,14 @@ class Enrolment(StoredState):
 
     @classmethod
     def begin(cls, context: NodeContext, parameters: bytes, entropy: Entropy, last_attempt: int = 0) -> Step[Enrolment]:
-        """The first step: keys drawn, the signed key bundle and the slot keys to send.
+        """Take the first step: draw the keys, and send the signed key bundle and the slot keys.
 
         Args:
             parameters: the coordinator's EpochParameters.
-            last_attempt: the highest attempt of this run that the node recorded (fact "enrolled"), 0 if none.
+            last_attempt: the highest attempt of this run that the node recorded (as fact "enrolled"), 0 if none.
 
         Raises:
-            Refusal: MALFORMED, ROSTER_MISMATCH, STALE_ATTEMPT, UNKNOWN_NODE, and what the policy refuses.
+            Refusal: MALFORMED, ROSTER_MISMATCH, STALE_ATTEMPT, UNKNOWN_NODE, and the codes of the policy's `require`.
         """
         state = advance(Party.NODE, State.UNENROLLED, Event.PARAMETERS)
         proposed = EpochParameters.from_bytes(parameters)
@@ -165,7 +166,7 @@ class Enrolment(StoredState):
         return Step(enrolment, message, (StepRecord("enrolled", 1, proposed.attempt, digest=proposed.hash()),))
 
     def reveal(self, context: NodeContext, key_list: bytes) -> Step[Enrolment]:
-        """The step that answers the list of key bundles with this node's nonce; raises Refusal."""
+        """Answer the list of key bundles with this node's nonce; raise Refusal."""
         state = advance(Party.NODE, self.state, Event.KEY_LIST)
         bundles = read_key_list(key_list, self.parameters, context.roster)
         own = Advertisement.from_bytes(self.advertisement)
@@ -183,11 +184,11 @@ class Enrolment(StoredState):
         entropy: Entropy,
         kept: Mapping[bytes, Sequence[bytes]] | None = None,
     ) -> Step[Enrolment]:
-        """The step that sends every holder its sealed shares of all slot keys; raises Refusal.
+        """Send every holder its sealed shares of all slot keys; raise Refusal.
 
         Args:
             delivery: the list of nonces, and the neighbours' slot keys.
-            kept: by identity key, the signed headers of a site that this node has kept, to be handed back.
+            kept: signed headers that this node has kept, by the identity key of the site that they are handed back to.
         """
         state = advance(Party.NODE, self.state, Event.NONCE_LIST)
         delivered = NonceDelivery.from_bytes(delivery)
@@ -212,10 +213,10 @@ class Enrolment(StoredState):
         )  # fmt: skip
 
     def acknowledge(self, context: NodeContext, delivery: bytes) -> Step[Enrolment]:
-        """The step that acknowledges the shares that opened; the others are complaints. Raises Refusal.
+        """Acknowledge the shares that opened, and complain of the others; raise Refusal.
 
-        Its state says in `handed_back` where neighbours have seen vectors of this node that are charged to its data
-        set, or that do not say to which.
+        The next state's `handed_back` lists the slots in which neighbours have seen vectors of this node that are
+        charged to its data set, or to none that they name.
         """
         state = advance(Party.NODE, self.state, Event.SHARE_DELIVERY)
         delivered = ShareDelivery.from_bytes(delivery)
@@ -240,11 +241,11 @@ class Enrolment(StoredState):
         return replace(step, complaints=tuple(complaints))
 
     def finish(self, context: NodeContext, ready_list: bytes, answered: Collection[str] = ()) -> Step[Participant]:
-        """The step into the ready epoch; nothing is sent.
+        """Enter the ready epoch; send nothing.
 
         Args:
-            answered: the purposes of this run that the node answered in earlier epochs (facts "purpose-answered");
-                without them, a coordinator could take a sum again, over other sites, by starting a new epoch.
+            answered: purposes of this run that the node answered in earlier epochs (facts "purpose-answered"). Without
+                them, a coordinator could ask for a sum again, over other sites, by starting a new epoch.
 
         Raises:
             Refusal: NOT_READY, NOT_ACKNOWLEDGED, COHORT_TOO_SMALL, DIFFERENT_VIEW, ...
@@ -265,7 +266,7 @@ class Enrolment(StoredState):
 
     @classmethod
     def latest(cls, data: bytes) -> Enrolment:
-        """The state of a store that keeps one only and replaces it with every step; raises OwnMistake."""
+        """Read the state from a store that keeps only the newest one; raise OwnMistake."""
         return read_state(cls, data)
 
     def _step(self, state: State, message: bytes, fact: str, **changes: object) -> Step[Enrolment]:
@@ -273,7 +274,7 @@ class Enrolment(StoredState):
         return Step(following, message, (StepRecord(fact, following.sequence, digest=sha256(message).digest()),))
 
     def _check_agreement(self, context: NodeContext, nonce_list: bytes) -> Agreement:
-        """What the lists say, if the owner's policy allows it; raises Refusal."""
+        """Return the agreement of the lists, if the owner's policy allows it; raise Refusal."""
         agreed = agree(context.roster, self.parameters, self.key_list, nonce_list)
         context.policy.require(self.parameters, agreed.by_node[self.node].n_nodes)
         return agreed
@@ -281,7 +282,10 @@ class Enrolment(StoredState):
     def _read_slot_keys(
         self, neighbours: tuple[int, ...], bundles: Mapping[int, KeyBundle], delivered: tuple[bytes, ...]
     ) -> dict[int, bytes]:
-        """The neighbours' slot keys; raises Refusal for others than they signed for, or one of this node's."""
+        """Return the neighbours' slot keys.
+
+        Raises Refusal if they signed for other keys, or if a key is one of this node's.
+        """
         if len(delivered) != len(neighbours):
             raise refuse(Code.SLOT_KEYS_ALTERED, "They are not of all neighbours.", "coordinator")
         slot_keys = dict(zip(neighbours, delivered, strict=True))
@@ -290,7 +294,7 @@ class Enrolment(StoredState):
         return slot_keys
 
     def _channels_to(self, peers: Collection[int], bundles: Mapping[int, KeyBundle]) -> dict[int, bytes]:
-        """The secrets of the channels with these nodes; raises Refusal LOW_ORDER_KEY."""
+        """Return the secrets of the channels with these nodes; raise Refusal LOW_ORDER_KEY."""
         own, parameters, channels = SecretKey(self.channel), self.parameters.hash(), dict(self.channels)
         for peer in peers:
             if peer not in channels:
@@ -301,7 +305,7 @@ class Enrolment(StoredState):
         return {peer: channels[peer] for peer in peers}
 
     def _split_slot_keys(self, holders: tuple[int, ...], threshold: int, entropy: Entropy) -> dict[int, bytes]:
-        """For each holder the run of its 33-byte shares of this node's slot keys, in the order of the slots."""
+        """Return for each holder its 33-byte shares of this node's slot keys, in the order of the slots."""
         coordinates = [holder + 1 for holder in holders]
         runs: list[list[bytes]] = [[] for _ in holders]
         for secret in SlotChain(self.link).secrets(self.parameters.n_slots):
@@ -311,7 +315,10 @@ class Enrolment(StoredState):
         return {holder: b"".join(run) for holder, run in zip(holders, runs, strict=True)}
 
     def _open_run(self, sender: int, channel: bytes, sealed: bytes, view: bytes) -> tuple[bytes, bytes]:
-        """The shares and the headers behind them; raises Refusal SHARE_UNREADABLE."""
+        """Open a neighbour's item: its shares and the headers behind them.
+
+        Raises Refusal SHARE_UNREADABLE.
+        """
         key, length = setup_share_key(channel, sender, self.node), SHARE_BYTES * self.parameters.n_slots
         try:
             item = unseal(key, sealed, view)
@@ -325,17 +332,17 @@ class Enrolment(StoredState):
 
 
 def _pad_headers(headers: Sequence[bytes]) -> bytes:
-    # All items are of one length: the coordinator does not learn whether anything is handed back.
+    # All items have one length, so that the coordinator does not learn whether anything is handed back.
     padded = [header.ljust(SIGNED_HEADER_BYTES, b"\0") for header in headers[:MAX_HANDED_BACK]]
     return b"".join(padded).ljust(HANDED_BACK_BYTES, b"\0")
 
 
 def _list_own(context: NodeContext, kept: bytes) -> list[RoundContext]:
-    """The slots of the headers that a neighbour handed back, of this node and of its data set or of no named one."""
+    """Return the slots of this node's handed-back headers that name its data set or none."""
     found = []
     for start in range(0, len(kept), SIGNED_HEADER_BYTES):
         signed = kept[start : start + SIGNED_HEADER_BYTES]
-        # Zeros, from a neighbour that has kept no more.
+        # Zeros fill up the items of a neighbour that has kept fewer headers.
         header = read_kept_header(signed, context.identity.public) if any(signed) else None
         if header is not None and header.account in (NO_ACCOUNT, context.account(header.context.epoch)):
             found.append(header.context)
@@ -356,12 +363,12 @@ class EpochSetup:
     key_list: bytes = b""
     nonce_list: bytes = b""
     owners: dict[bytes, int] = field(default_factory=dict, compare=False, repr=False)
-    """Whose each key is, while advertisements are collected."""
+    """The node that owns each key, while advertisements are collected."""
 
     def receive(self, messages: Iterable[bytes]) -> tuple[EpochSetup, Complaints]:
-        """The state with every acceptable message of the current collection, and the refusals of the others.
+        """Return the state with every acceptable message, and the refusals of the other messages.
 
-        A node's identical message again is welcome; a different one is a CONTRADICTION and the first one stands.
+        A node may repeat the same message. A different one is a CONTRADICTION, and the first one stands.
         """
         fresh: dict[bytes, int] = {}
         collections: dict[State, tuple[Event, str, Callable[[], Callable[[bytes], int]]]] = {
@@ -385,12 +392,16 @@ class EpochSetup:
                     raise refuse(Code.CONTRADICTION, peer=node)
             except Refusal as complaint:
                 complaints.append(drop_traceback(complaint))
-        # A million keys are copied for what is accepted only: garbage costs no more than itself.
+        # Copy the keys (up to a million) only if a message was accepted, so that garbage costs no more than its own
+        # size.
         changes = {name: collected, "owners": {**self.owners, **fresh} if fresh else self.owners}
         return replace(self, **changes), complaints  # type: ignore[arg-type]
 
     def close_keys(self) -> tuple[EpochSetup, bytes]:
-        """The next state and the list of key bundles for all; raises SumAbandoned TOO_FEW_READY."""
+        """Return the next state and the list of key bundles for all.
+
+        Raises SumAbandoned TOO_FEW_READY.
+        """
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         self._require_enough(self.advertisements)
         messages = [self._read_advertisement(node).bundle for node in sorted(self.advertisements)]
@@ -399,11 +410,10 @@ class EpochSetup:
         return replace(self, state=state, key_list=key_list, owners={}), key_list
 
     def close_nonces(self) -> tuple[EpochSetup, dict[int, bytes]]:
-        """The next state and, for each node, the list of nonces with the slot keys of its neighbours.
+        """Return the next state and each node's list of nonces with the slot keys of its neighbours.
 
-        Raises Refusal REVEAL_MISSING naming a node.
-
-        All that advertised must reveal, or a coordinator could choose the graph by choosing who "dropped out".
+        Raises Refusal REVEAL_MISSING naming a node: all that advertised must reveal, or a coordinator could choose the
+        graph by choosing who "dropped out".
         """
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         messages = [self.nonces[node] for node in sorted(self.nonces)]
@@ -417,7 +427,7 @@ class EpochSetup:
         return replace(self, state=state, nonce_list=nonce_list), deliveries
 
     def close_shares(self) -> tuple[EpochSetup, dict[int, bytes]]:
-        """The next state and, for each node, the delivery of the shares meant for it."""
+        """Return the next state and, for each node, the delivery of the shares meant for it."""
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         self._require_enough(self.shares)
         boxes: dict[int, list[tuple[int, bytes]]] = {node: [] for node in self.advertisements}
@@ -433,9 +443,9 @@ class EpochSetup:
         return replace(self, state=state), deliveries
 
     def find_unacknowledged(self) -> tuple[tuple[int, int], ...]:
-        """The pairs of neighbours, lower number first, of which one did not acknowledge the other's shares.
+        """Return the pairs of neighbours, lower number first, without an acknowledgement between them.
 
-        One of the two has failed, by what it dealt or by what it said, and which one only they know. Nodes that sent no
+        One of the two has failed, by what it dealt or by what it said; only they know which one. Nodes that sent no
         shares or no acknowledgement are in no pair.
         """
         held, graph = self._read_held(), self._agree().graph.neighbours
@@ -447,10 +457,11 @@ class EpochSetup:
         )
 
     def close_acknowledgements(self, doubts: Mapping[int, int] | None = None) -> tuple[EpochView, bytes]:
-        """The ready epoch and the ready list for all; raises SumAbandoned TOO_FEW_READY.
+        """Return the ready epoch and the ready list for all; raise SumAbandoned TOO_FEW_READY.
 
-        Ready are nodes that acknowledged and whose shares all ready neighbours acknowledged; the node with the most
-        missing acknowledgements goes first, and of these the one with the most `doubts`, which are the caller's.
+        A node is ready if it acknowledged and all ready neighbours acknowledged its shares. The node with the most
+        missing acknowledgements is removed first, and among equals the one with the most `doubts`, which the caller
+        counts.
         """
         advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         held, doubts, agreed = self._read_held(), doubts or {}, self._agree()
@@ -466,7 +477,7 @@ class EpochSetup:
                 break
             ready.remove(worst)
         self._require_enough(ready)
-        # What is left of a group without enough is not ready: it could not even share its secrets.
+        # Members of a group that is too small are not ready: they could not even share their secrets.
         messages = tuple(self.acknowledgements[node] for node in filter_survivors(agreed, ready))
         ready_list = ReadyList(agreed.view, messages).to_bytes()
         lists = (self.key_list, self.nonce_list, ready_list)
@@ -474,7 +485,7 @@ class EpochSetup:
         return view.with_slot_keys(self._read_slot_keys(view.ready)), ready_list
 
     def _read_held(self) -> dict[int, set[int]]:
-        """Whose shares each node acknowledged, of nodes that sent their own."""
+        """Return the nodes whose shares each node acknowledged, among nodes that sent shares."""
         return {
             node: set(Acknowledgement.from_signed(message).held)
             for node, message in self.acknowledgements.items()
@@ -488,7 +499,7 @@ class EpochSetup:
         return {node: self._read_advertisement(node).slot_keys for node in nodes}
 
     def _require_enough(self, there: Collection[int]) -> None:
-        """Raise SumAbandoned TOO_FEW_READY unless these are enough, in most groups where there are any."""
+        """Raise SumAbandoned TOO_FEW_READY unless enough nodes are there, in more than half of the groups."""
         wishes, n_open, needed = self.parameters.wishes, 0, 1
         for part in split_members(self.roster, self.advertisements, wishes.n_groups, self.parameters.drawing):
             least = derive(len(part), wishes).min_survivors if part else 1
@@ -501,14 +512,17 @@ class EpochSetup:
         return agree(self.roster, self.parameters, self.key_list, self.nonce_list)
 
     def _check_advertisement(self, fresh: dict[bytes, int], message: bytes) -> int:
-        """Check one advertisement as nodes will, and that no other node has its keys; enters them in `fresh`."""
+        """Check an advertisement as nodes will, and enter its keys in `fresh`.
+
+        Raises Refusal REPEATED_KEY if another node has one of its keys.
+        """
         advertised = Advertisement.from_bytes(message)
         listed = build_signed_list(Kind.KEY_LIST, self.parameters.hash(), [advertised.bundle])
         bundles = read_key_list(listed, self.parameters, self.roster)
         ((node, bundle),) = bundles.items()
         check_slot_keys(bundles, self.parameters.n_slots, {node: advertised.slot_keys})
         if node not in self.advertisements:
-            # A second one of a node is the same or a contradiction: its keys are compared with nothing, and not kept.
+            # A node's second advertisement is a repeat or a contradiction: neither needs its keys compared or kept.
             keys = (bundle.channel_key, *split_slot_keys(advertised.slot_keys))
             if any(fresh.get(key, self.owners.get(key, node)) != node for key in keys):
                 raise refuse(Code.REPEATED_KEY, peer=node)
@@ -516,13 +530,13 @@ class EpochSetup:
         return node
 
     def _nonce_check(self) -> Callable[[bytes], int]:
-        """The check of one nonce, as nodes make it."""
+        """Return the check of one nonce, the same as nodes make."""
         bundles = read_key_list(self.key_list, self.parameters, self.roster)
         seen = digest("key-list", self.key_list)
         return lambda message: read_nonce(message, self.parameters, self.roster, bundles, seen).node
 
     def _shares_check(self) -> Callable[[bytes], int]:
-        """The check of one message of shares, against the graph."""
+        """Return the check of one message of shares against the graph."""
         agreed = self._agree()
         graph, view = agreed.graph.neighbours, agreed.view
         length = SHARE_BYTES * self.parameters.n_slots + HANDED_BACK_BYTES + OVERHEAD_BYTES
@@ -534,7 +548,7 @@ class EpochSetup:
             check_signature(site_key(self.roster, shares.node), Kind.SHARES, message, shares.node)
             if shares.view != view or shares.holders != graph[shares.node]:
                 raise refuse(Code.DIFFERENT_VIEW, peer=shares.node)
-            # Only the holder can open an item, but a longer one would make its delivery too long for any engine.
+            # Only the holder can open an item, but a longer item would make the delivery too long for any engine.
             if any(len(sealed) != length for sealed in shares.sealed):
                 raise refuse(Code.CONTENT_MISMATCH, "A run of shares has another length.", shares.node)
             return shares.node
@@ -542,13 +556,13 @@ class EpochSetup:
         return check
 
     def _acknowledgement_check(self) -> Callable[[bytes], int]:
-        """The check of one acknowledgement, against the graph."""
+        """Return the check of one acknowledgement against the graph."""
         agreed = self._agree()
 
         def check(message: bytes) -> int:
             acknowledgement = read_acknowledgement(message, self.roster, agreed.view, agreed.graph)
             node = acknowledgement.node
-            # All acknowledgements go to all nodes, in one message.
+            # All acknowledgements go to all nodes in one message, so a long one would cost every node.
             if not set(acknowledgement.held).issubset(agreed.graph.neighbours[node]):
                 raise refuse(Code.CONTENT_MISMATCH, "It holds shares of others than its neighbours.", node)
             return node

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cohort is promised, as arithmetic: threshold, survivors, echo quorum and the guaranteed honest group.
+"""The numbers that a cohort is promised: threshold, survivors, echo quorum and honest group.
 
 n members, c of them colluding with the coordinator, threshold t, at least u survivors in any manifest.
 
@@ -36,40 +36,43 @@ from hedgerow.secagg.transitions import Code, Refusal, refuse
 
 MAX_NODES = 4096
 MIN_COHORT = 3
-"""Sites in a masked sum, at least: of two each would read the other's vector off it."""
+"""Fewest sites in a masked sum: with two, each could subtract its own vector and read the other's."""
 NodeCount = Annotated[int, Unsigned(2, most=MAX_NODES)]
 
 
 def default_threshold(n_nodes: int) -> int:
-    """floor(2n/3) + 1, which withstands a lying coordinator with up to about n/3 colluders."""
+    """Return floor(2n/3) + 1, which withstands a lying coordinator with about n/3 colluders."""
     return 2 * n_nodes // 3 + 1
 
 
 def origin_members(n_sites: int) -> int:
-    """How many of a roster's sites an epoch needs whose nonces seed the trees: floor(2n/3) + 1.
+    """Return how many sites must reveal nonces for an epoch to seed the trees: floor(2n/3) + 1.
 
     A node enrols once under each of an epoch's attempt numbers, and reveals its nonce for one list of commitments. Two
-    epochs of one attempt with so many members each share an honest node wherever 2q > n + c, the inequality of the
-    threshold: so all of a run's attempts give the coordinator and its c colluders no more than 16 seeds to choose from.
+    epochs of one attempt, with that many members each, share an honest node wherever 2q > n + c, the inequality of the
+    threshold. So all attempts of a run give the coordinator and its c colluders no more than 16 seeds to choose from.
     """
     return default_threshold(n_sites)
 
 
 def default_colluders(n_nodes: int) -> int:
-    """floor((n - 1)/4): below the limit of the default threshold, leaving a comfortable honest group."""
+    """Return floor((n - 1)/4): below the limit of the default threshold, for a larger honest group."""
     return (n_nodes - 1) // 4
 
 
 def sparse_colluders(n_nodes: int) -> int:
-    """The least colluders that a sparse graph has to withstand: a quarter of up to 200 nodes, as a complete one does.
+    """Return the smallest number of colluders that a sparse graph may be set up to withstand.
 
-    Of more nodes 49, or a twentieth where these are more.
+    It is a quarter of up to 200 nodes, as on a complete graph; for more nodes 49, or a twentieth of them if that is
+    more.
     """
     return max(min(default_colluders(n_nodes), 49), n_nodes // 20)
 
 
 def default_wishes(*sizes: int, least_colluders: int = 0) -> Wishes:
-    """The complete graph up to SPARSE_ABOVE nodes; beyond, a sparse one with echo, and as many drops as it can lose.
+    """Return the default wishes: a complete graph up to SPARSE_ABOVE nodes, else a sparse one with echo.
+
+    A sparse graph allows as many dropped nodes as a round can lose.
 
     Args:
         sizes: nodes of the epoch, or of each of its groups.
@@ -82,7 +85,10 @@ def default_wishes(*sizes: int, least_colluders: int = 0) -> Wishes:
 
 
 def isolation_bound(n_nodes: int, n_colluders: int, threshold: int, min_survivors: int) -> int:
-    """The least number of honest vectors in any released sum, under unequal lists without an echo (>= 0)."""
+    """Return the least number of honest vectors in any released sum, without an echo (>= 0).
+
+    It holds against a coordinator that tells nodes unequal lists of survivors.
+    """
     margin = threshold - n_colluders
     if margin <= 0:
         return 0
@@ -91,7 +97,7 @@ def isolation_bound(n_nodes: int, n_colluders: int, threshold: int, min_survivor
 
 
 def echo_quorum(n_nodes: int, n_colluders: int) -> int:
-    """The least q with q > (n + c)/2."""
+    """Return the least q with q > (n + c)/2."""
     return (n_nodes + n_colluders) // 2 + 1
 
 
@@ -105,7 +111,8 @@ class Wishes(Record):
         threshold: shares to rebuild a secret.
         max_drops: members that may be missing in a sum of a sparse cohort, whoever chooses them.
         is_sparse, has_echo: graph and echo exchange.
-        n_groups: of sites, each with a sum of its own; all other numbers are then of every group. 0 for one sum.
+        n_groups: groups of sites, each with a sum of its own; all other numbers then hold for every group. 0 for one
+            sum.
     """
 
     n_colluders: NodeCount
@@ -135,16 +142,16 @@ class Guarantees:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether each node has `degree` > 0 neighbours, and not all others (`degree` == 0)."""
+        """Whether each node has only `degree` neighbours; 0 means a complete graph."""
         return self.degree > 0
 
     @property
     def least_answers(self) -> int:
-        """Nodes without whose answers no sum is opened, the colluders counted among them.
+        """A lower bound on the number of nodes, colluders included, whose answers open a sum.
 
         On a sparse graph all of the u - c honest survivors have to be opened, each by t shares. An honest node that
-        answers gives one of its own and one for each of k neighbours, a colluder holds one of k honest neighbours: of a
-        honest nodes that answer a (k + 1) + c k >= (u - c) t.
+        answers gives one of its own and one for each of k neighbours, a colluder holds one of k honest neighbours. If a
+        honest nodes answer, a (k + 1) + c k >= (u - c) t.
         """
         if not self.is_sparse:
             return self.quorum if self.has_echo else self.threshold
@@ -153,9 +160,9 @@ class Guarantees:
 
 
 def derive(n_nodes: int, wishes: Wishes) -> Guarantees:
-    """The guarantees of a sum among `n_nodes` members, of a group where there are any.
+    """Compute the guarantees of a sum among `n_nodes` members (of one group, if there are groups).
 
-    Raises Refusal PARAMETERS_REFUSED where the inequalities fail.
+    Raises Refusal PARAMETERS_REFUSED if the inequalities fail.
     """
     c = wishes.n_colluders
     if wishes.n_groups and wishes.n_groups % 2 == 0:
@@ -193,7 +200,10 @@ MAX_ATTEMPTS = 16
 
 
 def most_marked(population: int, marked: int, drawn: int, n_events: int) -> int:
-    """The least m with n_events * Pr[more than m marked among `drawn`] <= 2^-SECURITY_BITS, in integers throughout."""
+    """Return the least m with n_events * Pr[more than m marked among `drawn`] <= 2^-SECURITY_BITS.
+
+    Only integers are used.
+    """
     most, favourable = min(marked, drawn), 0
     while most > 0:
         favourable += comb(marked, most) * comb(population - marked, drawn - most)
@@ -205,11 +215,12 @@ def most_marked(population: int, marked: int, drawn: int, n_events: int) -> int:
 
 @lru_cache(maxsize=1024)
 def derive_sparse(n_nodes: int, n_colluders: int, max_drops: int, n_groups: int = 1) -> tuple[int, int, int]:
-    """(degree k, threshold t, quorum q of the committee) of a sparse graph, against a lying coordinator.
+    """Return (degree k, threshold t, committee's quorum q) of a sparse graph against a lying coordinator.
 
     The members stand on a ring in an order that none of them chose, each joined to the k/2 next ones on both sides; the
-    first k are the committee. The c colluders are chosen before the order is drawn, the d missing members after it. All
-    that has to be rare is so together, over all groups and all set-ups of a run, but for 2^-SECURITY_BITS:
+    first k are the committee. The c colluders are chosen before the order is drawn, the d missing members after it. The
+    probability that any of the following events occurs, in any group and any set-up of a run, is at most
+    2^-SECURITY_BITS:
 
     - t or more of a node's k neighbours collude. With t = k + 1 - d every secret keeps t holders, itself among them,
       whoever is missing.
@@ -234,9 +245,10 @@ def derive_sparse(n_nodes: int, n_colluders: int, max_drops: int, n_groups: int 
 
 @lru_cache(maxsize=256)
 def _most_drops(n_nodes: int, n_colluders: int, n_groups: int) -> int:
-    """Members that a round may lack; where more are lost, up to a tenth, the others may repeat it in a new epoch.
+    """Return how many members a round may lack.
 
-    At most one of the two epochs' sums can be opened then (`least_answers`; `view.Cohort` says why that is needed).
+    If more are lost, up to a tenth, the others may repeat the round in a new epoch. At most one of the two epochs' sums
+    can be opened then (`least_answers`; `view.Cohort` says why that is needed).
     """
     most = 0
     for max_drops in range(DEGREE):
@@ -254,22 +266,25 @@ def _most_drops(n_nodes: int, n_colluders: int, n_groups: int) -> int:
 
 
 def combine_guarantees(each: Collection[Guarantees]) -> Guarantees:
-    """What is promised of every group: the least honest group, among as many nodes as the largest has."""
+    """Return the guarantees that hold for every group.
+
+    They are those of the least honest group; `n_nodes` is that of the largest group.
+    """
     return replace(min(each, key=lambda of: of.honest_group), n_nodes=max(of.n_nodes for of in each))
 
 
 def least_groups(n_groups: int) -> int:
-    """How many groups must open for a round to count: more than half; 1 without groups."""
+    """Return how many groups must open for a round to count: more than half; 1 without groups."""
     return n_groups // 2 + 1
 
 
 def assign_groups(keys: Sequence[bytes], n_groups: int, drawing: bytes = b"") -> tuple[int, ...]:
-    """The group of each site, by the order of the hashes of their keys: a public function of these alone.
+    """Assign each site to a group, by the order of the hashes of their keys (public).
 
-    Sizes differ by one at most. Who chooses a key may choose its group; what is promised holds for any grouping.
+    Sizes differ by one at most. Whoever chooses a key may choose its group; the guarantees hold for any grouping.
 
     Args:
-        drawing: what the groups are drawn by; empty for those of the roster alone.
+        drawing: bytes that are hashed with each key; empty if the groups follow from the roster alone.
     """
     order = sorted(range(len(keys)), key=lambda site: digest("group", keys[site], *([drawing] if drawing else [])))
     groups = [0] * len(keys)
@@ -280,20 +295,23 @@ def assign_groups(keys: Sequence[bytes], n_groups: int, drawing: bytes = b"") ->
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Neighbours of every member (in increasing order, self excluded; symmetric), and those whose echoes it counts."""
+    """The neighbours of every member and the committee whose echoes it counts.
+
+    Neighbours are symmetric, in increasing order, and exclude the member itself.
+    """
 
     neighbours: Mapping[int, tuple[int, ...]]
     committee: Mapping[int, frozenset[int]]
 
 
 def complete(members: tuple[int, ...]) -> Graph:
-    """The graph in which every member neighbours every other, and counts everyone's echo."""
+    """Return the graph in which every member is a neighbour of all others and counts everyone's echo."""
     near = {node: tuple(other for other in members if other != node) for node in members}
     return Graph(near, dict.fromkeys(members, frozenset(members)))
 
 
 def join(graphs: Iterable[Graph]) -> Graph:
-    """The graph of several, of other members each, with nothing between them."""
+    """Return the union of graphs without common members."""
     near, committee = dict[int, tuple[int, ...]](), dict[int, frozenset[int]]()
     for graph in graphs:
         near |= graph.neighbours
@@ -302,15 +320,17 @@ def join(graphs: Iterable[Graph]) -> Graph:
 
 
 def harary(members: tuple[int, ...], degree: int, seed: bytes) -> Graph:
-    """The ring of randomly ordered members, each joined to the degree/2 next ones on both sides; `degree` are asked.
+    """Return the ring of randomly ordered members, joined to the degree/2 next ones on both sides.
+
+    The first `degree` members of the ring are everyone's committee.
 
     Args:
         degree: even, below len(members).
         seed: 32 bytes that no party chose (the hash of all revealed nonces).
     """
     order = list(members)
-    # A number is uniform as words of the incomplete last interval are rejected: with odds below 2^-48, so four words a
-    # member never run out.
+    # Rejecting words of the incomplete last interval makes the number uniform. A rejection has a probability below
+    # 2^-48, so four words for each member never run out.
     buffer = keystream(digest("graph-order", seed), 8 * 4 * len(order))
     words = (int.from_bytes(buffer[start : start + 8], "little") for start in range(0, len(buffer), 8))
     for last in range(len(order) - 1, 0, -1):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a node masks its vectors of integers, and how the aggregator takes the masks away again.
+"""Mask a node's vectors of integers, and take the masks off their sum.
 
 Sums wrap modulo 2^width by the machine's own arithmetic. Because the bounds on the sites' vectors together are below
 2^(width-1), the wrapped word decodes to the exact sum; no float occurs anywhere. Decoding refuses nothing: where noise
-is added to the sum later, a refusal would tell something exact about it. Whether a bound was kept is asked of what is
-released (`require_within`).
+is added to the sum later, a refusal would reveal something exact about it. `require_within` checks the bound on what is
+released.
 
 Where noise is distributed, every node adds a discrete Gaussian share of variance sigma^2 / h, where h is the
 guaranteed honest group. At least h honest shares are in any sum that is released, whichever nodes drop out. Colluders
@@ -80,7 +80,7 @@ Integers = NDArray[np.int64]
 
 
 def width_for(sum_bound: int) -> int:
-    """The least width in bits (32 or 64) whose two's complement holds every sum in [-sum_bound, sum_bound].
+    """Return the smallest width (32 or 64 bits) that holds every sum in [-sum_bound, sum_bound].
 
     Args:
         sum_bound: bound on the absolute value of an entry of the sum, the noise's tail included (1..2^63 - 1).
@@ -113,9 +113,9 @@ def check_vectors(vectors: tuple[VectorSpec, ...], max_length: int) -> None:
 
 
 def encode_vector(vector: Integers, length: int, entry_bound: int, width: int) -> Words:
-    """`vector` (int64, shape (length,), entries in [-entry_bound, entry_bound]) as words modulo 2^width.
+    """Encode `vector` (int64, shape (length,)) as words modulo 2^width.
 
-    Raises OwnMistake VECTOR_UNFIT for another shape or dtype, or an entry beyond the bound.
+    Raises OwnMistake VECTOR_UNFIT for another shape or dtype, or an entry outside [-entry_bound, entry_bound].
     """
     if not isinstance(vector, np.ndarray) or vector.dtype != np.int64 or vector.shape != (length,):
         raise refuse(Code.VECTOR_UNFIT, f"An int64 array of shape ({length},) is required.")
@@ -125,16 +125,16 @@ def encode_vector(vector: Integers, length: int, entry_bound: int, width: int) -
 
 
 def decode_vector(words: Words) -> Integers:
-    """The signed integers (int64) of `words`, whatever they are."""
+    """Return `words` as signed integers (int64), without checking them."""
     signed: Integers = words.view(_SIGNED[words.itemsize]).astype(np.int64)
     return signed
 
 
 def wrap(vector: Integers, width: int) -> Integers:
-    """`vector` modulo 2^width, as signed integers (int64).
+    """Return `vector` modulo 2^width, as signed integers (int64).
 
-    Noise that is added to a decoded sum has to wrap with it. A site may lie so that the others' exact sum stands at the
-    end of a word: then one record more would throw it to the other end, which no noise hides.
+    Noise that is added to a decoded sum has to wrap with it. A dishonest site can choose its vector so that the others'
+    exact sum stands at the end of a word. One record more would then move it to the other end, which no noise hides.
     """
     return vector.astype(_SIGNED[width // 8]).astype(np.int64)
 
@@ -143,27 +143,27 @@ def require_within(released: Integers, bound: int) -> None:
     """Raise SumAbandoned SUM_OUT_OF_RANGE for an entry outside [-bound, bound].
 
     Args:
-        released: a sum *with its noise*, written down and charged already; of a sum without, this would be a question
-            that nothing was paid for.
+        released: a sum *with its noise*, written down and charged already. On a sum without noise, the check would be a
+            question that nothing was paid for.
     """
     if _goes_beyond(released, bound):
         raise refuse(Code.SUM_OUT_OF_RANGE)
 
 
 def _goes_beyond(vector: Integers, bound: int) -> bool:
-    """Whether an entry is outside [-bound, bound]."""
+    """Return whether an entry is outside [-bound, bound]."""
     return bool(int(np.maximum.reduce(vector)) > bound or int(np.minimum.reduce(vector)) < -bound)
 
 
-# Every site sees the releases and knows its own share, which hides nothing from it: one share never counts.
+# Every site knows its own noise share and can subtract it from a release, so at least one share never counts.
 MIN_COLLUDERS = 1
 
 Sampler = Callable[[Fraction, int], Integers]
-"""That many independent draws (int64) of the discrete Gaussian of the given variance parameter sigma^2."""
+"""(variance, n) -> n independent draws (int64) of the discrete Gaussian with variance parameter sigma^2."""
 
 
 def share_variance(total_variance: Fraction, guarantees: Guarantees) -> Fraction:
-    """The variance parameter of one node's share so that the honest shares in any sum make up the total.
+    """Return the variance of one node's noise share, so that the honest shares make up the total.
 
     Args:
         total_variance: sigma^2 of the accounted noise, in grid units squared (> 0).
@@ -179,18 +179,18 @@ def share_variance(total_variance: Fraction, guarantees: Guarantees) -> Fraction
 
 
 def draw_shares(spec: RoundSpec, guarantees: Guarantees, sampler: Sampler) -> dict[str, Integers]:
-    """One node's noise shares for every vector of the spec (int64 arrays by vector id)."""
+    """Draw one node's noise shares for every vector of the spec (int64 arrays by vector id)."""
     variance = share_variance(spec.noise.variance, guarantees)
     return {vector.vector_id: sampler(variance, vector.length) for vector in spec.vectors}
 
 
-# How many sets of shares are tried for one secret before it is given up: all single liars, and many pairs of them.
+# Sets of shares that are tried for one secret: enough for every single liar, and for many pairs of them.
 MAX_SUBSETS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class MaskingKeys:
-    """What a node masks with in one slot, and what its header names for itself (`Header.account`)."""
+    """The keys with which a node masks in one slot, and the account that its header names."""
 
     view: EpochView
     node: int
@@ -203,7 +203,7 @@ class MaskingKeys:
 def encode_vectors(
     spec: RoundSpec, vectors: Mapping[str, Integers], noise: Mapping[str, Integers] | None
 ) -> dict[str, Words]:
-    """The vectors as words, noise added; raises OwnMistake VECTOR_UNFIT.
+    """Encode the vectors as words, noise added; raise OwnMistake VECTOR_UNFIT.
 
     The bound holds for the vector before noise; the noise wraps around with the rest, which costs no privacy.
     """
@@ -225,7 +225,7 @@ def encode_vectors(
 def add_masks(
     spec: RoundSpec, context: RoundContext, words: Mapping[str, Words], plus: list[bytes], minus: list[bytes]
 ) -> None:
-    """Add to every vector the masks of the secrets `plus`, and subtracts those of `minus`, in place."""
+    """Add the masks of the secrets `plus` to every vector, and subtract those of `minus`, in place."""
     for vector in spec.vectors:
         name, width = vector.vector_id, vector.width
         keys = vector_keys([*plus, *minus], context, name, width)
@@ -233,9 +233,10 @@ def add_masks(
 
 
 def derive_pair_secrets(keys: MaskingKeys, peers: tuple[int, ...]) -> tuple[list[bytes], list[bytes]]:
-    """The secrets with `peers` whose masks this node adds (towards higher numbers) and subtracts (lower).
+    """Return the pair secrets whose masks a node adds, and those whose masks it subtracts.
 
-    Raises Refusal LOW_ORDER_KEY.
+    It adds the masks that it shares with higher numbers, and subtracts those with lower ones. Raises Refusal
+    LOW_ORDER_KEY.
     """
     plus: list[bytes] = []
     minus: list[bytes] = []
@@ -252,7 +253,7 @@ def derive_pair_secrets(keys: MaskingKeys, peers: tuple[int, ...]) -> tuple[list
 def mask_upload(
     keys: MaskingKeys, spec: RoundSpec, words: dict[str, Words], identity: Identity, entropy: Entropy
 ) -> tuple[bytes, bytes, bytes]:
-    """The upload, the hash of its header, and this node's own seed share; masks `words` in place."""
+    """Mask `words` in place; return the upload, the hash of its header and this node's own seed share."""
     node, context = keys.node, keys.context
     peers = keys.view.peers(node)
     seed = entropy(SEED_BYTES)
@@ -280,7 +281,7 @@ def mask_upload(
 class OpenedSums:
     """The sums of one aggregation: int64 arrays by vector id, the survivors, and suspects.
 
-    A suspect's shares were off the others' polynomial: it sent wrong ones, or the node that dealt them did.
+    A suspect's share was off the polynomial of the others: it sent a wrong share, or the node that dealt it did.
     """
 
     # Exact sums stay out of logs: where the noise is central they are not yet private.
@@ -290,17 +291,18 @@ class OpenedSums:
 
 
 class Reconstructor:
-    """Rebuilds secrets from shares; remembers holders found out to send wrong ones."""
+    """Rebuilds secrets from shares, and remembers the holders that sent wrong ones."""
 
     def __init__(self, threshold: int) -> None:
         self._threshold = threshold
         self.suspects: set[int] = set()
 
     def recover(self, node: int, shares: Mapping[int, int | None], fits: Callable[[bytes], bool]) -> bytes:
-        """The secret of `node` that `fits` what it published, from any threshold of `shares`.
+        """Rebuild the secret of `node` from a threshold of shares, and check it with `fits`.
 
         Args:
-            shares: by holder, as `shares_in` reads them.
+            shares: by holder, from `shares_in`; None for a share that is no field element.
+            fits: returns whether a secret agrees with what `node` published.
 
         Raises:
             SumAbandoned: TOO_FEW_ANSWERS, or SECRET_UNRECOVERABLE when no set of shares fits.
@@ -326,7 +328,7 @@ class Reconstructor:
         raise refuse(Code.SECRET_UNRECOVERABLE, peer=node)
 
     def _subsets(self, trusted: list[int], everyone: list[int]) -> Iterator[tuple[int, ...]]:
-        """Yield sets of holders to try: the trusted ones first, then with ever more of them left out."""
+        """Yield sets of holders to try: first the trusted ones, then with more and more of them left out."""
         for candidates in (trusted, everyone):
             for left_out in range(len(candidates) - self._threshold + 1):
                 for omitted in combinations(candidates, left_out):
@@ -340,7 +342,7 @@ class Reconstructor:
             return None
 
     def _name_liars(self, subset: tuple[int, ...], values: Mapping[int, int]) -> None:
-        """Suspects every holder whose share is off the polynomial through the shares that gave the right secret."""
+        """Add to the suspects every holder whose share is off the polynomial of the right secret."""
         known = [values[x] for x in subset]
         for x in values.keys() - set(subset):
             if interpolate(weights_at(x, subset), known) != values[x]:
@@ -349,12 +351,12 @@ class Reconstructor:
 
 @lru_cache(maxsize=32)
 def weights_at_zero(coordinates: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's weights of a set of holders, which is the same for all secrets, and often for all slots."""
+    """Return Lagrange's weights of a set of holders; they do not depend on the secret."""
     return tuple(weights_at(0, coordinates))
 
 
 def shares_in(answer: Answer, about: Sequence[int]) -> dict[int, int | None]:
-    """The shares of an answer by the node `about` which each is; None where one is no field element."""
+    """Return an answer's shares by the node that each is about; None for a share that is no field element."""
     found: dict[int, int | None] = {}
     shares = iter(answer.shares)
     for node, kind in zip(about, answer.kinds, strict=True):
@@ -367,7 +369,7 @@ def shares_in(answer: Answer, about: Sequence[int]) -> dict[int, int | None]:
 
 
 def add_masked(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
-    """The sums of the masked vectors by vector id, masked themselves, as words of each vector's width."""
+    """Add up the masked vectors; return the sums, still masked, by vector id."""
     totals: dict[str, Words] = {}
     at = 0
     for vector in spec.vectors:
@@ -381,19 +383,19 @@ def add_masked(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str
 
 
 def name_in(view: EpochView, vector_id: str, part: int) -> str:
-    """The name of a part's sum of a vector: the vector's own where there is one part."""
+    """Return the name of one part's sum of a vector: `vector_id` itself if there is only one part."""
     return f"{vector_id}/{part}" if len(view.parts) > 1 else vector_id
 
 
 def list_sum_names(view: EpochView, spec: RoundSpec, uploads: Collection[int]) -> Iterator[str]:
-    """Yield the names in `add_parts` of these nodes' uploads, in its order."""
+    """Yield the names of the sums that `add_parts` returns for these uploads, in its order."""
     for part, members in enumerate(view.parts):
         if not set(members).isdisjoint(uploads):
             yield from (name_in(view, vector.vector_id, part) for vector in spec.vectors)
 
 
 def add_parts(view: EpochView, spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
-    """The masked sums of all parts that have uploads, by `name_in`."""
+    """Add up the masked vectors of each part that has uploads; return the sums by `name_in`."""
     sums = dict[str, Words]()
     for part, members in enumerate(view.parts):
         there = {node: uploads[node] for node in members if node in uploads}
@@ -403,12 +405,12 @@ def add_parts(view: EpochView, spec: RoundSpec, uploads: Mapping[int, MaskedVect
 
 
 def _seed_test(node: int, context: RoundContext, commitment: bytes) -> Callable[[bytes], bool]:
-    """The test of a rebuilt seed against the commitment in the signed header."""
+    """Return the test of a rebuilt seed against the commitment in the signed header."""
     return lambda seed: seed_commitment(seed, node, context) == commitment
 
 
 def _key_test(public: bytes) -> Callable[[bytes], bool]:
-    """The test of a rebuilt slot key against the published key."""
+    """Return the test of a rebuilt slot key against the published key."""
     return lambda secret: SecretKey(secret).public == public
 
 
@@ -422,17 +424,17 @@ def unmask(
     *,
     is_last: bool = False,
 ) -> OpenedSums:
-    """The exact sums over the uploads; raises SumAbandoned and releases nothing when a secret cannot be rebuilt.
+    """Return the exact sums over the uploads; raise SumAbandoned if a secret cannot be rebuilt.
 
-    The sums are not looked at: they may still be without noise. With groups each has its own, by `name_in`; with
-    `is_last` those that cannot be opened are left out, if enough others can.
+    The sums are not looked at: they may still be without noise. With groups, each group has a sum of its own, named by
+    `name_in`. With `is_last`, sums that cannot be opened are left out, if enough others can.
 
     Args:
         headers: of the uploads, by node.
-        totals: `add_masked` of them, which is left as it is.
-        shares: `shares_in` each holder's answer.
+        totals: from `add_parts`; left unchanged.
+        shares: by holder, from `shares_in`.
     """
-    # For every node the shares about it, by the holder that sent them.
+    # Shares of each node's secret, by the holder that sent them.
     about: dict[int, dict[int, int | None]] = {node: {} for node in view.ready}
     for holder, of_holder in sorted(shares.items()):
         for node, share in of_holder.items():
@@ -468,7 +470,10 @@ def _unmask_part(
     about: Mapping[int, Mapping[int, int | None]],
     reconstructor: Reconstructor,
 ) -> dict[str, Integers]:
-    """The exact sums of one part, of whose uploads these are the headers; `about` has the shares of each secret."""
+    """Return the exact sums of one part, given the headers of its uploads.
+
+    `about` has the shares of each secret.
+    """
     plus: list[bytes] = []
     minus: list[bytes] = []
     for node, header in headers.items():
@@ -483,8 +488,7 @@ def _unmask_part(
         public = view.slot_key(node, context.slot)
         secret = reconstructor.recover(node, about[node], _key_test(public))
         keys = MaskingKeys(view, node, SecretKey(secret), {}, context)
-        # The dropped node would have added these masks and its neighbours subtracted them, and the reverse: what it
-        # would have added cancels what they sent.
+        # The survivors' uploads hold their side of these masks. Adding the dropped node's side cancels them.
         added, subtracted = derive_pair_secrets(keys, survivors)
         plus += added
         minus += subtracted

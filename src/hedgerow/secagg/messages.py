@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every message, in the order in which they travel, after who may take part and how all of them are signed and refused.
+"""Every message of the protocol, in the order in which they travel.
 
-Node numbers count from 0 in the roster's order; all numbers are big-endian; at set-up nothing is encrypted except the
-`sealed` shares. A signed message is its body followed by a 64-byte Ed25519 signature of the named signer.
+First come the parties and how messages are signed and refused. Node numbers count from 0 in the roster's order; all
+numbers are big-endian; at set-up nothing is encrypted except the `sealed` shares. A signed message is its body followed
+by a 64-byte Ed25519 signature of the named signer.
 
 A slot is one use of one-slot keys: it sums one or more integer vectors for one purpose. The coordinator signs the
-spec and the manifest, each node its header, echo and answer. The masked vectors are uniform to all but the aggregate;
-the shares in an answer are in clear, because revealing them is the answer.
+spec and the manifest, each node its header, echo and answer. Single masked vectors look uniformly random to the
+coordinator; only their aggregate can be opened. The shares in an answer are in clear, because revealing them is the
+answer.
 """
 
 from __future__ import annotations
@@ -99,15 +101,15 @@ _CODES = {
 
 
 class Sent(Encoded):
-    """A message. Other bytes are a Refusal: MALFORMED, UNKNOWN_VERSION or REPEATED_NODE."""
+    """A message. Parsing other bytes raises Refusal MALFORMED, UNKNOWN_VERSION or REPEATED_NODE."""
 
     __slots__ = ()
     SENDER: ClassVar[str | None] = None
-    """Whom a refusal names, where it is always the same party."""
+    """The party that a refusal names, if it is always the same."""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The message in `data`; raises Refusal."""
+        """Parse the message in `data`; raise Refusal."""
         try:
             return super().from_bytes(data)
         except CodecFault as fault:
@@ -120,18 +122,18 @@ class Signed(Sent):
     __slots__ = ()
 
     def to_signed(self, identity: Identity) -> bytes:
-        """The signed message."""
+        """Return the message with its signature appended."""
         body = self.to_bytes()
         return body + identity.sign(_domain(self.KIND), body)
 
     @classmethod
     def from_signed(cls, data: bytes) -> Self:
-        """The message without checking its signature; raises Refusal."""
+        """Parse the message without checking its signature; raise Refusal."""
         return cls.from_bytes(split_signed(data, cls.SENDER)[0])
 
 
 def split_signed(data: bytes, peer: int | str | None = None) -> tuple[bytes, bytes]:
-    """(body, signature) of a signed message; raises Refusal MALFORMED when it is too short."""
+    """Split a signed message into body and signature; raise Refusal MALFORMED if it is too short."""
     if len(data) <= SIGNATURE_BYTES:
         raise refuse(Code.MALFORMED, "It is shorter than a signature.", peer)
     return data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
@@ -147,7 +149,7 @@ def check_signature(public: bytes, kind: Kind, data: bytes, peer: int | str | No
 
 
 def _domain(kind: int | None) -> bytes:
-    """A signature's domain is the name of the message's kind."""
+    """Return the domain of a signature: the name of the message's kind."""
     return Kind(kind or 0).name.encode()
 
 
@@ -157,12 +159,12 @@ class StoredState(Encoded):
     __slots__ = ()
 
     def to_bytes(self) -> bytes:
-        """What is stored."""
+        """Return the bytes to store, with their hash appended."""
         return with_hash(super().to_bytes())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The state that was stored; raises CodecFault."""
+        """Read the state that was stored; raise CodecFault."""
         return super().from_bytes(without_hash(data))
 
 
@@ -170,7 +172,7 @@ Stored = TypeVar("Stored", bound=StoredState)
 
 
 def read_state(kind: type[Stored], data: bytes) -> Stored:
-    """The state that was stored; raises OwnMistake CORRUPT_STATE."""
+    """Read the state that was stored; raise OwnMistake CORRUPT_STATE."""
     try:
         return kind.from_bytes(data)
     except (CodecFault, Refusal) as error:
@@ -181,7 +183,7 @@ MAX_SLOTS = 4096
 
 
 class NoiseMode(IntEnum):
-    """Who adds the noise: the aggregator after unmasking, every node its share before masking, or every record its own.
+    """Who adds the noise: the aggregator after unmasking, each node before masking, or each record.
 
     With local noise a node's vector is noisy before it comes here; there are no shares, and no party adds anything.
     """
@@ -225,19 +227,19 @@ class Roster(Sent):
             raise refuse(Code.ROSTER_MISMATCH, error.what) from error
 
     def __hash__(self) -> int:
-        # A set-up remembers by the roster what it has checked; the names of a thousand sites are not read each time.
+        # The roster is a key of caches. Hashing the names of a thousand sites each time would be slow.
         return hash((self.coordinator, len(self.sites)))
 
     def find_max_rows(self, name: str) -> int:
-        """The most rows that the site of this name has; 0 where the roster does not say."""
+        """Return the most rows that the site of this name has; 0 if the roster does not say."""
         return next((site.max_rows for site in self.sites if site.name == name), 0)
 
     def hash(self) -> bytes:
-        """The 32-byte hash that bundles and parameters carry."""
+        """Return the 32-byte hash that bundles and parameters carry."""
         return digest("roster", self.to_bytes())
 
     def find_node(self, key: bytes) -> int:
-        """The number of the node with this identity key; raises Refusal UNKNOWN_NODE."""
+        """Return the number of the node with this identity key; raise Refusal UNKNOWN_NODE."""
         for node, site in enumerate(self.sites):
             if site.key == key:
                 return node
@@ -269,19 +271,22 @@ class EpochParameters(Sent):
     drawing: Annotated[bytes, Blob(most=HASH_BYTES)] = b""
 
     def hash(self) -> bytes:
-        """The 32-byte hash that every set-up message carries."""
+        """Return the 32-byte hash that every set-up message carries."""
         return _hash_parameters(self)
 
 
 @lru_cache(maxsize=16)
 def _hash_parameters(parameters: EpochParameters) -> bytes:
-    """Remembered, because a set-up asks for it once for every pair of nodes."""
+    """Return the hash of the parameters.
+
+    It is cached, because a set-up asks for it once for every pair of nodes.
+    """
     return digest("parameters", parameters.to_bytes())
 
 
 @dataclass(frozen=True, slots=True)
 class NodePolicy:
-    """What a node's owner insists on, whatever the coordinator proposes.
+    """The conditions that a node's owner sets, whatever the coordinator proposes.
 
     Attributes:
         min_cohort: least nodes in the epoch.
@@ -303,7 +308,10 @@ class NodePolicy:
     max_length: int = 1 << 22
 
     def require(self, parameters: EpochParameters, n_nodes: int) -> Guarantees:
-        """The guarantees for `n_nodes` members; raises Refusal COHORT_TOO_SMALL or PARAMETERS_REFUSED."""
+        """Return the guarantees for `n_nodes` members.
+
+        Raises Refusal COHORT_TOO_SMALL or PARAMETERS_REFUSED.
+        """
         if n_nodes < self.min_cohort:
             raise refuse(Code.COHORT_TOO_SMALL, f"{n_nodes} nodes, of {self.min_cohort} required.")
         guarantees = derive(n_nodes, parameters.wishes)
@@ -347,7 +355,7 @@ class KeyBundle(Signed):
 
 
 def hash_slot_keys(slot_keys: bytes) -> bytes:
-    """The 32-byte hash by which a bundle signs its node's slot keys, given one after another."""
+    """Return the 32-byte hash by which a bundle signs its node's slot keys (concatenated)."""
     return digest("slot-keys", slot_keys)
 
 
@@ -386,12 +394,15 @@ class SignedList(Sent):
 
 
 def build_signed_list(kind: Kind, parameters: bytes, messages: Sequence[bytes]) -> bytes:
-    """The coordinator's list (KEY_LIST or NONCE_LIST) of signed messages, in the order of their nodes."""
+    """Build the coordinator's list (KEY_LIST or NONCE_LIST) of signed messages, ordered by node."""
     return SignedList(kind, parameters, tuple(messages)).to_bytes()
 
 
 def read_signed_list(kind: Kind, data: bytes, parameters: bytes) -> tuple[bytes, ...]:
-    """The signed messages of a list; raises Refusal MALFORMED or DIFFERENT_VIEW (other parameters)."""
+    """Return the signed messages of a list.
+
+    Raises Refusal MALFORMED, or DIFFERENT_VIEW for other parameters.
+    """
     listed = SignedList.from_bytes(data)
     if listed.kind is not kind:
         raise refuse(Code.MALFORMED, f"It is not a {kind.name}.", "coordinator")
@@ -466,7 +477,7 @@ class ReadyList(Sent):
 
 
 def view_hash(parameters: bytes, key_list: bytes, nonce_list: bytes) -> bytes:
-    """The hash of all that the nodes agreed on before they share keys (32 bytes)."""
+    """Return the 32-byte hash of all that the nodes agreed on before they share keys."""
     return digest("view", parameters, key_list, nonce_list)
 
 
@@ -523,15 +534,16 @@ class RoundSpec(Signed):
 
 @lru_cache(maxsize=8)
 def spec_hash(signed_spec: bytes) -> bytes:
-    """The 32-byte hash of a spec's body; the signature stays out, for it is not unique by nature.
+    """Return the 32-byte hash of a spec's body.
 
-    Remembered, like a manifest's, because an aggregator compares every message with it.
+    The signature stays out, because one body can have several valid ones. The hash is cached, because an aggregator
+    compares every message with it.
     """
     return digest("spec", split_signed(signed_spec)[0])
 
 
 def bind_context(spec: RoundSpec, signed_spec: bytes) -> RoundContext:
-    """What binds keys to this slot."""
+    """Return the context to which all keys of this slot are bound."""
     return RoundContext(spec.epoch, spec_hash(signed_spec), spec.slot)
 
 
@@ -557,17 +569,17 @@ class Header(Signed):
 _NO_HEADER = Header(RoundContext(bytes(HASH_BYTES), bytes(HASH_BYTES), 0), 0, *[bytes(HASH_BYTES)] * 3)
 SIGNED_HEADER_BYTES = len(_NO_HEADER.to_bytes()) + SIGNATURE_BYTES
 MAX_HANDED_BACK = 4
-"""Headers of one site that a neighbour hands back: each the last of a run."""
+"""Most headers of one site that a neighbour hands back: the last one of each run."""
 HANDED_BACK_BYTES = MAX_HANDED_BACK * SIGNED_HEADER_BYTES
 _WITHOUT_ACCOUNT = 5
-"""The wire whose headers end before the account; neighbours still keep some."""
+"""Last wire version whose headers have no account; neighbours still keep some of them."""
 
 
 def read_kept_header(data: bytes, key: bytes) -> Header | None:
-    """A header that a neighbour has kept, if the site of this key signed it; else None: nobody else's word counts.
+    """Read a header that a neighbour has kept; return None unless the site of this key signed it.
 
     Args:
-        data: the signed header, of this wire or of the one without accounts; zeros behind it count for nothing.
+        data: the signed header, of this wire version or of the one without accounts; zeros behind it are ignored.
     """
     is_old = data[3:4] == bytes((_WITHOUT_ACCOUNT,))
     length = SIGNED_HEADER_BYTES - len(NO_ACCOUNT) * is_old
@@ -575,7 +587,7 @@ def read_kept_header(data: bytes, key: bytes) -> Header | None:
     if any(rest):
         return None
     try:
-        # By the bytes that were signed, of whichever wire.
+        # The signature covers the bytes as they were sent, in either version.
         check_signature(key, Kind.HEADER, signed, None)
         body, _ = split_signed(signed)
         return Header.from_bytes(_NO_HEADER.to_bytes()[:4] + body[4:] + NO_ACCOUNT if is_old else body)
@@ -584,7 +596,7 @@ def read_kept_header(data: bytes, key: bytes) -> Header | None:
 
 
 def header_hash(signed_header: bytes) -> bytes:
-    """The 32-byte hash of a header's body, by which a manifest lists it."""
+    """Return the 32-byte hash of a header's body, by which a manifest lists the header."""
     return digest("header", split_signed(signed_header)[0])
 
 
@@ -618,14 +630,16 @@ class Manifest(Signed):
 
 @lru_cache(maxsize=8)
 def manifest_hash(signed_manifest: bytes) -> bytes:
-    """The 32-byte hash of a manifest's body."""
+    """Return the 32-byte hash of a manifest's body."""
     return digest("manifest", split_signed(signed_manifest)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class UnmaskRequest(Sent):
-    """Coordinator to one survivor: the manifest, and of itself and each surviving neighbour the signed header, in
-    increasing order; then the seed shares that the surviving neighbours sealed for it, in the same order.
+    """Coordinator to one survivor: the manifest, and what the survivor needs to answer it.
+
+    First come the signed headers of itself and of each surviving neighbour, in increasing order; then the seed shares
+    that the surviving neighbours sealed for it, in the same order.
     """
 
     KIND = Kind.UNMASK_REQUEST
@@ -680,16 +694,17 @@ class Answer(Signed):
 
 
 def derive_share_context(context: RoundContext, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:
-    """What the seed share that `sender` sealed for `holder` is bound to beyond its key, 32 bytes.
+    """Return the 32 bytes to which the seed share that `sender` sealed for `holder` is bound.
 
     Args:
         payload: hash of the masked vectors, as in the sender's header.
-        commitment: to the sender's seed, as in its header: so a share that opens shows that the header is the sender's.
+        commitment: to the sender's seed, as in its header. A share that opens therefore proves that the header is the
+            sender's.
     """
     numbers = sender.to_bytes(2, "big") + holder.to_bytes(2, "big")
     return digest("sealed-seed-share", context.to_bytes(), numbers, payload, commitment)
 
 
 def hash_sealed(sealed: Sequence[bytes]) -> bytes:
-    """The 32-byte hash of a message's sealed shares, in order."""
+    """Return the 32-byte hash of a message's sealed shares, in order."""
     return digest("sealed", *sealed)

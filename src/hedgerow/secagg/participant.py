@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's side of the aggregations of one epoch: mask a vector, then answer one manifest, once for each purpose.
+"""The node's side of the aggregations of one epoch.
 
-A node persists "slot used" before its masked vector leaves, and "purpose answered" before its shares leave; a resend
-is byte for byte what was sent before. Nothing is answered on trust: the node recomputes and compares everything that
-the coordinator says, and what differs is refused with a code of the transition table.
+For each purpose the node masks a vector, then answers one manifest. It persists "slot used" before its masked vector
+leaves, and "purpose answered" before its shares leave; a resend is byte for byte what was sent before. Nothing is
+answered on trust: the node recomputes and compares everything that the coordinator says. It refuses any difference with
+a code of the transition table.
 
-Stored states are opened only by the newest key. A database keeps what it has replaced for a while, in its log and in
-free pages. So every state is stored under a key of its own. The keys follow one another one way, and the caller keeps
-only the last, where it overwrites the one before.
+Stored states are opened only by the newest key. A database keeps replaced pages for a while, in its log and among its
+free pages. So every state is stored under a key of its own. Each key follows from the one before by a one-way function,
+and the caller keeps only the last, in a place that it overwrites.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ from hedgerow.secagg.view import EpochView, site_key
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRound:
-    """What a node's own training state expects of the next round, computed from its own copy of plan and model."""
+    """The next round as the node computes it from its own copy of plan and model."""
 
     purpose: str
     model: bytes
@@ -99,9 +100,9 @@ def check_manifest(
 
 
 def check_headers(request: UnmaskRequest, manifest: Manifest, view: EpochView, node: int) -> dict[int, Header]:
-    """The headers of this node's surviving neighbours and its own, each as the manifest lists it.
+    """Return the headers of this node and its surviving neighbours, each as the manifest lists it.
 
-    Whose they are, a neighbour's sealed share tells when it opens, and its signature when it does not.
+    A sealed share that opens proves whose header it is; if it does not open, the header's signature is checked.
 
     Raises:
         Refusal: HEADER_ALTERED, OTHER_SPEC, MALFORMED.
@@ -124,14 +125,16 @@ def check_headers(request: UnmaskRequest, manifest: Manifest, view: EpochView, n
 
 
 def open_seed_share(channel: bytes, header: Header, holder: int, sealed: bytes) -> bytes:
-    """The 33-byte share of the self-mask seed that the header commits to; raises Refusal SHARE_UNREADABLE.
+    """Open the 33-byte share of the self-mask seed that a header commits to.
 
-    It is sealed under a key that only the two nodes have, bound to the header's slot, payload and commitment: that it
-    opens shows that the neighbour made the header, as its signature would, for a tenth of the time.
+    The share is sealed under a key that only the two nodes have, bound to the header's slot, payload and commitment.
+    That it opens proves that the neighbour made the header, as its signature would, for a tenth of the time.
+
+    Raises Refusal SHARE_UNREADABLE.
 
     Args:
-        channel: `slot_channel` between the header's node and `holder`.
-        header: one that `check_headers` passed.
+        channel: secret from `slot_channel` between the header's node and `holder`.
+        header: from `check_headers`.
     """
     context, sender = header.context, header.node
     bound = derive_share_context(context, sender, holder, header.payload, header.seed_commitment)
@@ -145,8 +148,9 @@ def open_seed_share(channel: bytes, header: Header, holder: int, sealed: bytes) 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """A node's signing key, the roster it pinned, its owner's policy, and the data set that its vectors are charged to
-    (its folded name; empty where nothing is charged).
+    """A node's signing key, pinned roster, owner's policy and data set.
+
+    `data_set` is the folded name of the data set that the node's vectors are charged to; empty if nothing is charged.
     """
 
     identity: Identity
@@ -155,7 +159,7 @@ class NodeContext:
     data_set: str = ""
 
     def account(self, epoch: bytes) -> bytes:
-        """What a header of this node names in an epoch."""
+        """Return the account that a header of this node names in an epoch."""
         return name_account(self.identity, self.data_set, epoch) if self.data_set else NO_ACCOUNT
 
 
@@ -191,7 +195,7 @@ class ParticipantEpoch(StoredState):
         channels: secrets by the peer with which they are shared.
         holders: the nodes whose slot keys' shares are held.
         first: the slot of the first row.
-        rows: for each slot the shares held, in the order of `holders`, under a key of that slot.
+        rows: for each slot the held shares, in the order of `holders`, encrypted under a key of that slot.
     """
 
     KIND = Kind.PARTICIPANT_EPOCH
@@ -211,9 +215,9 @@ class ParticipantStep(StoredState):
         epoch: digest of the epoch's view.
         state: where the node stands.
         sequence: counts the states that the node has stored.
-        link, slot: of the chain of slot secrets, and the slot at which it is.
+        link, slot: the chain of slot secrets, and the slot at which it is.
         shares_from: the slot of the first share in `held`.
-        held: the shares of the slots that the chain has left behind and that may yet be asked for.
+        held: the shares of past slots for which the coordinator may still ask.
         n_purposes: how many purposes were answered; they are stored one by one.
         evidence: two manifests that a coordinator signed for one slot.
         open: the slot that the node is in.
@@ -237,7 +241,7 @@ class Participant:
     """A node in a ready epoch; immutable.
 
     `chain` starts at the first unused slot and `shares` (33 bytes a slot and neighbour, from slot `shares_from` on)
-    are cut as slots close, so that what was used cannot be rebuilt from a stolen state. `purposes` are those answered.
+    are cut as slots close, so that a stolen state cannot rebuild the keys of past slots. `purposes` have been answered.
     """
 
     view: EpochView
@@ -264,9 +268,9 @@ class Participant:
         entropy: Entropy,
         noise: Mapping[str, Integers] | None = None,
     ) -> Step[Participant]:
-        """The step that sends this node's masked vectors for one slot.
+        """Answer a spec: return the step that sends this node's masked vectors for one slot.
 
-        Raises Refusal (peer's fault) or OwnMistake VECTOR_UNFIT; on either, nothing is sent and no slot is used.
+        Raises Refusal (peer's fault) or OwnMistake VECTOR_UNFIT. Then nothing is sent and no slot is used.
 
         Args:
             expected: what this node's own training state expects.
@@ -297,10 +301,10 @@ class Participant:
         )
 
     def unmask(self, context: NodeContext, request: bytes) -> Step[Participant]:
-        """The step that answers a manifest: with shares, or first with an echo where the epoch wants one.
+        """Answer a manifest: return the step that sends the shares, or first an echo if the epoch wants one.
 
         A second, different manifest of the coordinator stops the node: the step sends nothing and its complaint is
-        SECOND_MANIFEST. Sealed shares that do not open are withheld and complained of. Raises Refusal.
+        SECOND_MANIFEST. Sealed shares that do not open are withheld and reported as complaints. Raises Refusal.
         """
         self._require_running(context)
         asked = UnmaskRequest.from_bytes(request)
@@ -326,7 +330,7 @@ class Participant:
         signed_answer = answer.to_signed(context.identity)
         echo = Echo(self.node, digest).to_signed(context.identity) if wants_echo else b""
         slot, purpose = self.open.context.slot, self.open.purpose
-        # The vector is not needed again: the coordinator has it, or it could not be in the manifest.
+        # The upload can be dropped: the node is in the manifest, so the coordinator has it.
         answered = OpenSlot(
             self.open.context, purpose, self.open.header_hash, b"", b"", digest, asked.manifest, echo, signed_answer
         )
@@ -335,10 +339,10 @@ class Participant:
         return Step(following, echo or signed_answer, (record,), tuple(complaints))
 
     def confirm(self, certificate: bytes) -> Step[Participant]:
-        """The step that answers with shares once the quorum of those whose echoes count signed the same manifest.
+        """Answer an echo certificate: return the step that sends the shares, if a quorum signed the manifest.
 
-        It has no record: the answer is in the store since the echo left, and a node that comes back at its echo wants
-        a certificate again.
+        The step has no record: the answer has been in the store since the echo left, and a node that comes back at its
+        echo asks for a certificate again. Raises Refusal.
         """
         self._require_running(None)
         state = advance(Party.NODE, self.state, Event.ECHO_CERTIFICATE)
@@ -365,10 +369,10 @@ class Participant:
         return Step(replace(self, state=state), self.open.answer)
 
     def epoch_bytes(self) -> bytes:
-        """What stays the same until the epoch ends, secrets included, to be stored once.
+        """Return the bytes to store once for the epoch: everything that does not change, secrets included.
 
-        The held shares of each slot are encrypted under a key that follows from the chain's link of that slot: with the
-        link of a later slot, which is all that `step_bytes` keeps, they cannot be read any more.
+        The held shares of each slot are encrypted under a key that follows from the chain's link of that slot. The link
+        of a later slot, which is all that `step_bytes` keeps, cannot decrypt them.
         """
         first = max(self.chain.slot, self.shares_from)
         slots = zip(range(first, self.view.parameters.n_slots), storage_keys(self.chain.after(first)), strict=False)
@@ -377,11 +381,11 @@ class Participant:
         return ParticipantEpoch(self.view.to_bytes(), self.node, self.channels, holders, first, rows).to_bytes()
 
     def step_bytes(self) -> bytes:
-        """What a step changes, secrets included: small, for it is stored before every message.
+        """Return the bytes to store before each message: everything that a step changes, secrets included.
 
-        The purposes answered are only counted here: they are stored one by one as they come.
+        They are few, and only count the purposes answered: the caller stores those one by one.
         """
-        # The chain has left the open slot behind, and its shares may yet be asked for.
+        # The chain is already past the open slot, but the coordinator may still ask for that slot's shares.
         held = b"".join(self._read_shares(slot) for slot in range(self.shares_from, self.chain.slot))
         return ParticipantStep(
             self.view.digest, self.state, self.sequence, self.chain.link, self.chain.slot, self.shares_from, held,
@@ -390,14 +394,15 @@ class Participant:
 
     @classmethod
     def restore_parts(cls, epoch: bytes, step: bytes, purposes: Collection[str], sequence: int) -> Participant:
-        """The state written last.
+        """Restore the state that was written last.
 
         Raises OwnMistake CORRUPT_STATE or ROLLED_BACK; the node must then enrol in a new epoch.
 
         Args:
             epoch, step: from `epoch_bytes` and `step_bytes`.
-            purposes: those answered.
-            sequence: that of the last record written, kept apart from `step`: a restored backup does not fit it.
+            purposes: purposes that were answered.
+            sequence: that of the last record written. It is kept apart from `step`, so that it does not fit a restored
+                backup.
         """
         kept, last = read_state(ParticipantEpoch, epoch), read_state(ParticipantStep, step)
         try:
@@ -446,7 +451,7 @@ class Participant:
         return Step(following, None, (record,), (refuse(Code.SECOND_MANIFEST, peer="coordinator"),))
 
     def _answer(self, headers: Mapping[int, Header], asked: UnmaskRequest, digest: bytes) -> tuple[Answer, Complaints]:
-        """The answer to a checked manifest, and the complaints about shares that do not open.
+        """Build the answer to a checked manifest, and the complaints about shares that do not open.
 
         Raises Refusal BAD_SIGNATURE.
         """
@@ -469,7 +474,7 @@ class Participant:
                     share = open_seed_share(self.channels[node], headers[node], self.node, sealed_by[node])
                     kind = SEED_SHARE
                 except Refusal as complaint:
-                    # Either the neighbour dealt a bad share, or the header is not its own and nothing may be answered.
+                    # If the signature fails, the header is not the neighbour's and the node must not answer at all.
                     check_signature(site_key(self.view.roster, node), Kind.HEADER, signed[node], node)
                     complaints.append(drop_traceback(complaint))
                     kinds.append(WITHHELD)
@@ -481,7 +486,7 @@ class Participant:
     def _after_step(
         self, state: State, chain: SlotChain, first: int, purposes: frozenset[str], opened: OpenSlot
     ) -> Participant:
-        """The state that follows this one; of the held shares it keeps those from slot `first` on."""
+        """Return the next state, with the held shares from slot `first` on."""
         cut = SHARE_BYTES * (first - self.shares_from)
         held = {node: run[cut:] for node, run in self.shares.items()} if cut else self.shares
         sequence = self.sequence + 1
@@ -490,26 +495,26 @@ class Participant:
         )
 
     def _read_shares(self, slot: int) -> bytes:
-        """The held shares of one slot, by the number of the node that they are of."""
+        """Return the held shares of one slot, ordered by the node whose secret they belong to."""
         at = SHARE_BYTES * (slot - self.shares_from)
         return b"".join(self.shares[node][at : at + SHARE_BYTES] for node in sorted(self.shares))
 
 
 def storage_keys(chain: SlotChain) -> Iterator[bytes]:
-    """Yield the keys under which the held shares of the chain's slot and of those after it are stored."""
+    """Yield the storage keys of the chain's slot and of all later slots."""
     while True:
         yield chain.storage_key()
         chain = chain.after(chain.slot + 1)
 
 
 def apply_cipher(key: bytes, row: bytes) -> bytes:
-    """The row under the key stream of `key`, which is for this row only; done twice it is undone."""
+    """Encrypt or decrypt a row with the key stream of `key`, which is used for this row only."""
     stream = keystream(key, len(row))
     return (int.from_bytes(row, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(row), "big")
 
 
 def runs_by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
-    """Each node's run of shares out of rows that hold one share of every node."""
+    """Split rows that hold one share of every node into one run of shares per node."""
     row = SHARE_BYTES * len(nodes)
     return {
         node: b"".join(by_slot[at : at + SHARE_BYTES] for at in range(SHARE_BYTES * place, len(by_slot), row))
@@ -518,12 +523,15 @@ def runs_by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
 
 
 def encrypt_state(key: bytes, state: bytes, run_id: bytes, sequence: int, entropy: Entropy) -> bytes:
-    """The state encrypted under the 32-byte key of its step, bound to its run and sequence."""
+    """Encrypt a state under the 32-byte key of its step, bound to its run and sequence."""
     return seal(state_key(key), state, _context(run_id, sequence), entropy)
 
 
 def decrypt_state(key: bytes, data: bytes, run_id: bytes, sequence: int) -> bytes:
-    """The state that was `encrypt_state`; raises OwnMistake CORRUPT_STATE for another key, run or sequence."""
+    """Decrypt a state from `encrypt_state`.
+
+    Raises OwnMistake CORRUPT_STATE for another key, run or sequence.
+    """
     try:
         return unseal(state_key(key), data, _context(run_id, sequence))
     except PrimitiveFault as error:

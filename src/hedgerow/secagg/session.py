@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole cohort in one process: the real set-up and the real exchanges, for the local engine, tests and measurements.
+"""A whole cohort in one process, for the local engine, tests and measurements.
 
 Every message is made, sent as bytes, parsed and checked as between machines; only the transport is missing.
 """
@@ -74,14 +74,14 @@ class EpochSession:
         policy: NodePolicy | None = None,
         silent_at_setup: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        """Sets the epoch up.
+        """Set the epoch up.
 
-        Raises Refusal or SumAbandoned as the parties do.
+        Raises Refusal or SumAbandoned if a party does.
 
         Args:
             sites: distinct names.
             n_slots: aggregations, retries included.
-            entropy: the source of all secrets (``os.urandom`` but in tests).
+            entropy: the source of all secrets (``os.urandom`` except in tests).
             silent_at_setup: sites that fall silent before "keys", "shares" or "acknowledgements".
         """
         self.traffic = SessionTraffic()
@@ -104,7 +104,7 @@ class EpochSession:
         nodes: dict[str, Enrolment] = {}
 
         def answered(step: Callable[[str, bytes], Step[Enrolment]], deliveries: Mapping[str, bytes]) -> EpochSetup:
-            """The set-up with the answers of these sites to what each is given."""
+            """Send each site its delivery and return the set-up that has received the answers."""
             messages = []
             for site, delivery in deliveries.items():
                 self.traffic.count_received(site, delivery)
@@ -144,7 +144,7 @@ class EpochSession:
         model: bytes = NO_MODEL,
         variance: Fraction = Fraction(0),
     ) -> RoundSpec:
-        """The spec of the next slot; the session moves on to the one after."""
+        """Return the spec of the next slot, and use that slot up."""
         noise = NoiseSpec(self.view.noise, variance)
         spec = RoundSpec(self.view.digest, self.next_slot, purpose, model, vectors, noise)
         self.next_slot += 1
@@ -158,9 +158,9 @@ class EpochSession:
         noise: Mapping[str, Mapping[str, Integers]] | None = None,
         drops: Drops | None = None,
     ) -> OpenedSums:
-        """Runs one aggregation and returns its sums.
+        """Run one aggregation and return its sums.
 
-        Raises Refusal, OwnMistake or SumAbandoned; the slot is burned then.
+        Raises Refusal, OwnMistake or SumAbandoned; the slot cannot be used again then.
 
         Args:
             spec: from `spec`.
@@ -197,7 +197,7 @@ class EpochSession:
         return self._deliver(aggregator, messages).release()[1]
 
     def _choose_helpers(self, aggregator: Aggregator, gone: Collection[str], mute: Collection[str]) -> list[str]:
-        """The sites that are asked for shares: the fewest, and all when one of those does not answer."""
+        """Return the sites to ask for shares: as few as open the sum, or all if one of those is mute."""
         present = {self.nodes[site].node: site for site in self._present(gone)}
         asked = [present[node] for node in aggregator.openers(present)]
         return list(present.values()) if set(asked) & set(mute) else asked

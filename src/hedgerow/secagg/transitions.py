@@ -70,7 +70,7 @@ class Code(StrEnum):
     ROLLED_BACK = "rolled-back"
     # This side's own mistake.
     VECTOR_UNFIT = "vector-unfit"
-    # Abandoned by the aggregator; but for the last two, nothing was released.
+    # Abandoned by the aggregator; nothing was released, except for the last two.
     TOO_FEW_READY = "too-few-ready"
     TOO_FEW_UPLOADS = "too-few-uploads"
     TOO_FEW_ANSWERS = "too-few-answers"
@@ -232,7 +232,7 @@ for _move in TRANSITIONS:
 
 
 def next_states(party: Party, state: State, event: Event) -> tuple[State, ...]:
-    """The states that may follow; empty when the event is not legal in this state."""
+    """Return the states that may follow; none if the event is not legal in this state."""
     return _NEXT.get((party, state, event), ())
 
 
@@ -261,7 +261,7 @@ Fault = Refusal | OwnMistake | SumAbandoned
 Complaints = list[Fault]
 
 _OWN = frozenset({Code.CORRUPT_STATE, Code.ROLLED_BACK, Code.VECTOR_UNFIT})
-# Sites that are gone, or sums that came out wrong, which no single peer can be blamed for.
+# Sites are gone or a sum came out wrong: no single peer can be blamed.
 _NO_PARTYS = frozenset(
     {
         Code.TOO_FEW_READY, Code.TOO_FEW_UPLOADS, Code.TOO_FEW_ANSWERS, Code.SECRET_UNRECOVERABLE,
@@ -271,10 +271,10 @@ _NO_PARTYS = frozenset(
 
 
 def drop_traceback(fault: Fault) -> Fault:
-    """A fault that is not raised any further, without its traceback.
+    """Remove the traceback of a fault that is not raised any further, and return the fault.
 
-    The frames there hold the state that a node was in, keys and all, and whole messages; and as one of them holds the
-    list that the fault is kept in, they would live until the collector comes.
+    The frames of the traceback hold the node's state, keys included, and whole messages. One of them also holds the
+    list that keeps the fault, so they would live until the garbage collector runs.
     """
     fault.__cause__ = fault.__context__ = None
     fault.__traceback__ = None
@@ -282,7 +282,10 @@ def drop_traceback(fault: Fault) -> Fault:
 
 
 def refuse(code: Code, detail: str = "", peer: int | str | None = None) -> Fault:
-    """The error of `code`, to be raised; `detail` names a field or a number, never a value that was secret."""
+    """Return the error of `code`, for the caller to raise.
+
+    `detail` names a field or a number, never a value that was secret.
+    """
     error: Fault = (OwnMistake if code in _OWN else SumAbandoned if code in _NO_PARTYS else Refusal)(code.value)
     named = "" if peer is None else f" (peer: {peer})"
     error.what += named + (f" {detail}" if detail else "")
@@ -292,7 +295,7 @@ def refuse(code: Code, detail: str = "", peer: int | str | None = None) -> Fault
 
 
 def advance(party: Party, state: State, event: Event, then: State | None = None) -> State:
-    """The next state by the table of transitions; `then` chooses where a row allows two.
+    """Return the next state by the table of transitions; `then` chooses if a row allows two.
 
     Raises Refusal OUT_OF_ORDER when the event is not legal in this state.
     """
@@ -309,7 +312,7 @@ S = TypeVar("S")
 class StepRecord:
     """A fact to be written, with the state's bytes, before the step's message is sent.
 
-    `sequence` counts a node's persisted steps: kept apart from the state, it unmasks a restored backup.
+    `sequence` counts a node's persisted steps. It is kept apart from the state, so that a restored backup is noticed.
     """
 
     fact: str
@@ -326,9 +329,9 @@ class Step(Generic[S]):
     Attributes:
         state: the next state.
         message: bytes to send, or None.
-        persist: facts that must reach the disk, together with ``state.to_bytes()``, before `message` leaves (empty when
-            what is there says enough).
-        complaints: refusals that concern a part of the message only.
+        persist: facts that must reach the disk, together with ``state.to_bytes()``, before `message` leaves (empty if
+            the disk already holds enough).
+        complaints: refusals of parts of the message.
     """
 
     state: S

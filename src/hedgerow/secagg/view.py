@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public view of one epoch: members, keys, graph, ready nodes. Every party computes it from the same messages.
+"""The public view of one epoch: members, keys, graph, ready nodes.
 
-Only slot keys are not every party's: a bundle signs their hash, and each node is given those of its neighbours.
+Every party computes it from the same messages. Only the slot keys differ: a bundle signs their hash, and each node
+receives those of its neighbours.
 
-It also says whose answers could open a sum. A node needs that to see that of two sums of one round at most one can be
-opened, and a coordinator to ask for no other.
+It also says whose answers could open a sum. A node needs this to be sure that at most one of two sums of one round can
+be opened, and a coordinator to ask for no other.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ from hedgerow.secagg.transitions import Code, refuse
 
 @lru_cache(maxsize=4)
 def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> Mapping[int, KeyBundle]:
-    """The bundles by node, every signature checked under the pinned roster.
+    """Read the bundles by node, and check every signature under the pinned roster.
 
-    Remembered, like the other functions of public data in this module, because in one process all nodes read it.
+    The result is cached, as in the other functions of public data here, because in one process all nodes read it.
 
     Raises:
         Refusal: UNKNOWN_NODE, REPEATED_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, REPEATED_KEY, LOW_ORDER_KEY, MALFORMED.
@@ -67,7 +68,7 @@ def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> M
         if is_low_order(bundle.channel_key):
             raise refuse(Code.LOW_ORDER_KEY, peer=bundle.node)
         bundles[bundle.node] = bundle
-    # Each for itself: a site may choose a key that is another's hash, and the aggregator names sites for keys alone.
+    # Compare keys with keys and hashes with hashes: a site could choose another site's hash as its key.
     channel_keys = {bundle.channel_key for bundle in bundles.values()}
     hashes = {bundle.slot_keys_hash for bundle in bundles.values()}
     if min(len(channel_keys), len(hashes)) < len(bundles):
@@ -76,12 +77,12 @@ def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> M
 
 
 def split_slot_keys(slot_keys: bytes) -> list[bytes]:
-    """The 32-byte keys of slot 0 and the following ones."""
+    """Split concatenated slot keys into 32-byte keys, from slot 0 on."""
     return [slot_keys[start : start + KEY_BYTES] for start in range(0, len(slot_keys), KEY_BYTES)]
 
 
 def check_slot_keys(bundles: Mapping[int, KeyBundle], n_slots: int, slot_keys: Mapping[int, bytes]) -> None:
-    """Check the slot keys of some of the members, each node's one after another, against what their nodes signed.
+    """Check some members' concatenated slot keys against the hashes that the nodes signed.
 
     Raises:
         Refusal: SLOT_KEYS_ALTERED, REPEATED_KEY or LOW_ORDER_KEY.
@@ -101,7 +102,7 @@ def check_slot_keys(bundles: Mapping[int, KeyBundle], n_slots: int, slot_keys: M
 def read_nonce_list(
     data: bytes, parameters: EpochParameters, roster: Roster, bundles: Mapping[int, KeyBundle], key_list: bytes
 ) -> dict[int, bytes]:
-    """The nonces of all members, checked against their commitments and the hash of the same key list.
+    """Read the nonces of all members, checked against commitments and the hash of the key list.
 
     Raises:
         Refusal: REVEAL_MISSING, NONCE_MISMATCH, DIFFERENT_VIEW, and those of a list.
@@ -120,10 +121,10 @@ def read_nonce_list(
 def read_nonce(
     message: bytes, parameters: EpochParameters, roster: Roster, bundles: Mapping[int, KeyBundle], key_list: bytes
 ) -> NonceReveal:
-    """One member's nonce, checked.
+    """Read one member's nonce, and check it.
 
     Args:
-        key_list: the hash of the list that it must have seen.
+        key_list: the hash of the key list that the member must have seen.
 
     Raises:
         Refusal: UNKNOWN_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NONCE_MISMATCH, MALFORMED.
@@ -140,7 +141,7 @@ def read_nonce(
 
 
 def read_ready_list(data: bytes, roster: Roster, view: bytes, graph: Graph) -> tuple[int, ...]:
-    """The ready nodes: each acknowledged, signed, the shares of all its ready neighbours.
+    """Read the ready nodes, and check that each acknowledged the shares of all ready neighbours.
 
     Raises:
         Refusal: UNKNOWN_NODE, REPEATED_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NOT_ACKNOWLEDGED.
@@ -161,7 +162,7 @@ def read_ready_list(data: bytes, roster: Roster, view: bytes, graph: Graph) -> t
 
 
 def read_acknowledgement(message: bytes, roster: Roster, view: bytes, graph: Graph) -> Acknowledgement:
-    """One member's acknowledgement, checked; raises Refusal as `read_ready_list`."""
+    """Read one member's acknowledgement, and check it; raise Refusal as `read_ready_list` does."""
     acknowledgement = Acknowledgement.from_signed(message)
     node = acknowledgement.node
     if node not in graph.neighbours:
@@ -178,21 +179,24 @@ def _require_next(node: int, seen: Mapping[int, object]) -> None:
 
 
 def site_key(roster: Roster, node: int) -> bytes:
-    """The identity key of a node; raises Refusal UNKNOWN_NODE."""
+    """Return the identity key of a node; raise Refusal UNKNOWN_NODE."""
     if node >= len(roster.sites):
         raise refuse(Code.UNKNOWN_NODE, peer=node)
     return roster.sites[node].key
 
 
 def nonce_seed(label: str, nonces: Mapping[int, bytes]) -> bytes:
-    """32 bytes that no node and no coordinator chose: the hash of all revealed nonces under a label."""
+    """Return the 32-byte hash of all revealed nonces under a label.
+
+    No node and no coordinator can choose it.
+    """
     return digest(label, *(nonces[node] for node in sorted(nonces)))
 
 
 def split_members(
     roster: Roster, members: Collection[int], n_groups: int, drawing: bytes = b""
 ) -> tuple[tuple[int, ...], ...]:
-    """The members of each group, in increasing order; all of them in one part without groups."""
+    """Return the members of each group in increasing order; without groups, one part with all members."""
     if not n_groups:
         return (tuple(members),)
     of = assign_groups([site.key for site in roster.sites], n_groups, drawing)
@@ -200,15 +204,16 @@ def split_members(
 
 
 def size_beside(roster: Roster, members: Collection[int], parameters: EpochParameters, node: int) -> int:
-    """How many of the members are in the group of a node, itself among them; all of them without groups."""
+    """Count the members in a node's group, itself included; without groups, all members."""
     parts = split_members(roster, members, parameters.wishes.n_groups, parameters.drawing)
     return next((len(part) for part in parts if node in part), 0)
 
 
 def most_beside(roster: Roster, parameters: EpochParameters, node: int) -> int:
-    """How many members may come to be beside a node in its group, itself among them, before any is known.
+    """Return how many members may at most be in a node's group, itself included, before any is known.
 
-    A sparse graph is asked for among those that are there: it withstands too few colluders for the whole of a roster.
+    A sparse graph is used among the nodes that are there: for the whole of a large roster it would have to withstand
+    more colluders than the wishes name.
     """
     there, wishes = size_beside(roster, range(len(roster.sites)), parameters, node), parameters.wishes
     while wishes.is_sparse and sparse_colluders(there) > wishes.n_colluders:
@@ -218,10 +223,10 @@ def most_beside(roster: Roster, parameters: EpochParameters, node: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the lists of keys and nonces say, before anyone is ready; `view` (32 bytes) is their hash.
+    """The agreed content of the lists of keys and nonces, before anyone is ready.
 
-    `parts` are the members of each group, in the order of the groups; one part without any. `by_node` is what is
-    promised of the sum that a node is in, `guarantees` what is of every sum.
+    `view` (32 bytes) is the lists' hash. `parts` are the members of each group, in the order of the groups; one part if
+    there are no groups. `by_node` has the guarantees of the sum that a node is in, `guarantees` those of every sum.
     """
 
     bundles: Mapping[int, KeyBundle]
@@ -235,9 +240,9 @@ class Agreement:
 
 @lru_cache(maxsize=4)
 def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes) -> Agreement:
-    """What the lists agree on, everything checked; raises Refusal."""
+    """Check the lists of keys and nonces, and return their agreement; raise Refusal."""
     if parameters.roster_hash != roster.hash():
-        # The members signed for the roster that they had pinned; another may number other sites.
+        # The members signed for the roster that they had pinned; in another roster the numbers may be other sites.
         raise refuse(Code.ROSTER_MISMATCH, "The parameters are for another roster.", "coordinator")
     bundles = read_key_list(key_list, parameters, roster)
     nonces = read_nonce_list(nonce_list, parameters, roster, bundles, key_list)
@@ -259,7 +264,7 @@ def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_li
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord(Sent):
-    """Coordinator: an epoch as all its members saw it, to a site that was not in it, and for its own storage.
+    """Coordinator: an epoch as its members saw it, for other sites and for its own storage.
 
     Attributes:
         roster: the federation's.
@@ -278,11 +283,11 @@ class EpochRecord(Sent):
 
 @dataclass(frozen=True, slots=True)
 class StoredView(Sent):
-    """What a party stores of an epoch.
+    """A party's stored copy of an epoch.
 
     Attributes:
         record: an EpochRecord.
-        slot_keys: those that it was given, each node's one after another.
+        slot_keys: those that the party was given, concatenated for each node.
     """
 
     KIND = Kind.EPOCH_VIEW
@@ -292,12 +297,12 @@ class StoredView(Sent):
 
 @dataclass(frozen=True, slots=True)
 class EpochView:
-    """All that is public about a ready epoch. `digest` (32 bytes) binds every later message to it.
+    """All public facts about a ready epoch. `digest` (32 bytes) binds every later message to it.
 
-    `record` is the canonical bytes from which `from_record` rebuilds the view; `structure_seed` is the seed for the
-    trees' public randomness, from the same committed nonces as the graph. `slot_keys` are those that this party was
-    given, each node's one after another: a node has its ready neighbours', the aggregator those of all ready nodes.
-    They are not in the record. `parts`, `by_node` and `guarantees` are as in `Agreement`.
+    `record` is the canonical bytes from which `from_record` rebuilds the view. `structure_seed` seeds the trees' public
+    randomness, from the same committed nonces as the graph. `slot_keys` are those that this party was given,
+    concatenated for each node: a node has its ready neighbours', the aggregator those of all ready nodes. They are not
+    in the record. `parts`, `by_node` and `guarantees` are as in `Agreement`.
     """
 
     roster: Roster
@@ -320,7 +325,7 @@ class EpochView:
     def from_messages(
         cls, roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes, ready_list: bytes
     ) -> EpochView:
-        """The view, everything checked, without slot keys; raises Refusal."""
+        """Build the view without slot keys, and check everything; raise Refusal."""
         agreed = agree(roster, parameters, key_list, nonce_list)
         ready = read_ready_list(ready_list, roster, agreed.view, agreed.graph)
         if not is_enough(agreed, ready):
@@ -338,7 +343,7 @@ class EpochView:
             ready=ready,
             bundles=agreed.bundles,
             structure_seed=nonce_seed("structure-seed", agreed.nonces),
-            # The acknowledgements' signatures stay out: only who is ready, and on which view, is agreed.
+            # Leave the acknowledgements' signatures out: the nodes agree only on who is ready, and on which view.
             digest=digest("epoch", agreed.view, *(node.to_bytes(2, "big") for node in ready)),
             record=EpochRecord(roster, parameters, key_list, nonce_list, ready_list).to_bytes(),
             _ready_set=ready_set,
@@ -349,36 +354,37 @@ class EpochView:
     def from_record(
         cls, record: bytes, require: Callable[[Roster, EpochParameters], None] = lambda roster, parameters: None
     ) -> EpochView:
-        """The view rebuilt, and checked again, from `record`, without slot keys; raises Refusal.
+        """Rebuild the view without slot keys from `record`, and check it again; raise Refusal.
 
         Args:
-            require: raises for a roster or parameters that are not wanted. It is asked before the lists are looked at,
-                whose signatures cost time: in a stranger's record they may be as many as the format allows.
+            require: raises for an unwanted roster or parameters. It is called before the signatures of the lists are
+                checked, because a stranger's record may hold as many as the format allows.
         """
         of = EpochRecord.from_bytes(record)
         require(of.roster, of.parameters)
         return cls.from_messages(of.roster, of.parameters, of.key_list, of.nonce_list, of.ready_list)
 
     def with_slot_keys(self, slot_keys: Mapping[int, bytes]) -> EpochView:
-        """The view of a party that was given these slot keys, checked; raises Refusal as `check_slot_keys`."""
+        """Return the view with this party's slot keys, checked; raise Refusal as `check_slot_keys` does."""
         check_slot_keys(self.bundles, self.parameters.n_slots, slot_keys)
         return replace(self, slot_keys=slot_keys)
 
     def slot_key(self, node: int, slot: int) -> bytes:
-        """The 32-byte public key of a node for a slot, where this party was given it."""
+        """Return a node's 32-byte public key for a slot, if this party was given it."""
         return self.slot_keys[node][KEY_BYTES * slot : KEY_BYTES * (slot + 1)]
 
     def to_bytes(self) -> bytes:
-        """The record and this party's slot keys, for its own storage."""
+        """Serialize the record and this party's slot keys, for its own storage."""
         return StoredView(self.record, self.slot_keys).to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes, node: int | None = None) -> EpochView:
-        """The view of `to_bytes`, checked again; raises Refusal, or OwnMistake CORRUPT_STATE without the keys
-        that its party was given.
+        """Read the view from `to_bytes`, and check it again.
+
+        Raises Refusal, or OwnMistake CORRUPT_STATE if slot keys are missing that this party was given.
 
         Args:
-            node: whose view it is; None for the coordinator's.
+            node: the node whose view it is; None for the coordinator's.
         """
         stored = StoredView.from_bytes(data)
         view = cls.from_record(stored.record)
@@ -395,31 +401,31 @@ class EpochView:
 
     @property
     def noise(self) -> NoiseMode:
-        """Who adds the noise in this epoch."""
+        """The party that adds the noise in this epoch."""
         return self.parameters.noise
 
     def is_ready(self, node: int) -> bool:
-        """Whether the node finished the set-up."""
+        """Return whether the node finished the set-up."""
         return node in self._ready_set
 
     def part_of(self, node: int) -> tuple[int, ...]:
-        """The members whose sum a node is in, itself among them."""
+        """Return the members whose sum a node is in, itself included."""
         return next(part for part in self.parts if node in part)
 
     def peers(self, node: int) -> tuple[int, ...]:
-        """The ready neighbours of a node, in increasing order, itself excluded."""
+        """Return the ready neighbours of a node in increasing order, itself excluded."""
         return self._peers[node]
 
 
 def filter_survivors(of: Agreement | EpochView, nodes: Collection[int]) -> tuple[int, ...]:
-    """Those of the nodes whose sum has as many of them as it needs, in increasing order."""
+    """Return the nodes whose sum has enough of them, in increasing order."""
     there = set(nodes)
     parts = ([node for node in part if node in there] for part in of.parts)
     return tuple(sorted(n for part in parts if part and len(part) >= of.by_node[part[0]].min_survivors for n in part))
 
 
 def is_enough(of: Agreement | EpochView, nodes: Collection[int]) -> bool:
-    """Whether these nodes are enough for a round: for its sum, or for those of more than half of the groups."""
+    """Return whether these nodes suffice for a round: for its sum, or for more than half of the groups."""
     there = set(filter_survivors(of, nodes))
     n_groups = len(of.parts) if len(of.parts) > 1 else 0
     return sum(not there.isdisjoint(part) for part in of.parts) >= least_groups(n_groups)
@@ -432,9 +438,9 @@ class Cohort:
     Attributes:
         epoch: the epoch's digest, 32 bytes; empty for one that is not set up yet.
         members: its nodes, by their numbers in the roster.
-        least: nodes without whose answers, or echoes, nothing of it is opened.
-        n_colluders: nodes of it that may collude with the coordinator.
-        roster: the hash of that roster, 32 bytes; empty where an earlier version wrote the cohort down.
+        least: fewest nodes whose answers, or echoes, can open a sum.
+        n_colluders: members that may collude with the coordinator.
+        roster: the hash of that roster, 32 bytes; empty if an earlier version wrote the cohort.
     """
 
     epoch: bytes
@@ -445,7 +451,7 @@ class Cohort:
 
     @classmethod
     def from_view(cls, view: EpochView, node: int | None = None) -> Cohort:
-        """The cohort of an epoch: with groups, that of the node's own."""
+        """Return the cohort of an epoch, or of one node's group if there are groups."""
         members = view.graph.neighbours if node is None else view.part_of(node)
         promised = view.guarantees if node is None else view.by_node[node]
         return cls.with_guarantees(frozenset(members), promised, view.parameters.roster_hash, view.digest)
@@ -454,15 +460,15 @@ class Cohort:
     def with_guarantees(
         cls, members: frozenset[int], guarantees: Guarantees, roster: bytes, epoch: bytes = b""
     ) -> Cohort:
-        """The cohort of these members with these guarantees."""
+        """Return the cohort of these members with these guarantees."""
         return cls(epoch, members, guarantees.least_answers, guarantees.n_colluders, roster)
 
     def excludes(self, other: Cohort) -> bool:
-        """Whether at most one of two sums of one round can be opened, each in one of these epochs.
+        """Return whether at most one of two sums of one round, in these two epochs, can be opened.
 
-        An honest node answers a round once, in whatever epoch; a colluder as often as it likes. With m members in
-        both together, c of them colluders, two sums need least + least' answers, and m - c + 2c are to be had. In
-        another roster the same numbers are other nodes, so nobody can say how many there are in both together.
+        An honest node answers a round once, in whatever epoch; a colluder as often as it likes. If the epochs have m
+        members together, c of them colluders, two sums need least + least' answers, and m - c + 2c are available. In
+        another roster the same numbers are other nodes, so nobody can say how many members there are together.
         """
         if self.epoch == other.epoch or self.roster != other.roster:
             return self.epoch == other.epoch
@@ -471,11 +477,11 @@ class Cohort:
         return self.least + other.least > n_members + n_colluders
 
     def to_json(self) -> str:
-        """What is stored."""
+        """Return the text to store."""
         return json.dumps([self.epoch.hex(), sorted(self.members), self.least, self.n_colluders, self.roster.hex()])
 
     @classmethod
     def from_json(cls, text: str) -> Cohort:
-        """The cohort stored as `text`."""
+        """Read a cohort from its stored text."""
         epoch, members, least, n_colluders, *roster = json.loads(text)
         return cls(bytes.fromhex(epoch), frozenset(members), least, n_colluders, bytes.fromhex("".join(roster)))
