@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one site writes its table, beside the plan that all sites share: the `[data]` table in a site's own file.
+"""A site's own way of writing its table, declared in the `[data]` table of a site's own file.
 
     [data]
     separator = "semicolon"                        # of CSV files: comma, semicolon, tab, pipe
@@ -11,11 +11,12 @@
     date.admitted = "%d.%m.%Y"                     # how text writes a date
     scale.age = "days to years"                    # a name of `UNITS`, or a factor
 
-All lines but `rename` call columns by the plan's names. The plan knows nothing of this, and none of it leaves the site.
+All lines except `rename` call columns by the plan's names. The plan does not contain this table, and none of it leaves
+the site.
 
-Each cell is changed by itself: `recode` and `missing` look at its text, and where both name it `recode` counts; then
-`date`, or `scale`. A cell's text is that of `hedgerow.data.columns`, so 1, 1.0 and "1" are all meant by "1". What
-becomes of one cell depends on this file and that cell alone.
+Each cell is changed by itself. `recode` and `missing` are applied to its text (`recode` wins if both name it), then
+`date` or `scale`. A cell's text is that of `hedgerow.data.columns`, so "1" stands for 1, 1.0 and "1". The result
+depends on this file and that cell alone.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ UNITS: Mapping[str, tuple[float, float]] = {
     "pounds to kg": (0.45359237, 0.0),
     "fahrenheit to celsius": (5 / 9, -160 / 9),
 }
-"""By its name, what a number is multiplied by, and what is added then."""
+"""Unit name -> the factor that a number is multiplied by, and the summand that is added then."""
 
 _EVERY_COLUMN = ""
 
 
 @fields.allows({"type": "string"})
 def _read_encoding(value: Any, path: str) -> str:
-    """An encoding that CSV files may be declared in."""
+    """Read an encoding in which CSV files may be declared."""
     try:
         parse_declaration(f"encoding={fields.text(value, path)}")
     except UsageError:
@@ -65,7 +66,7 @@ def _read_encoding(value: Any, path: str) -> str:
 
 
 def _by_column(each: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A table of such values, as JSON Schema."""
+    """Return the JSON Schema of a table that has one such value per column."""
     return {"type": "object", "additionalProperties": each}
 
 
@@ -90,7 +91,7 @@ def _recodes(value: Any, path: str) -> tuple[tuple[str, tuple[tuple[str, str], .
     found = []
     for column, codes in _require_table(value, path, expected).items():
         pairs = _require_table(codes, f"{path}.{column}", expected)
-        # By the rule of lists of categories, a number stands for its text.
+        # As in lists of categories, a number stands for its text.
         texts = [(old, fields.distinct_texts([new], f"{path}.{column}.{old}")[0]) for old, new in pairs.items()]
         found.append((column, tuple(texts)))
     return tuple(found)
@@ -126,7 +127,7 @@ def _read_scales(value: Any, path: str) -> tuple[tuple[str, tuple[float, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """How a site writes its table: the fields are those at the head of this file.
+    """A site's own way of writing its table; the fields are those at the head of this file.
 
     Attributes:
         separator, decimal, encoding: how CSV files are written, where it does not follow from the file (docs/data.md).
@@ -134,7 +135,7 @@ class Adapter:
         rename: names of the table with the plan's names.
         recode: by column, texts of the table with the plan's texts.
         date: by column, how text writes a date.
-        scale: by column, the factor, and what is added after it.
+        scale: by column, the factor, and the summand that is added after it.
     """
 
     separator: str = fields.define_field(fields.one_of(*SEPARATORS), "")
@@ -148,15 +149,15 @@ class Adapter:
 
     @property
     def columns(self) -> set[str]:
-        """The columns, by the plan's names, that a line speaks of."""
+        """The columns that a line names, by the plan's names."""
         own = {name for part in (self.missing, self.recode, self.date, self.scale) for name, _ in part}
         return own - {_EVERY_COLUMN} | {new for _, new in self.rename}
 
     def adapt_column(self, column: Any, place: Place) -> Any:
-        """The cells of one column as the plan's other sites would write them, an Arrow array or a list.
+        """Return a column's cells as the plan's other sites would write them (Arrow array or list).
 
         Args:
-            place: `place.column` is the plan's name of it.
+            place: place of the column; `place.column` is the plan's name.
         """
         name, missing = place.column, dict(self.missing)
         words = (*missing.get(_EVERY_COLUMN, ()), *missing.get(name, ()))
@@ -169,7 +170,7 @@ class Adapter:
         return column if scale is None else encoders.scale_numbers(column, *scale, place)
 
     def declare(self, location: str) -> str:
-        """A CSV file's place with what is declared here behind it; what its own name declares stands."""
+        """Append this declaration to a CSV file's name; parts that the name declares itself stay."""
         place, own = without_declaration(location)
         named = {part.partition("=")[0] for part in own.split(",")}
         parts = {"separator": self.separator, "decimal": self.decimal, "encoding": self.encoding}
@@ -178,11 +179,11 @@ class Adapter:
 
 
 PLAIN = Adapter()
-"""Of a site that writes its table as the plan does."""
+"""The adapter of a site that writes its table as the plan does."""
 
 
 def adapter(value: Any, path: str) -> Adapter:
-    """The check of a `[data]` table; raises PlanError."""
+    """Read a `[data]` table, and check it; raise PlanError."""
     found = fields.read_section(Adapter, value, path)
     twice = {name for name, _ in found.date} & {name for name, _ in found.scale}
     if twice:
@@ -191,7 +192,10 @@ def adapter(value: Any, path: str) -> Adapter:
 
 
 def read_adapter(path: str) -> Adapter:
-    """The adapter in a site's own file: a policy, or a file with a `[data]` table alone. Raises UsageError."""
+    """Read the adapter from a site's own file: a policy, or a file with a `[data]` table only.
+
+    Raises UsageError.
+    """
     try:
         content = fields.read_toml(Path(path).read_text(encoding="utf-8-sig"))
         if "data" not in content:
@@ -221,7 +225,7 @@ class AdaptedTable:
 
     @property
     def lines(self) -> LineCounts | None:
-        """See `CsvTable.lines`; None for a table whose rows are no lines."""
+        """See `CsvTable.lines`; None for tables without lines."""
         return getattr(self._table, "lines", None)
 
     @property
@@ -240,7 +244,7 @@ class AdaptedTable:
         return {name: kinds.get(name, kind) for name, kind in named if name is not None}
 
     def names(self) -> list[str]:
-        """See `Table.names`; a column whose name another one is given is hidden."""
+        """See `Table.names`; a column is hidden if another column is renamed to its name."""
         return [name for name in self._rename(self._table.names()) if name is not None]
 
     def batches(
@@ -252,6 +256,6 @@ class AdaptedTable:
         return (tuple(map(self._adapter.adapt_column, batch, places)) for batch in own)
 
     def _rename(self, names: Any) -> list[str | None]:
-        """The plan's name of each column; None for one that is hidden."""
+        """Return the plan's name of each column; None for a hidden column."""
         new_names = dict(self._adapter.rename)
         return [new_names.get(name, None if name in self._own_names else name) for name in names]

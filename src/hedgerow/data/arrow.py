@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door for foreign columns: numpy, pandas, polars, Arrow, DuckDB, lists, Decimals, dates.
 
-Here each becomes an Arrow array, or a list of its cells, once; behind it `hedgerow.data.columns` reads all alike. What
-a cell becomes depends on that cell alone. A typed column (numpy, Arrow) is taken as a whole, where its type makes each
-cell's result the same as by itself; a column of objects, such as a database gives, is gone through cell by cell. A
-column of another library is taken as Arrow if the library hands it over so, else cell by cell; never as what it makes
-of it for numpy, which is floating-point numbers as soon as one of its whole numbers is missing. Where a program
-has made such numbers itself before Hedgerow sees the column, the whole numbers beyond 2^53 are lost.
+Each column becomes an Arrow array or a list of its cells, once; `hedgerow.data.columns` then reads all alike. The
+result of a cell depends on that cell alone. A typed column (numpy, Arrow) is converted as a whole, where its type gives
+each cell the same result as by itself. A column of objects, such as a database returns, is converted cell by cell. A
+column of another library is converted through Arrow if the library offers that, else cell by cell. It is never
+converted through the library's numpy form, which turns whole numbers into floats as soon as one is missing. If a
+program has made such floats before Hedgerow sees the column, the whole numbers beyond 2^53 are lost.
 
-A column's type tells how its cells are written, and nothing else: one cell may have decided it (pandas makes text of a
-column of numbers with one "<18"), so what a column *is* never follows from it, but where it is a database's schema.
+A column's type tells only how its cells are written. One cell may have decided it (pandas makes text of a column of
+numbers with one "<18"), so it does not tell what a column *is*, except if it is a database's schema.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from hedgerow.errors import DataError, UsageError
 _PLAINEST: dict[type, Any] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _MAX_FAULT = 120
 _READ = (str, bytes, bool, int, float, Decimal, datetime.date, datetime.time, UUID, np.generic)
-"""What the values of a declared type may be, beside pandas' Period, which is read as the date that it begins on."""
+"""Types that the values of a declared type may have. pandas' Period is also read, as the date that it begins on."""
 
 
 def collect(table: Any) -> Any:
-    """The table itself, or the Arrow table that it gives once it is computed.
+    """Return the table itself, or the Arrow table that a lazy table gives once it is computed.
 
     Raises:
         DataError: two columns have one name, or the library refuses.
@@ -57,11 +57,11 @@ def collect(table: Any) -> Any:
 
 
 def as_columns(table: Any) -> Mapping[str, Any]:
-    """A table's columns by their names; a mapping is returned as it is.
+    """Return a table's columns by their names; a mapping is returned as it is.
 
     Raises:
         DataError: as `collect`.
-        UsageError: code "table-type"; it has no columns, as a matrix has none by name.
+        UsageError: code "table-type"; the table has no named columns, such as a matrix.
     """
     table = collect(table)
     if isinstance(table, Mapping):
@@ -76,24 +76,27 @@ def as_columns(table: Any) -> Mapping[str, Any]:
 
 
 def count_cells(column: Any, source: str, name: str) -> int:
-    """How many cells a column has; DataError for what is none: one value, or a dictionary, whose keys are no cells."""
+    """Return the number of a column's cells.
+
+    Raises DataError for a value that is no column: a single value, or a dictionary, whose keys are no cells.
+    """
     if isinstance(column, str | bytes | Mapping | Set) or not hasattr(column, "__len__"):
         raise DataError("data-column-type", source=source, column=name, found=type(column).__name__)
     return len(column)
 
 
 def require_distinct_names(names: Sequence[Any]) -> None:
-    """Raise DataError where two columns have one name."""
+    """Raise DataError if two columns have the same name."""
     name, count = next(iter(Counter(map(str, names)).most_common(1)), ("", 0))
     if count > 1:
         raise DataError("data-duplicate-column", source="the table", column=name)
 
 
 def to_arrow(column: Any, source: str, name: str) -> Any:
-    """An Arrow array of a column that has a type of its own, a list of a column of objects.
+    """Convert a typed column to an Arrow array, and a column of objects to a list if types are mixed.
 
     Raises:
-        DataError: it is of a type that cannot be read, whatever its library says of that; it names the column.
+        DataError: the column has a type that cannot be read; the error names the column.
     """
     try:
         return _plain(column)
@@ -107,7 +110,9 @@ def _refuse_column(source: str, name: str, fault: Exception, kind: Any = None) -
 
 
 def list_categories(column: Any) -> list[Any]:
-    """The categories that a column's type lists (pandas' category, polars' Enum, Arrow's dictionary); none without.
+    """Return the categories that a column's type lists; none if it lists none.
+
+    Such types are pandas' category, polars' Enum and Arrow's dictionary.
 
     Raises:
         DataError: as `to_arrow`.
@@ -157,13 +162,13 @@ def _plain(column: Any) -> Any:
 
 
 def _unwrap(column: Any) -> Any:
-    """A column of another library as an array of numpy or Arrow, or a list; see the head of this file."""
+    """Convert another library's column to a numpy or Arrow array, or to a list; see the head of this file."""
     kind: Any = getattr(column, "dtype", None)
     if isinstance(kind, np.dtype):
         return np.asarray(column)
     coded = getattr(column, "cat", column)
     if hasattr(kind, "categories") and hasattr(coded, "codes"):
-        # By pandas' code of each cell, -1 for a missing one.
+        # pandas has one code per cell; -1 is a missing cell.
         _require_reading(getattr(kind.categories, "dtype", None))
         categories, codes = _plain(kind.categories), np.asarray(coded.codes)
         if isinstance(categories, pa.Array):
@@ -177,7 +182,7 @@ def _unwrap(column: Any) -> Any:
 
 
 def _require_reading(kind: Any) -> None:
-    """Raise TypeError for a declared type, such as pandas' Interval, none of whose values can be read."""
+    """Raise TypeError for a declared type without readable values, such as pandas' Interval."""
     scalar = getattr(kind, "type", None)
     is_known = not isinstance(scalar, type) or issubclass(scalar, _READ) or scalar.__name__ == "Period"
     if not is_known:
@@ -185,7 +190,7 @@ def _require_reading(kind: Any) -> None:
 
 
 def _by_arrow(column: Any) -> Any:
-    """The Arrow array that a library's column can be; None where it cannot, or would be of a type of that library."""
+    """Return the Arrow array of a library's column; None if there is none of a plain Arrow type."""
     try:
         if str(getattr(column, "dtype", "")) == "Object":
             # polars hands over the addresses of its objects.
@@ -205,7 +210,7 @@ def _by_arrow(column: Any) -> Any:
 
 
 def _unify(values: list[Any]) -> Any:
-    """An Arrow array of objects that are all of one of the plainest types, or missing; else the list as it is.
+    """Return an Arrow array if all objects are of one plain type, or missing; else the list as it is.
 
     This is for speed only: of these types, what a cell becomes is the same in both.
     """
@@ -219,7 +224,7 @@ def _unify(values: list[Any]) -> Any:
 
 
 def from_numpy(column: NDArray[Any]) -> Any:
-    """The Arrow array of a numpy array, or the list of its cells where those are objects."""
+    """Convert a numpy array to an Arrow array, or to a list of cells if they are objects."""
     kind = column.dtype.kind
     if isinstance(column, np.ma.MaskedArray) or kind == "O" or (kind == "f" and column.dtype.itemsize > 8):
         return _unify((column.astype(np.float64) if kind == "f" else column).tolist())
@@ -231,7 +236,7 @@ def from_numpy(column: NDArray[Any]) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is one of text, or of bytes that may be text."""
+    """Return whether an Arrow type holds text, or bytes that may be text."""
     return any(
         is_kind(kind)
         for is_kind in (
@@ -242,5 +247,5 @@ def is_text(kind: Any) -> bool:
 
 
 def is_moment(kind: Any) -> bool:
-    """Whether an Arrow type is one of dates or times."""
+    """Return whether an Arrow type holds dates or times."""
     return bool(pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count how a plan reads the cells of a table, column by column, and tell the owner of the rows what is odd.
+"""Count how a plan reads the cells of a table, column by column, and tell the rows' owner what is odd.
 
-The counts are exact and of private rows: for the owner's screen, log and warnings only. `describe_cells` is the one
-place that decides what is said of cells. Training, prediction, evaluation, recalibration, surveys, `check` and the
-estimators all call it, so that the same cells get the same words everywhere.
+The counts are exact and of private rows: for the owner's screen, log and warnings only. `describe_cells` alone decides
+what the owner is told about cells. Training, prediction, evaluation, recalibration, surveys, `check` and the estimators
+all call it, so that the same cells get the same words everywhere.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hedgerow.plan.plan import FOUND, READ_OFF, Feature, Plan
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
 MANY = 0.05
-"""A share of a column's cells beyond the plan that the owner of the rows should know of."""
+"""Share of a column's cells beyond the plan from which on the owner is told."""
 MOST = 0.5
 """From this share on a column is probably of another kind or unit, or was not recorded."""
 NEARLY_ALL = 0.9
-"""The limit for bounds and lists that noise has found or that were read off other rows, which leave out many cells."""
+"""The share for bounds and lists that noise has found or that come from other rows: they leave out many cells."""
 MIN_CELLS = 10
-"""Cells from which on an odd column is no accident."""
+"""Number of cells from which on an odd column is no accident."""
 _SHOWN_COLUMNS = 6
 
 
@@ -93,7 +93,7 @@ def add_cells(parts: list[Cells]) -> dict[str, CellCounts]:
 
 
 class CellNote(NamedTuple):
-    """One thing that the owner should know of a column.
+    """One finding about a column for the owner of the rows.
 
     Attributes:
         kind: a key of `_ADVICE`.
@@ -144,10 +144,10 @@ _ADVICE = {
 
 
 def list_notes(cells: Cells, plan: Plan) -> list[CellNote]:
-    """List what the owner should know of the cells of each column, by kind, the largest share first.
+    """List the findings about the cells of each column.
 
     Args:
-        plan: says which bounds and lists noise has found.
+        plan: tells which bounds and lists noise has found.
     """
     found = {each.name for each in plan.features if each.origin in (FOUND, READ_OFF)}
     found |= {plan.label.name} if plan.label.origin in (FOUND, READ_OFF) else set()
@@ -155,7 +155,7 @@ def list_notes(cells: Cells, plan: Plan) -> list[CellNote]:
 
 
 def note_column(name: str, counts: CellCounts, *, is_found: bool = False) -> Iterator[CellNote]:
-    """Yield what the owner should know of the cells of one column; `is_found`: noise has found its bounds or list."""
+    """Yield the findings about the cells of one column; `is_found`: noise has found its bounds or list."""
     n_cells, n_clamped = counts.n_cells, counts.n_below + counts.n_above
     if n_cells < MIN_CELLS:
         return
@@ -173,15 +173,15 @@ def note_column(name: str, counts: CellCounts, *, is_found: bool = False) -> Ite
 
 
 def describe_cells(cells: Cells, plan: Plan) -> str:
-    """Return what the owner should know of the cells: columns, counts, likely cause, and remedy; "" for nothing.
+    """Describe odd cells in words: columns, counts, likely cause and remedy; "" for none.
 
-    Arguments as of `list_notes`.
+    Arguments are those of `list_notes`.
     """
     return describe_notes(list_notes(cells, plan))
 
 
 def describe_notes(notes: Collection[CellNote]) -> str:
-    """Return notes in words, those of one kind in one sentence, the largest share first; "" for none."""
+    """Describe findings in words, one sentence per kind, the largest share first; "" for none."""
     said = []
     for kind, (title, advice) in _ADVICE.items():
         own = sorted((note for note in notes if note.kind == kind), key=lambda note: -note.n / note.n_cells)
@@ -194,7 +194,7 @@ def describe_notes(notes: Collection[CellNote]) -> str:
 
 
 def explain_column(name: str, counts: CellCounts, *, is_found: bool = False) -> list[str]:
-    """Return the same for one column that is named already, one text for each kind.
+    """Describe the findings about one column that the caller has named already, one text per kind.
 
     Args:
         is_found: whether noise has found its bounds or list.
@@ -210,12 +210,12 @@ class TextColumnsWarning(CellsWarning):
 
 
 def describe_text_columns(shares: Mapping[str, float]) -> str:
-    """Return which columns found to be text have cells that begin with a digit; "" for none.
+    """Describe the text columns whose cells begin with a digit; "" for none.
 
     A column without such cells holds words, which the survey's own report and `check` name.
 
     Args:
-        shares: of each column's cells, those that begin with a digit.
+        shares: column -> share of its cells that begin with a digit.
     """
     order = sorted((name for name in shares if shares[name] > 0), key=lambda name: (-shares[name], name))
     if not order:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One column of a table, made into one array: numbers, dates, category indices or identifiers.
+"""Turn one column of a table into one array: numbers, dates, category indices or identifiers.
 
-What a cell becomes depends on that cell alone, never on what else stands in its column: otherwise one person's row
-would change what all others count as, and no noise is made for that. `hedgerow.data.arrow` makes Arrow arrays, or lists
-of cells, of all columns; of these come, for training, survey and prediction alike, the same texts:
+The result of a cell depends on that cell alone, never on the rest of its column: otherwise one person's row would
+change the values of all others, and the noise does not cover that. `hedgerow.data.arrow` turns all columns into Arrow
+arrays, or lists of cells. Training, survey and prediction read the same texts from them:
 
     true and false        "true" and "false"
     a number              its decimal digits, without exponent, without idle zeros: 7, 7.0 and Decimal("7.00") are "7".
@@ -19,12 +19,11 @@ of cells, of all columns; of these come, for training, survey and prediction ali
 
 Work on text is done over its distinct values, so that its cost does not grow with the number of records.
 
-Before the columns stand the words for a place in a table, and the faults of a table that take a decision to name.
 Errors in a table are for the site's own operator. `what` names the file, the data row and the column but holds no
-value; an offending value stands in `cause`, never a whole row. None of the three sentences may leave the site: to its
-peers a node tells only `DataError.public_code`. Data rows are counted from 1; the header is not counted. Most of these
-errors are about one row. Where a site trains or evaluates with others, such a row is left out and counted under the
-error's code (see `units.RowsLeftOut`), unless the site wants it refused.
+value; an offending value stands in `cause`, never a whole row. None of the three sentences may leave the site: a node
+tells its peers only `DataError.public_code`. Data rows are counted from 1, without the header. Most of these errors are
+about one row. When a site trains or evaluates with others, such a row is left out and counted under the error's code
+(see `units.RowsLeftOut`), unless the site wants it refused.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ _SHOWN_NAMES = 12
 
 @dataclass(frozen=True)
 class Place:
-    """Where a column's values come from: the file (or another name), the column, the number of its first data row.
+    """The place of a column: its file (or another source), its name, and the number of its first data row.
 
-    Text such as "3,5" is a number there if it has decimal commas.
+    Text such as "3,5" is a number there if `has_decimal_commas` is true.
     """
 
     source: str
@@ -69,12 +68,12 @@ class Place:
     has_decimal_commas: bool = False
 
     def at(self, index: int) -> str:
-        """The words for one cell."""
+        """Return the words that name one cell in a message."""
         return f"{self.source}, data row {self.first_row + index}, column {self.column!r}"
 
 
 def quote_cell(value: object) -> str:
-    """One cell's value, quoted and shortened."""
+    """Return one cell's value, quoted and shortened."""
     try:
         text = repr(value)
     except ValueError:
@@ -84,13 +83,13 @@ def quote_cell(value: object) -> str:
 
 
 def quote_names(names: Sequence[str]) -> str:
-    """The names of columns, quoted; the first dozen of many."""
+    """Return the names of columns, quoted; only the first dozen of many."""
     said = ", ".join(quote_cell(name) for name in names[:_SHOWN_NAMES])
     return said + (f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else "")
 
 
 def file_error(path: str, error: OSError) -> DataError:
-    """The operating system refused to open or read the file."""
+    """Return the error for a file that the operating system refused to open or read."""
     if isinstance(error, FileNotFoundError):
         return DataError("data-file-missing", path=path)
     if isinstance(error, PermissionError):
@@ -99,7 +98,7 @@ def file_error(path: str, error: OSError) -> DataError:
 
 
 def missing_columns(source: str, missing: Sequence[str], present: Sequence[str]) -> DataError:
-    """The table has not all columns that the plan names."""
+    """Return the error for a table that lacks columns of the plan."""
     return DataError(
         "data-missing-column",
         source=source,
@@ -113,7 +112,8 @@ MISSING_WORDS = ("", "nan", "na", "n/a", "null")
 
 Flags = NDArray[np.bool_]
 Unfit = Callable[[Flags, str, Callable[[int], DataError]], None]
-"""Told which rows, bool [n], hold a cell that does not fit, the code that says why, and how to make one row's error."""
+"""Called with the rows whose cell does not fit (bool [n]), the code that says why, and a function that makes the error
+of one row."""
 
 _INTEGRAL_TEXT = r"^([+-]?[0-9]+)\.0*$"
 _IDLE_ZEROS = r"^([+-]?[0-9]+\.[0-9]*[1-9])0+$"
@@ -131,14 +131,14 @@ _TRUTHS = ("false", "true")
 _MIDNIGHT = " 00:00:00"
 _MAX_EXACT = 2.0**53
 _MAX_EXACT_OF = {pa.float16(): 2.0**11, pa.float32(): 2.0**24}
-"""Up to here a float stands for one whole number: a float64, and narrower ones."""
+"""Largest number up to which every whole number has a float of its own: float64, and narrower ones."""
 _MAX_EXPONENT = 400
 _MAX_IDENTIFIER = 64
 _BUCKET_DOMAIN = b"hedgerow hashed category 1\0"
 
 
 class _NotAValue:
-    """What stands for a cell that is neither a number nor text."""
+    """Marker for a cell that is neither a number nor text."""
 
 
 _UNREADABLE = _NotAValue()
@@ -151,11 +151,13 @@ def refuse(rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None
 
 
 class AsMissing:
-    """Count the cells that do not fit their column: an `Unfit` by which they are missing, unless `then` says more.
+    """An `Unfit` that counts the cells that do not fit and treats them as missing.
+
+    If `then` is given, it is called too.
 
     Attributes:
         n_cells: cells that do not fit.
-        n_undecodable: those of them that are not in the table's encoding.
+        n_undecodable: of these, cells that are not in the table's encoding.
     """
 
     def __init__(self, then: Unfit | None = None) -> None:
@@ -171,20 +173,20 @@ class AsMissing:
 
 
 def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.float64]:
-    """The column as float64 [n], NaN where a value is missing; a cell that is not a number goes to `unfit`.
+    """Read a column as float64 [n], with NaN for missing values; pass cells that are no number to `unfit`.
 
     True is 1 and false is 0, also as text. A time of day without a time zone is its seconds since midnight, also as
     text of the form 12:30:00 or 12:30:00.5.
 
     Raises:
-        DataError: for a column whose type is none of numbers, dates, text and true/false.
+        DataError: for a column type other than numbers, dates, text and true/false.
     """
     typed = to_arrow(column, place.source, place.column)
     if isinstance(typed, pa.Array) and pa.types.is_time(typed.type):
         unit = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[typed.type.unit]
         return _as_floats(typed.cast(pa.int32() if pa.types.is_time32(typed.type) else pa.int64())) / unit
     if isinstance(typed, pa.Array) and is_moment(typed.type):
-        # Each of them is no number by itself: one cell may have made the column one of dates.
+        # Report each cell, not the column: one cell may have made the column one of dates.
         unfit(
             _to_flags(typed.is_valid()), "data-wrong-type",
             lambda index: _not_a_number(place.at(index), _read_value(typed, index)),
@@ -204,17 +206,18 @@ def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.floa
 
 
 def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -> NDArray[np.float64]:
-    """The column's dates as days since 1970-01-01, float64 [n], NaN where one is missing; others go to `unfit`.
+    """Read a column's dates as days since 1970-01-01 (float64 [n], NaN if missing).
 
-    A moment without a time zone is taken as UTC, and counts to the microsecond.
+    Cells that are no date go to `unfit`. A moment without a time zone is taken as UTC; days are counted to the
+    microsecond.
 
     Args:
-        layout: how text writes a date, such as "%d.%m.%Y"; None for ISO 8601. A column, or cell, of a type of dates
-            needs none.
+        layout: how text writes a date, such as "%d.%m.%Y"; None for ISO 8601. Columns and cells of a date type ignore
+            it.
     """
     typed = to_arrow(column, place.source, place.column)
     if layout is not None and isinstance(typed, list):
-        # Cell by cell: a database gives dates as such beside text.
+        # Convert cell by cell: a database column may mix dates with text.
         typed = [_reformat_date(cell, layout) if isinstance(cell, str | bytes) else cell for cell in typed]
     texts = _read_texts(typed, place)
     distinct, is_absent = texts.distinct, texts.is_missing
@@ -234,9 +237,10 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
 
 
 def kinds(column: Any, place: Place) -> NDArray[np.int8]:
-    """What each cell is by itself: int8 [n], `NUMBER` to `ABSENT` of `hedgerow.survey.kinds`.
+    """Return the kind of each cell by itself: int8 [n], `NUMBER` to `ABSENT` of `hedgerow.survey.kinds`.
 
-    Numbers and dates (of ISO 8601) are what `numbers` and `days` read; what is neither these nor text is `ABSENT`.
+    Numbers and ISO 8601 dates are recognized as in `numbers` and `days`; a cell that is neither of these nor text is
+    `ABSENT`.
 
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
@@ -256,10 +260,10 @@ def kinds(column: Any, place: Place) -> NDArray[np.int8]:
 
 
 def category_indices(column: Any, categories: Sequence[str], place: Place, unfit: Unfit = refuse) -> NDArray[np.int32]:
-    """The column as int32 [n]: the index of each value in `categories`, `UNKNOWN_CATEGORY` or `MISSING_CATEGORY`.
+    """Return the index of each value in `categories`: int32 [n], UNKNOWN_CATEGORY or MISSING_CATEGORY.
 
-    Values match as the plan writes them (`as_text`): 3, 3.0 and "3.0" all match "3". Where the plan lists no "true" or
-    "false", they match "1" and "0", and the other way round.
+    Values match by `as_text`: 3, 3.0 and "3.0" all match "3". If the plan lists no "true" or "false", these match "1"
+    and "0", and vice versa.
     """
     texts = _read_texts(column, place)
     table = _match_categories(texts.distinct, categories)
@@ -269,9 +273,9 @@ def category_indices(column: Any, categories: Sequence[str], place: Place, unfit
 
 
 def list_texts(categories: Sequence[str]) -> list[str]:
-    """Texts that `category_indices` takes for a category: as it is listed, and other forms of its value.
+    """List the texts that `category_indices` accepts for categories: as listed, and other forms.
 
-    Not among them are those with further idle zeros or spaces around them, of which there is no end.
+    Forms with further trailing zeros or surrounding spaces are not among them: there is no end of these.
     """
     listed = pc.utf8_trim_whitespace(pa.array(categories, type=pa.string()))
     known = [*categories, *_with_other_forms(_write_canonically(listed).to_pylist())]
@@ -279,9 +283,9 @@ def list_texts(categories: Sequence[str]) -> list[str]:
 
 
 def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = refuse) -> NDArray[np.int32]:
-    """The column as int32 [n]: the bucket of each value's canonical text, by a public hash, or `MISSING_CATEGORY`.
+    """Return the hash bucket of each value's canonical text: int32 [n], or MISSING_CATEGORY.
 
-    A value's bucket depends on that value and the number of buckets alone, so there is no list to be read off the data.
+    A value's bucket depends only on that value and the number of buckets, so no list has to be read off the data.
     """
     texts = _read_texts(column, place)
     canonical = _write_canonically(texts.distinct).to_pylist()
@@ -294,17 +298,17 @@ def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = ref
 
 
 def hash_to_bucket(text: str, n_buckets: int) -> int:
-    """The bucket of a text, 0 to n_buckets - 1: the first 8 bytes of a SHA-256, modulo the number of buckets."""
+    """Return a text's bucket (0 to n_buckets - 1): the first 8 bytes of its SHA-256 modulo `n_buckets`."""
     return int.from_bytes(hashlib.sha256(_BUCKET_DOMAIN + text.encode()).digest()[:8], "big") % n_buckets
 
 
 def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.str_]:
-    """The column as text [n], in the same canonical form for text, integer, decimal and float cells.
+    """Return each identifier as text [n], in one canonical form for text, integer and float cells.
 
-    One unit must have one text: a table that is read in chunks may give 7, then 7.0, then "7". A cell without an
-    identifier goes to `unfit`, and so does a float that stands for several whole numbers, of 2^53 or more (2^24 in
-    single precision, 2^11 in half): one person's rows would take the places of another's. Text beyond 64 characters is
-    replaced by its SHA-256: the room that each row takes must not depend on the longest one.
+    One unit must have one text: a table that is read in chunks may contain 7, then 7.0, then "7". A cell without an
+    identifier goes to `unfit`. So does a float of 2^53 or more (2^24 in single precision, 2^11 in half), which stands
+    for several whole numbers: it could merge the rows of two persons. Text beyond 64 characters is replaced by its
+    SHA-256, so that the memory of a row does not depend on the longest text.
     """
     texts = _read_texts(column, place)
 
@@ -324,9 +328,10 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
 
 
 def read_texts(column: Any, place: Place) -> list[str | None]:
-    """Each cell's text, as at the head of this file, without spaces around it; None where a value is missing.
+    """Return each cell's text (see the head of this file), trimmed; None if a value is missing.
 
-    Text stays as it is written: "3.0" is not "3" here. What is neither a number, text nor a moment is `str` of it.
+    Text stays as it is written: "3.0" is not "3" here. A cell that is neither a number, text nor a moment gives its
+    `str`.
 
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
@@ -339,9 +344,9 @@ def read_texts(column: Any, place: Place) -> list[str | None]:
 
 
 def encode_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]]:
-    """The distinct canonical texts of a column, and which of them each cell has: intp [n], -1 where there is none.
+    """Return a column's distinct canonical texts, and each cell's index among them (intp [n], -1: none).
 
-    A cell that is neither a number nor text has none, like one that is missing; nothing is refused because of a cell.
+    A missing cell, and one that is neither a number nor text, has none. No cell is refused.
 
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
@@ -358,7 +363,7 @@ def encode_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]
 
 
 def distinct_texts(column: Any, place: Place) -> Any:
-    """The distinct values that are not missing, as canonical text, in an Arrow array."""
+    """Return the distinct values that are not missing, as an Arrow array of canonical texts."""
     texts = _read_texts(column, place)
     _report_unreadable(texts, place, refuse)
     canonical = _write_canonically(texts.distinct)
@@ -366,9 +371,10 @@ def distinct_texts(column: Any, place: Place) -> Any:
 
 
 def replace_texts(column: Any, targets: Mapping[str, str | None], place: Place) -> Any:
-    """The column with other texts in the cells whose text is a key of `targets`; all others stay as they are.
+    """Replace the cells whose text is a key of `targets`; keep all others as they are.
 
-    A cell's text is looked for as it is written, then as at the head of this file; where there is none it is "".
+    A cell is matched by its text as written, then by its canonical text (see the head of this file); a cell without
+    text has "".
 
     Args:
         targets: the new texts; None for no value.
@@ -385,7 +391,7 @@ def replace_texts(column: Any, targets: Mapping[str, str | None], place: Place) 
     found[:-1][texts.unreadable] = -1
     at, values = found[texts.codes], [*targets.values(), None]
     if isinstance(typed, pa.Array) and not isinstance(column, list | tuple):
-        # Which way follows from the column's type and from what is declared, not from what its cells are.
+        # The choice depends on the column's type and the declaration, not on the cells.
         if is_text(typed.type):
             typed = typed if pa.types.is_binary(typed.type) else typed.cast(pa.large_binary())
             new = pa.array([None if value is None else value.encode() for value in values], typed.type)
@@ -397,12 +403,12 @@ def replace_texts(column: Any, targets: Mapping[str, str | None], place: Place) 
 
 
 def parse_dates(column: Any, layout: str, place: Place) -> Any:
-    """The column with dates in the place of text that is one in a format; a column of a type of dates as it is.
+    """Replace text that is a date in a format by that date; a column of a date type stays as it is.
 
     Text in any other format is not read as a date.
 
     Args:
-        layout: as `days` takes it.
+        layout: a format as in `days`.
 
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
@@ -430,10 +436,10 @@ def parse_dates(column: Any, layout: str, place: Place) -> Any:
 
 
 def scale_numbers(column: Any, factor: float, offset: float, place: Place) -> Any:
-    """The column's numbers times a factor, plus an offset; what is not a number as it is.
+    """Multiply a column's numbers by a factor and add an offset; keep all other cells as they are.
 
     Raises:
-        DataError: for a column whose type is none of numbers, text and true/false.
+        DataError: for a column type other than numbers, text and true/false.
     """
     bad = np.zeros(len(column), dtype=np.bool_)
 
@@ -449,10 +455,10 @@ def scale_numbers(column: Any, factor: float, offset: float, place: Place) -> An
 
 
 def _list_cells(column: Any, typed: Any) -> Sequence[Any]:
-    """The plain value of each cell of a column; the text of a date or time that Python has no value for.
+    """Return each cell's plain value, or its text if it is a date or time that Python cannot hold.
 
     Args:
-        typed: the column by `to_arrow`, which is a list for some of Arrow's types as well: unions, UUIDs.
+        typed: the column from `to_arrow`, which is a list for some Arrow types too (unions, UUIDs).
     """
     if isinstance(column, list | tuple):
         return column
@@ -475,7 +481,7 @@ def _read_cell(typed: Any, index: int) -> object:
 
 
 def value_at(column: Any, index: int) -> object:
-    """One cell's plain value, for the message of an error."""
+    """Return one cell's plain value, for an error message."""
     return _read_value(to_arrow(column, "", ""), index)
 
 
@@ -493,7 +499,7 @@ def _read_value(typed: Any, index: int) -> object:
         value: object = typed[index]
         return value
     if is_text(typed.type):
-        # Not as text: these bytes may be none.
+        # Cast to bytes, because they may not be valid text.
         content = typed.slice(index, 1).cast(pa.large_binary())[0].as_py()
         return None if content is None else content.decode("utf-8", errors="backslashreplace")
     if is_moment(typed.type):
@@ -503,7 +509,7 @@ def _read_value(typed: Any, index: int) -> object:
 
 
 def _refuse_cell(place: Place, index: int, typed: Any, otherwise: Callable[[str, object], DataError]) -> DataError:
-    """That the cell's bytes are not UTF-8, or what the caller says of its value."""
+    """Return the error for one cell: bytes that are not UTF-8, else the error that `otherwise` makes."""
     value = typed[index]
     if isinstance(typed, pa.Array):
         value = typed.slice(index, 1).cast(pa.large_binary())[0].as_py()
@@ -535,7 +541,7 @@ def _read_typed_numbers(column: Any, place: Place) -> NDArray[np.float64]:
     if pa.types.is_boolean(kind):
         column = pc.cast(column, pa.int8())
     elif pa.types.is_decimal(kind):
-        # By way of text: Arrow's own conversion rounds in another way for other scales.
+        # Convert through text: Arrow's own conversion rounds differently for different scales.
         column = pc.cast(column, pa.string())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise DataError("data-column-type", source=place.source, column=place.column, found=kind)
@@ -548,11 +554,11 @@ def _as_floats(column: Any) -> NDArray[np.float64]:
 
 
 def _parse_number_texts(column: Any, has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
-    """float64 [n], where the bytes are not UTF-8, and where text is not a number."""
+    """Return the numbers (float64 [n]), the flags of undecodable bytes, and those of non-numbers."""
     texts, undecodable = _decode_bytes(column)
     texts = pc.utf8_trim_whitespace(texts)
     if has_decimal_commas:
-        # 1.045 may be a thousand there, and is no number; with decimal=point it is one.
+        # With decimal commas, 1.045 may mean a thousand, so it is no number; with decimal=point it is one.
         texts = pc.replace_substring_regex(texts, pattern=_PERHAPS_THOUSANDS, replacement="?")
         texts = pc.replace_substring_regex(texts, pattern=_WITH_DECIMAL_COMMA, replacement=r"\1.\2")
     texts = pc.if_else(_is_missing(texts), pa.scalar(None, pa.string()), texts)
@@ -566,10 +572,10 @@ def _parse_number_texts(column: Any, has_decimal_commas: bool) -> tuple[NDArray[
 
 
 def _parse_numbers(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
-    """As Arrow reads each text by itself, whatever the others are."""
+    """Parse each text as Arrow reads it by itself, whatever the other texts are."""
     is_sure = pc.fill_null(pc.match_substring_regex(distinct, _SURE_NUMBER), True)
     found = _as_floats(pc.if_else(is_sure, distinct, pa.scalar(None, pa.string())))
-    # As a typed column has it: pandas makes texts of a column of true and false with one other cell.
+    # Read true and false as a typed column does: one other cell makes pandas turn such a column into text.
     truth = pc.fill_null(pc.index_in(pc.utf8_lower(distinct), value_set=pa.array(_TRUTHS), skip_nulls=True), -1)
     found = np.where(_to_flags(pc.greater_equal(truth, 0)), truth.to_numpy(), found)
     is_time = _to_flags(pc.fill_null(pc.match_substring_regex(distinct, _TIME), False))
@@ -587,10 +593,10 @@ def _parse_numbers(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
 
 
 def _count_seconds(time: str) -> float:
-    """The seconds since midnight of a text that is `_TIME`; digits beyond the nanosecond are left away."""
+    """Return the seconds since midnight of a `_TIME` text; digits beyond the nanosecond are cut off."""
     whole, _, part = time.partition(".")
     hours, minutes, seconds = map(int, whole.split(":"))
-    # Whole nanoseconds are exact in double precision, so that each source of a time gives one number.
+    # Whole nanoseconds are exact in double precision, so every source of a time gives the same number.
     return (((hours * 60 + minutes) * 60 + seconds) * 10**9 + int(part[:9].ljust(9, "0"))) / 1e9
 
 
@@ -605,7 +611,7 @@ def _read_number_objects(values: list[Any], has_decimal_commas: bool) -> tuple[N
 
 
 def _read_number(value: Any) -> Any:
-    """A float, or the text of one; `_UNREADABLE` for what is neither."""
+    """Return a float or the text of one; `_UNREADABLE` for anything else."""
     if isinstance(value, np.generic):
         value = value.item() if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 else _unbox_numpy(value)
     if isinstance(value, int | float | Decimal):
@@ -626,14 +632,14 @@ def _read_number(value: Any) -> Any:
 
 
 def _parse_days(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
-    """float64 [n], NaN where there is none, and whether each is a date of ISO 8601 that there is."""
+    """Return the days (float64 [n], NaN for none), and flags of texts that are valid ISO 8601 dates."""
     is_shaped = _to_flags(pc.fill_null(pc.match_substring_regex(distinct, ISO_DATE), False))
-    # Arrow has a year 0, which `parse_day` has not: what reads one of these must not follow from what stands beside it.
+    # Arrow accepts the year 0, `parse_day` does not. Exclude it, or its result would depend on the other cells.
     is_shaped &= ~_to_flags(pc.fill_null(pc.starts_with(distinct, "0000-"), False))
     found = np.full(len(distinct), np.nan)
     if not is_shaped.any():
         return found, is_shaped
-    # Digits beyond the microsecond are left away, as `parse_day` does.
+    # Cut off digits beyond the microsecond, as `parse_day` does.
     short = pc.replace_substring_regex(distinct, pattern=r"([.][0-9]{6})[0-9]+", replacement=r"\1")
     has_zone = _to_flags(pc.fill_null(pc.match_substring_regex(distinct, "[T ].*[Z+-]"), False))
     for is_own, zone in ((is_shaped & ~has_zone, None), (is_shaped & has_zone, "UTC")):
@@ -642,7 +648,7 @@ def _parse_days(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
             moments = pc.cast(short.take(pa.array(at)), pa.timestamp("us", zone))
             found[at] = moments.cast(pa.int64()).to_numpy() / (86_400 * 10**6)
         except pa.ArrowInvalid:
-            # One of them is not a date, such as 2020-02-31: it alone is left out.
+            # One text is no date, such as 2020-02-31: leave out this one only.
             found[at] = [_read_day(text) for text in short.take(pa.array(at)).to_pylist()]
     return found, ~np.isnan(found)
 
@@ -655,7 +661,10 @@ def _read_day(text: str) -> float:
 
 
 def _rewrite_dates(texts: Any, layout: str) -> Any:
-    """Texts in a format as ISO 8601; what is not in it as text that is not a date. Both ends match one whole text."""
+    """Rewrite texts from a format to ISO 8601; a text that does not match becomes "-".
+
+    The pattern has to match the whole text.
+    """
     parts = re.findall("%(.)", layout)
     places = {part: rf"\{count}" for count, part in enumerate(parts, start=1)}
     pieces = [piece if index % 2 == 0 else DATE_PARTS[piece] for index, piece in enumerate(re.split("%(.)", layout))]
@@ -670,7 +679,7 @@ def _rewrite_dates(texts: Any, layout: str) -> Any:
 
 
 def _reformat_date(cell: str | bytes, layout: str) -> Any:
-    """One cell's text as ISO 8601; as it is where it is missing, or not in the format."""
+    """Rewrite one cell's text as ISO 8601; a missing cell stays as it is."""
     raw = _write_raw(cell)
     text = raw.strip() if isinstance(raw, str) and _is_encodable(raw) else ""
     if text.lower() in MISSING_WORDS:
@@ -688,9 +697,9 @@ class _Texts:
     Attributes:
         typed: the column, as `to_arrow` has it.
         distinct: Arrow text without spaces around it; null for a missing value.
-        codes: intp [n], which of them each cell has.
-        unreadable: bool [n_distinct], for what is neither a number nor text.
-        ambiguous: bool [n_distinct], for floats that stand for several whole numbers.
+        codes: intp [n], each cell's index in `distinct`.
+        unreadable: bool [n_distinct], entries of cells that are neither a number nor text.
+        ambiguous: bool [n_distinct], entries of floats that stand for several whole numbers.
     """
 
     typed: Any
@@ -701,12 +710,12 @@ class _Texts:
 
     @property
     def is_missing(self) -> Flags:
-        """bool [n_distinct]."""
+        """Flags of the missing texts, bool [n_distinct]."""
         return _to_flags(_is_missing(self.distinct))
 
 
 def _read_texts(column: Any, place: Place) -> _Texts:
-    """The texts of a column; raises DataError for a type that Hedgerow does not read."""
+    """Read the texts of a column; raise DataError for a type that Hedgerow does not read."""
     own = typed = to_arrow(column, place.source, place.column)
     if not isinstance(typed, pa.Array):
         return _format_objects(typed)
@@ -736,7 +745,7 @@ def _read_texts(column: Any, place: Place) -> _Texts:
 
 
 def _format_distinct(values: Any, max_exact: float) -> tuple[Any, Flags]:
-    """The text of each value of an Arrow type, and whether it is ambiguous, as floats from `max_exact` on are."""
+    """Return the text of each value, and flags of floats from `max_exact` on, which are ambiguous."""
     kind = values.type
     ambiguous = np.zeros(len(values), dtype=np.bool_)
     if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
@@ -752,7 +761,10 @@ def _format_distinct(values: Any, max_exact: float) -> tuple[Any, Flags]:
 
 
 def _format_moments(column: Any) -> Any:
-    """Dates and times as text: not through Python's datetime, which knows neither nanoseconds nor all years."""
+    """Format dates and times as text.
+
+    Python's datetime is not used, because it knows neither nanoseconds nor all years.
+    """
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         column = column.cast(pa.timestamp(column.type.unit, "UTC"))
     texts = pc.cast(column, pa.string())
@@ -776,7 +788,7 @@ def _format_objects(values: list[Any]) -> _Texts:
         column = _make_text_array([None if is_bad else text for text, is_bad in zip(texts, unreadable, strict=True)])
     encoded = column.dictionary_encode(null_encoding="encode")
     distinct, codes = encoded.dictionary, np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.intp)
-    # A text has a second entry for the cells with a mark: 2.0**53 and 2**53 are one category, but no one unit.
+    # Marked cells get an entry of their own: 2.0**53 and 2**53 are the same category, but not the same unit.
     n_distinct = len(distinct)
     marks = unreadable.astype(np.intp) + 2 * ambiguous
     distinct = pa.concat_arrays([distinct] * 3)
@@ -786,7 +798,7 @@ def _format_objects(values: list[Any]) -> _Texts:
 
 
 def _make_text_array(texts: list[Any]) -> Any:
-    """An Arrow array of text; None when some of it is not text or cannot be written in UTF-8."""
+    """Return an Arrow array of text; None if a value is not text or cannot be written in UTF-8."""
     try:
         return pa.array(texts, pa.string())
     except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
@@ -802,7 +814,7 @@ def _is_encodable(text: str) -> bool:
 
 
 def _decode_bytes(column: Any) -> tuple[Any, Flags]:
-    """Arrow text of text or bytes, null where the bytes are not UTF-8, and where that is."""
+    """Decode text or bytes as UTF-8; return Arrow text (null if undecodable), and flags of these cells."""
     bad = np.zeros(len(column), dtype=np.bool_)
     if pa.types.is_fixed_size_binary(column.type):
         column = column.cast(pa.binary())
@@ -824,7 +836,7 @@ def _decode_cell(content: bytes | None) -> str | _NotAValue | None:
 
 
 def _write_raw(value: Any) -> Any:
-    """The text of one value by itself; None where it is missing, `_UNREADABLE` where it is neither number nor text."""
+    """Return one value's text; None if missing, `_UNREADABLE` if it is neither a number nor text."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, bool | np.bool_):
@@ -844,7 +856,7 @@ def _write_raw(value: Any) -> Any:
     if _is_absent(value):
         return None
     if type(value).__name__ == "Period":
-        # The date or moment that it begins on. Not each has one that pandas can write.
+        # Use the date or moment that the period begins on. pandas cannot write that of every period.
         with suppress(ValueError, OverflowError, AttributeError):
             return _format_moment(value.start_time)
         return _UNREADABLE
@@ -867,7 +879,10 @@ def _format_moment(value: Any) -> str | _NotAValue:
 
 
 def _unbox_numpy(value: Any) -> Any:
-    """A numpy scalar as Python's; moments as text, for numpy makes bare numbers of nanoseconds."""
+    """Convert a numpy scalar to Python's.
+
+    Moments become text, because numpy would turn them into bare numbers of nanoseconds.
+    """
     if value.dtype.kind == "f":
         return float(value)
     if value.dtype.kind == "M" and not np.isnat(value):
@@ -879,7 +894,10 @@ def _unbox_numpy(value: Any) -> Any:
 
 
 def _is_absent(value: Any) -> bool:
-    """None, pandas' NaT and NA, numpy's mask: none of them equals itself with certainty."""
+    """Return whether a value is None, pandas' NaT or NA, or numpy's mask.
+
+    Comparing these with themselves does not work.
+    """
     return value is None or value is np.ma.masked or type(value).__name__ in ("NaTType", "NAType")
 
 
@@ -889,7 +907,7 @@ def _format_decimal(value: Decimal) -> str:
     if value.is_zero():
         return "0"
     if abs(value.adjusted()) > _MAX_EXPONENT:
-        # Written out, such a number would fill the memory.
+        # Such a number would fill the memory if it were written out.
         sign, digits, exponent = value.as_tuple()
         kept = "".join(map(str, digits)).rstrip("0")
         return f"{'-' if sign else ''}{kept}e{int(exponent) + len(digits) - len(kept)}"
@@ -901,14 +919,14 @@ def _without_idle_digits(text: str) -> str:
 
 
 def _is_missing(texts: Any) -> Any:
-    # Without a type Arrow looks for dateutil each time, in every folder of packages where there is none.
+    # Name the type: without it Arrow searches every package folder for dateutil on each call.
     words = pa.array(MISSING_WORDS, pa.string())
     return pc.or_(pc.is_null(texts), pc.is_in(pc.utf8_lower(texts), value_set=words))
 
 
 def _write_canonically(texts: Any) -> Any:
-    """The text of the value that the text writes: "3.0" is "3", ".50" is "0.5", "True" is "true"."""
-    # To put n accents of one letter in order takes n * n steps, a day for one cell; no writing has so many.
+    """Return the canonical text of each value: "3.0" is "3", ".50" is "0.5", "True" is "true"."""
+    # Sorting n accents of one letter takes n * n steps, so a hostile cell could take a day. No language has that many.
     is_odd = pc.match_substring_regex(texts, _MANY_MARKS)
     plain = pc.if_else(is_odd, texts, pc.utf8_normalize(pc.if_else(is_odd, "", texts), form="NFC"))
     plain = pc.replace_substring_regex(plain, pattern=_NO_ZERO, replacement=r"\10\2")
@@ -923,7 +941,10 @@ def _write_canonically(texts: Any) -> Any:
 
 
 def _match_categories(distinct: Any, categories: Sequence[str]) -> NDArray[np.int32]:
-    """int32 [n_distinct]: first the text as it stands, then the words for missing, then the canonical text."""
+    """Return each text's category (int32 [n_distinct]).
+
+    A text is matched as it stands, then with the words for missing values, then in canonical form.
+    """
     listed = pc.utf8_trim_whitespace(pa.array(categories, type=pa.string()))
     exact = pc.index_in(distinct, value_set=listed, skip_nulls=True)
     first_index = _with_other_forms(_write_canonically(listed).to_pylist())
@@ -935,9 +956,9 @@ def _match_categories(distinct: Any, categories: Sequence[str]) -> NDArray[np.in
 
 
 def _with_other_forms(canonical: Sequence[str]) -> dict[str, int]:
-    """The index of every text that stands for a category: its own, and other forms of the same value.
+    """Map every text that stands for a category to the category's index: its own text, and other forms.
 
-    This looks at the plan only: 1e-05 and 0.00001 are one number, the single-precision 0.1 is another one than the
+    The forms follow from the plan only: 1e-05 and 0.00001 are one number, the single-precision 0.1 differs from the
     double-precision 0.1, and true and false may be listed as 1 and 0.
     """
     index_of = {text: index for index, text in reversed(list(enumerate(canonical)))}
@@ -951,7 +972,7 @@ def _with_other_forms(canonical: Sequence[str]) -> dict[str, int]:
 
 
 def _spell_number(text: str) -> list[str]:
-    """Other canonical texts of the number that a category writes; none for names such as "03"."""
+    """Return other canonical texts of the number that a category writes; none for names such as "03"."""
     if not _NUMBER_WITHOUT_LEADING_ZEROS.fullmatch(text):
         return []
     exact = Decimal(text)

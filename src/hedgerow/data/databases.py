@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Databases, each asked with one SELECT: any that SQLAlchemy knows, and those that give Arrow.
+"""Read databases with one SELECT each: those of SQLAlchemy, and those that return Arrow.
 
-A database whose columns have types gives them as Arrow, block by block and not row by row (`TypedQuery`): DuckDB, and
-PostgreSQL and others with a driver for ADBC. What a cell becomes there depends on that cell alone, and nothing that
-would guess a type from rows is for here, for one row could turn what all others count as: neither a driver that infers
+A database whose columns have types returns Arrow, block by block and not row by row (`TypedQuery`): DuckDB, and
+PostgreSQL and others with an ADBC driver. The result of a cell depends on that cell alone. So Hedgerow uses nothing
+that guesses a type from rows, because one row could then change the values of all others: neither a driver that infers
 a column's type from its first rows, as that of ADBC for SQLite does, nor a CSV or JSON file that a query of DuckDB
-itself names. So a query may read its database, and nothing beside it; name such a file to Hedgerow instead.
+names. A query may therefore read its database and nothing else; name such a file to Hedgerow instead.
 
-The others give rows of cells; SQLite has a type for each. What a database says of a failure may quote rows, or the
-password in the URL, so only the kind of the failure is passed on, and which table or column is not there.
+Other databases return rows of cells; SQLite has a type for each cell. A database's error message may quote rows, or the
+password in the URL. So only the kind of the failure is passed on, and which table or column does not exist.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, UsageErr
 from hedgerow.plan.fields import escape_for_terminal
 
 _ROWS_PER_FETCH = 256
-"""Rows that there are at once: with more than 700, Python looks through all its objects for garbage again and again."""
+"""Rows per fetch: with more than 700 new objects at once, Python runs its garbage collector again and again."""
 
 
 _QUERY = re.compile(r"#\s*(?:select|with)\b", re.IGNORECASE)
-"""Where a query begins: a "#" may stand in a file's name, and in a query."""
+"""Beginning of a query. A "#" alone is not enough: it may stand in a file's name, and in a query."""
 
 
 def find_database_file(location: str) -> str | None:
@@ -49,7 +49,7 @@ def find_database_file(location: str) -> str | None:
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
     except ModuleNotFoundError:
-        # No row can be read, either.
+        # Without SQLAlchemy no row can be read either.
         return None
     try:
         parsed = make_url(url)
@@ -62,7 +62,7 @@ def find_database_file(location: str) -> str | None:
 
 
 def _find_duckdb_file(url: str) -> str | None:
-    # Behind the host, of which a file has none, and "/".
+    # The path follows an empty host and "/".
     file = url.partition("://")[2].removeprefix("/")
     return None if file in ("", ":memory:") else file
 
@@ -72,11 +72,12 @@ def _find_query(location: str) -> re.Match[str] | None:
 
 
 class _Query:
-    """What a query gives; see `Table`. The database is asked when rows are read, and not before.
+    """The result of a query; see `Table`. The database is asked only when rows are read.
 
     Args:
-        location: a URL, "#", and one SELECT whose columns are named as in the plan; others are ignored. Order it by a
-            key: which rows of a unit are used must not depend on the order in which the database happens to give them.
+        location: a URL, "#", and one SELECT whose columns are named as in the plan; other columns are ignored. Order it
+            by a key: the choice of a unit's rows must not depend on the order in which the database happens to return
+            them.
 
     Raises:
         UsageError: code "query-without-url", without a query.
@@ -92,31 +93,34 @@ class _Query:
         self._url, self._query = location[: place.start()], location[place.start() + 1 :]
 
     def _locate(self, names: Sequence[str], present: Sequence[str]) -> list[int]:
-        """Where the wanted columns are; DataError unless each is there once."""
+        """Return the positions of the wanted columns; raise DataError unless each is there once."""
         require_columns(self.source, names, present)
         return [present.index(name) for name in names]
 
 
 class TypedQuery(_Query, ABC):
-    """A query to a database whose columns have types, which come as Arrow; see `Table`."""
+    """A query to a database whose columns have types; it returns Arrow; see `Table`."""
 
     is_typed = True
     rows_per_block = 65536
 
     def keep_remainder(self, column: str, number: int, n_parts: int) -> None:
-        """Give the rows alone whose whole number leaves this remainder by `n_parts`, and with 0 those without one."""
+        """Restrict the query to rows whose whole number leaves this remainder by `n_parts`.
+
+        Rows without a number belong to the remainder 0.
+        """
         name = '"' + column.replace('"', '""') + '"'
-        # What is left of a negative number is negative.
+        # SQL's remainder of a negative number is negative.
         inside = f"mod({name}, {n_parts}) in ({number}, {number - n_parts})" + f" or {name} is null" * (number == 0)
         self._query = f"select * from ({self._query.rstrip().rstrip(';')}\n) as whole_table where {inside}"
 
     def types(self) -> dict[str, Any]:
-        """See `Table.types`; the database is asked, and no row taken."""
+        """See `Table.types`; asks the database, and reads no row."""
         with self._execute(1) as reader:
             return {field.name.strip(): self._read_type(field) for field in reader.schema}
 
     def names(self) -> list[str]:
-        """See `Table.names`; the database is asked, and no row taken."""
+        """See `Table.names`; asks the database, and reads no row."""
         with self._execute(1) as reader:
             return [name.strip() for name in reader.schema.names]
 
@@ -138,31 +142,34 @@ class TypedQuery(_Query, ABC):
                 yield tuple(batch.column(place) for place in at)
 
     def _read_type(self, field: Any) -> Any:
-        """The Arrow type that a column counts as."""
+        """Return the Arrow type that a column counts as."""
         return field.type
 
     def _require_meant(self, field: Any) -> None:
-        """Raise DataError, code "data-column-type", for a column whose cells are not what its type says."""
+        """Raise DataError "data-column-type" if a column's cells are not of the type that it declares."""
 
     @abstractmethod
     def _execute(self, block_rows: int) -> AbstractContextManager[Any]:
-        """An Arrow reader of the query's result, while the database is open; its own errors are "data-sql"."""
+        """Yield an Arrow reader of the query's result while the database is open.
+
+        The database's own errors become "data-sql".
+        """
 
 
 class SqlTable(_Query):
-    """What a query gives, row by row, by any URL as SQLAlchemy takes it; see `Table`."""
+    """The result of a query, row by row, from any URL that SQLAlchemy knows; see `Table`."""
 
     def types(self) -> dict[str, Any]:
-        """See `Table.types`: text, for a query's columns have no types before its rows."""
+        """See `Table.types`: text only, because a query's columns have no types before its rows."""
         return {name: pa.string() for name in self.names()}
 
     def names(self) -> list[str]:
-        """See `Table.names`; the database is asked, and no row taken."""
+        """See `Table.names`; asks the database, and reads no row."""
         with self._execute() as result:
             return [str(name).strip() for name in result.keys()]
 
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
-        """See `Table.batches`: lists of what the driver gives.
+        """See `Table.batches`: yields lists of the driver's values.
 
         Raises:
             DataError: code "data-sql" when the database refuses.
@@ -174,7 +181,7 @@ class SqlTable(_Query):
 
     @contextmanager
     def _execute(self) -> Iterator[Any]:
-        """The query's result, while the database is connected."""
+        """Yield the query's result while the database is connected."""
         try:
             import sqlalchemy
             from sqlalchemy.exc import NoSuchModuleError
@@ -188,7 +195,7 @@ class SqlTable(_Query):
                 with engine.connect().execution_options(stream_results=True) as connection:
                     yield connection.execute(sqlalchemy.text(self._query))
             except (NoSuchModuleError, ModuleNotFoundError) as absent:
-                # Without a module's name it is the URL's own beginning that SQLAlchemy does not know.
+                # Without a module's name, SQLAlchemy does not know the beginning of the URL.
                 module = getattr(absent, "name", None) or "the one that the URL names"
                 raise EnvironmentFault("database-driver", module=module) from None
 
@@ -196,7 +203,7 @@ class SqlTable(_Query):
 def _in_columns(
     fetch: Callable[[int], Sequence[Sequence[Any]]], at: Sequence[int], chunk_rows: int
 ) -> Iterator[tuple[list[Any], ...]]:
-    """The cells at some places of all rows that are left, as lists of at most `chunk_rows`."""
+    """Yield the cells of the columns at some positions, as lists of at most `chunk_rows`."""
     while True:
         columns: tuple[list[Any], ...] = tuple([] for _ in at)
         n_rows = 0
@@ -210,7 +217,10 @@ def _in_columns(
 
 
 def _keep_odd_bytes(connection: Any, _: object) -> None:
-    """Text that is not UTF-8 stays bytes: SQLite's driver would give the whole query up because of one cell."""
+    """Keep text that is not UTF-8 as bytes.
+
+    SQLite's driver would otherwise fail the whole query because of one cell.
+    """
 
     def decode(content: bytes) -> str | bytes:
         try:
@@ -225,11 +235,13 @@ _ALONE: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "python_enable_replacements": False,
 }
-"""A query reads neither files, nor variables of this program."""
+"""DuckDB settings by which a query can read neither files nor variables of this program."""
 
 
 class DuckDbTable(TypedQuery):
-    """What a query gives; see `Table`. The database is opened for reading only, when rows are read and not before.
+    """The result of a query to a DuckDB file; see `Table`.
+
+    The database is opened for reading only, and only when rows are read.
 
     Args:
         location: "duckdb:///" and the file, "#", and one SELECT whose columns are named as in the plan.
@@ -240,7 +252,7 @@ class DuckDbTable(TypedQuery):
 
     @contextmanager
     def _execute(self, block_rows: int) -> Iterator[Any]:
-        """A reader of the query's result, while the database is open."""
+        """Yield a reader of the query's result while the database is open."""
         try:
             import duckdb
         except ModuleNotFoundError:
@@ -251,13 +263,13 @@ class DuckDbTable(TypedQuery):
             result = connection.sql(self._query)
             if result is None:
                 raise DataError("data-sql", fault="NoRows")
-            # Older versions have the older name alone.
+            # Older versions of DuckDB only have the older name.
             is_new = hasattr(result, "to_arrow_reader")
             yield result.to_arrow_reader(block_rows) if is_new else result.fetch_arrow_reader(block_rows)
 
 
 class AdbcTable(TypedQuery):
-    """What a query gives; see `Table`. Nothing is committed.
+    """The result of a query through an ADBC driver; see `Table`. Nothing is committed.
 
     Args:
         location: a URL as the driver takes it, "#", and one SELECT whose columns are named as in the plan.
@@ -272,18 +284,18 @@ class AdbcTable(TypedQuery):
         self._driver = driver
 
     def _read_type(self, field: Any) -> Any:
-        # It comes as text, digit by digit.
+        # The driver returns a numeric as text, digit by digit.
         return pa.decimal128(38) if _own_type(field) == "numeric" else field.type
 
     def _require_meant(self, field: Any) -> None:
-        """See `TypedQuery._require_meant`: the driver gives a type unknown to it as the server's bytes."""
+        """See `TypedQuery._require_meant`: the driver returns a type unknown to it as the server's bytes."""
         own = _own_type(field)
         if own not in ("", "numeric"):
             raise DataError("data-column-type", source=self.source, column=field.name, found=own)
 
     @contextmanager
     def _execute(self, block_rows: int) -> Iterator[Any]:
-        """See `TypedQuery._execute`; the driver decides on the blocks."""
+        """See `TypedQuery._execute`; the driver chooses the blocks."""
         try:
             driver = importlib.import_module(f"{self._driver}.dbapi")
         except ModuleNotFoundError:
@@ -300,9 +312,10 @@ class AdbcTable(TypedQuery):
 
 @contextmanager
 def _refuse_faults() -> Iterator[None]:
-    """Turn whatever a driver raises, be it for one cell, into the error "data-sql".
+    """Turn whatever a driver raises, even for one cell, into the error "data-sql".
 
-    It has the fault's kind, and which table or column is not there; other words of the fault may quote rows.
+    The error has the kind of the fault, and which table or column does not exist. Other words of the fault may quote
+    rows.
     """
     try:
         yield
@@ -316,8 +329,8 @@ def _refuse_faults() -> Iterator[None]:
 
 
 def _own_type(field: Any) -> str:
-    """The name of a type of the server's for which Arrow has none; "" for others."""
+    """Return the server's name of a type that Arrow does not have; "" for others."""
     known = field.metadata or {}
-    # Money comes as a plain number, of cents.
+    # The driver returns money as a plain number of cents.
     is_money = known.get(b"POSTGRESQL:type") == b"money"
     return "money" if is_money else str(known.get(b"ADBC:postgresql:typname", b"").decode())

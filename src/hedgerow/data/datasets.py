@@ -27,7 +27,7 @@ ALL_SITES = (1, 2, 3, 4, 5, 6)
 
 @dataclass(frozen=True)
 class SiteFiles:
-    """What `write_rand_hie` wrote.
+    """The files that `write_rand_hie` has written.
 
     Attributes:
         plan: the demonstration's plan, TOML.
@@ -41,7 +41,7 @@ class SiteFiles:
 
 
 def load_rand_hie() -> Columns:
-    """All 20,190 rows: int64 or, where values are fractional or missing (NaN), float64 columns of one length."""
+    """Load all 20,190 rows as columns of one length: int64, or float64 if fractional or missing (NaN)."""
     table = _read_table()
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
@@ -67,7 +67,10 @@ def _read_number(text: str, name: str) -> str:
 
 
 def _count_used_rows(sites: Collection[int], seed: int, max_rows: int) -> int:
-    """Count the training rows of these sites, `max_rows` of a person at each site at most. The table is public."""
+    """Count the training rows of these sites, at most `max_rows` of a person at each site.
+
+    The table is public.
+    """
     columns = load_rand_hie()
     is_used = np.isin(columns["site"], list(sites)) & ~split_by_unit(columns["zper"], seed=seed)
     held = np.stack([columns["site"], columns["zper"]])[:, is_used]
@@ -75,7 +78,9 @@ def _count_used_rows(sites: Collection[int], seed: int, max_rows: int) -> int:
 
 
 def split_by_unit(unit: NDArray[Any], *, test_fraction: float = 0.3, seed: int = 0) -> NDArray[np.bool_]:
-    """Choose the rows to test on, whole units at a time, so that no person is on both sides.
+    """Choose the rows to test on, whole units at a time.
+
+    No person is on both sides.
 
     Args:
         unit: [n], the identifier of each row.
@@ -95,12 +100,13 @@ def split_by_unit(unit: NDArray[Any], *, test_fraction: float = 0.3, seed: int =
 
 
 def write_rand_hie(folder: str | os.PathLike[str], *, seed: int = 0, n_sites: int = len(ALL_SITES)) -> SiteFiles:
-    """Write plan.toml, one site-N.csv per study site and test.csv into `folder`, which is made if need be.
+    """Write plan.toml, one site-N.csv per study site and test.csv into `folder`.
 
-    README.md goes with them, of which the plan speaks: where the data come from, and what each column means.
+    The folder is made if it does not exist. README.md is written too, unless there is one: the plan refers to it for
+    the origin of the data and the meaning of each column.
 
     Args:
-        seed: of the choice who is tested on.
+        seed: chooses the persons to test on.
         n_sites: how many sites, from the first on, the plan is for. The tables of all six are written.
     """
     target = Path(folder)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a site's columns mean what the other sites' do, by a survey's releases: for the owner of the rows alone.
+"""Find columns that seem to mean something else than at the other sites, by a survey's releases.
 
-What is said here is counted from private rows, without noise; it is shown where the rows are, and sent nowhere. A
-survey's sums may hold the site's own rows or not: what they say of the others is judged in both cases.
-Nothing is said but what lies beyond the noise of the releases and the chance of which rows a site has.
+The findings are counted from private rows, without noise. They are shown where the rows are, and sent nowhere. A
+survey's sums may or may not hold the site's own rows: both cases are judged. A finding is reported only if it exceeds
+both the noise of the releases and the chance variation of a site's rows.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from hedgerow.survey.statistics import TableStatistics
 _CLEAR = 5.0
 """Standard deviations, of noise and rows together, that a difference has to exceed."""
 _MIN_SHARE = 0.2
-"""The least difference of two shares that is told; of missing cells half of it."""
+"""Smallest difference of two shares that is reported; half of it for missing cells."""
 _MIN_CELLS = 30
 _MAX_OF_ALL = 0.9
-"""A site with more of the survey's rows has no others to be compared with."""
+"""Largest share of the survey's rows that a site may hold: with more there are too few others to compare with."""
 _HALF_AT_LEAST = 0.4
-"""What chance leaves of a half: of three sites one odd one is half of the others to the other two."""
+"""A half, less an allowance for chance: to each of two sites, an odd third one is half of the others."""
 _MAX_EXCESS = math.sqrt(2)
-"""Noise of the sites counts for that of half of them at least, and is that of all."""
+"""Sites' noise is accounted as if at least half of the sites added it, but all of them do."""
 _FITS = 0.1
-"""The largest difference of shares that is left by a line which makes one go away."""
+"""Largest difference of shares that may remain after a proposed line."""
 _END = 0.03
-"""The share of a site's dates that may lie behind their end."""
+"""Share of a site's dates that may lie after the end of its period."""
 _MIN_CODES = 0.05
-"""The share of a site's cells from which a code is told."""
+"""Smallest share of a site's cells from which a code is reported."""
 _RARE = 0.25
-"""Of the cells of a code that the other sites would have if they used it as this one does."""
+"""Largest share that the others may have of the cells that a code would have if they used it as often as this site."""
 _CHUNK_ROWS = 65_536
 _PLAIN_FACTORS = (10.0, 100.0, 1000.0)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What its owner should look at in one column.
+    """A column that its owner should look at.
 
     Attributes:
         name: of the column.
-        text: what differs, in words.
-        line: the line of `[data]` that makes it go away, which was tried; "" where there is none.
+        text: the difference in words.
+        line: the line of `[data]` that removes the difference (it was tried); "" if there is none.
     """
 
     name: str
@@ -73,11 +73,13 @@ class Difference:
 
 
 def compare_surveyed(location: Location, plan: Plan, found: TableStatistics) -> list[Difference]:
-    """Compare all columns of a survey that this site has just answered, by what its node knows itself.
+    """Compare all columns of a survey that this site has just answered.
+
+    Only what the node knows itself is used.
 
     Args:
-        plan: how the sums were made.
-        found: by the node's own reckoning from the releases.
+        plan: the plan by which the sums were made.
+        found: the statistics that the node computed itself from the releases.
 
     Raises:
         DataError: the table cannot be read, or lacks a column.
@@ -99,13 +101,13 @@ def compare_surveyed(location: Location, plan: Plan, found: TableStatistics) -> 
 def list_differences(
     location: Location, plan: Plan, survey: Mapping[str, Any], excess: float = 1.0
 ) -> list[Difference]:
-    """Compare the columns that a plan and a survey name, in the order of the survey; rows are kept at 8 bytes a cell.
+    """Compare the columns that a plan and a survey name, in the survey's order.
 
-    As in a survey, at most `max_rows_per_unit` rows of a unit count.
+    Rows are kept in memory at 8 bytes a cell. As in a survey, at most `max_rows_per_unit` rows of a unit count.
 
     Args:
-        survey: of `survey.json` (`TableStatistics.to_dict`).
-        excess: by what the noise may exceed what the survey says.
+        survey: content of `survey.json` (`TableStatistics.to_dict`).
+        excess: factor by which the noise may exceed what the survey says.
 
     Raises:
         DataError: the table cannot be read, or lacks a column.
@@ -125,7 +127,7 @@ def list_differences(
 
 
 def _units_of(name: str) -> Iterator[tuple[str, float | str, float, float]]:
-    """Units that a column of this name may be in elsewhere: words, the line's value, factor, and what is added."""
+    """Yield units that a column may have elsewhere: words, the line's value, factor and summand."""
     words, table = set(split_words(name)), resources.files("hedgerow.data").joinpath("clinical_units.toml")
     for unit in tomllib.loads(table.read_text(encoding="utf-8"))["unit"]:
         if words & set(unit["words"].split()):
@@ -137,12 +139,15 @@ def _units_of(name: str) -> Iterator[tuple[str, float | str, float, float]]:
 
 
 def _subtract_own(share: float, own: float, n_own: float, n_all: float) -> float:
-    """A share of the others' rows, of one of all rows and a site's own."""
+    """Compute the share among the other sites' rows from the overall share and this site's share."""
     return min(max((share * n_all - own * n_own) / (n_all - n_own), 0.0), 1.0)
 
 
 def _are_these_odd(own: float, others: float) -> bool:
-    """Whether most of the others are otherwise; if half were as these rows, they would have about half as many."""
+    """Return whether most of the others differ from these rows.
+
+    If half of the others were like these rows, they would have about half the share.
+    """
     return others < own * _HALF_AT_LEAST or 1 - others < (1 - own) * _HALF_AT_LEAST
 
 
@@ -152,8 +157,8 @@ class _QuantilePoint:
 
     Attributes:
         at: its value.
-        share_of_all: of all rows, those below it.
-        share_here: of these rows.
+        share_of_all: share of all rows below it.
+        share_here: share of this site's rows below it.
         noise: the standard deviation of the first share.
     """
 
@@ -164,7 +169,7 @@ class _QuantilePoint:
 
 
 class _Comparison:
-    """One column of a table beside what a survey has released of it."""
+    """One column of a table, compared with the releases of a survey."""
 
     def __init__(
         self,
@@ -180,7 +185,7 @@ class _Comparison:
         self.place, self.plan, self.item, self.column, self.n_records = location, plan, item, column, n_records
         self.own = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
         self.groups, self.is_text = column["groups"], item.is_categorical
-        # All bins of a column have the same noise; without one that is shown, nothing is known.
+        # All bins of a column have the same noise. If no bin is shown, the noise is unknown.
         shown = [group["count"]["deviation"] for group in self.groups if group["count"]]
         self.deviation = shown[0] * excess if shown else math.nan
         self.n_rows, self.n_missing, self.values, self.texts = self._read(self.own)
@@ -189,7 +194,7 @@ class _Comparison:
         self.n_all = n_records["value"] * (1 - missing["value"])
 
     def _read(self, own: Adapter) -> tuple[int, int, NDArray[np.float64], Counter[str]]:
-        """Rows, missing cells, numbers in order, texts and how often each is there, as an adapter has them."""
+        """Read the column with an adapter: rows, missing cells, sorted numbers, and counts of texts."""
         table = open_table(adapt(os.fspath(self.place), own), self.plan)
         place, first, n_rows, n_missing = replace(find_place(table), column=self.item.name), 0, 0, 0
         values, texts = [np.empty(0)], Counter[str]()
@@ -209,10 +214,10 @@ class _Comparison:
         return n_rows, n_missing, np.sort(np.concatenate(values)), texts
 
     def differences(self) -> Iterator[Difference]:
-        """What differs, missing cells first."""
+        """Yield the differences, that of missing cells first."""
         yield from self._compare_missing()
         is_known = not math.isnan(self.deviation) and _MIN_CELLS <= self.n_own < _MAX_OF_ALL * self.n_all
-        # Of numbers, dates are days; a column that the survey took for another kind is not comparable.
+        # Dates are compared as days. A column of another kind in the survey cannot be compared.
         is_date = "days_since" in self.column
         is_alike = self.is_text == (self.column["kind"] == "text") and is_date == (self.item.type == "date")
         if not is_known or not is_alike or self.column.get("is_hashed"):
@@ -221,7 +226,10 @@ class _Comparison:
 
     @staticmethod
     def _differs(all_of: float, own: float, noise: float, n_own: float, n_all: float, least: float) -> bool:
-        """Whether a share of all rows, of that noise, and the site's own are sure to differ, and by enough."""
+        """Return whether the site's share certainly differs from that of all rows, by more than `least`.
+
+        `noise` is the standard deviation of the share of all rows.
+        """
         middle = min(max(all_of, 0.0), 1.0)
         middle = max(middle * (1 - middle), own * (1 - own))
         spread = math.sqrt(noise * noise + middle * (1 / n_own + 1 / n_all))
@@ -231,7 +239,7 @@ class _Comparison:
         found, n_all = self.column["missing"], self.n_records["value"]
         if not _MIN_CELLS <= self.n_rows < _MAX_OF_ALL * n_all:
             return
-        # One that is not shown may be all that the noise hides.
+        # A share that is not shown may be as large as the noise hides.
         deviation = self.n_records["deviation"]
         share, noise = (found["value"], found["deviation"]) if found else (0.0, deviation / n_all)
         noise = (noise + share * deviation / n_all) * self.excess
@@ -245,7 +253,7 @@ class _Comparison:
     # Numbers and dates ------------------------------------------------------------------------------------------------
 
     def _share_below(self, values: NDArray[np.float64], at: float) -> float:
-        """The share of values below a number, on straight lines between the bins' edges, as released quantiles are."""
+        """Return the share of values below a number, interpolated as in released quantiles."""
         edges = np.array([group["low"] for group in self.groups[1:]])
         return float(elementary.interpolate(at, edges, np.searchsorted(values, edges) / len(values)))
 
@@ -256,7 +264,7 @@ class _Comparison:
             n_below = sum(group["low"] < at for group in self.groups[1:]) + 1
             weights = n_below * elementary.square(1 - share) + (n_bins - n_below) * elementary.square(share)
             noise = self.deviation * math.sqrt(weights) / self.n_all
-            # A whole number stands for half of one on either side.
+            # A whole number stands for the interval of half a unit on either side.
             here = min(max(share, self._share_below(values, at - half)), self._share_below(values, at + half))
             yield _QuantilePoint(at, share, here, noise)
 
@@ -266,7 +274,7 @@ class _Comparison:
             self._differs(point.share_of_all, point.share_here, point.noise, self.n_own, self.n_all, _MIN_SHARE)
             for point in points
         )
-        # What the others have below each value, if the survey holds these rows, and if it does not.
+        # Shares of the others below each value, if the survey holds this site's rows, and if it does not.
         with_own = [_subtract_own(point.share_of_all, point.share_here, self.n_own, self.n_all) for point in points]
         without = [point.share_of_all for point in points]
         if not is_odd or not self._is_alone(points, with_own):
@@ -289,10 +297,10 @@ class _Comparison:
         yield Difference(self.item.name, "; ".join(filter(None, (text, said))), line)
 
     def _is_alone(self, points: Sequence[_QuantilePoint], others: Sequence[float]) -> bool:
-        """Whether it is these rows that differ, and not a few of the others.
+        """Return whether this site's rows differ, and not those of a few others.
 
-        If half of the others are as these rows, they have half as many of theirs in each interval. Dates that
-        end while the others' go on do not follow from that.
+        If half of the others are like this site, they have about half of its share in each interval. Dates that end
+        before the others' are judged by their end.
         """
         own = np.array([0.0, *(point.share_here for point in points), 1.0])
         steps, those = np.diff(own), np.diff([0.0, *others, 1.0])
@@ -301,7 +309,10 @@ class _Comparison:
         return is_odd or (self.item.type == "date" and any(ends))
 
     def _try_units(self, others: Sequence[Sequence[float]]) -> tuple[str, str]:
-        """A unit with which these rows are as the others, and its line, tried by reading the table with it."""
+        """Return the unit with which these rows match the others, and its line; "" if there is none.
+
+        Each candidate is tried by reading the table with it.
+        """
         name = self.item.name
         if name in dict(self.own.scale) or name in dict(self.own.date):
             return "", ""
@@ -319,7 +330,7 @@ class _Comparison:
         return found
 
     def _measure_rest(self, values: NDArray[np.float64], others: Sequence[Sequence[float]]) -> float:
-        """The largest difference that is left to what the others have, in the better of both cases."""
+        """Return the largest remaining difference to the others' shares, in the better of both cases."""
         own = [point.share_here for point in self._list_points(values)]
         return min(max(abs(one - other) for one, other in zip(own, case, strict=True)) for case in others)
 
@@ -343,7 +354,7 @@ class _Comparison:
                     return
 
     def _most_of(self, name: str) -> float:
-        """About how many cells of a code the others may have at most, or of all that are not listed."""
+        """Return an upper estimate of the others' cells with a code, or with any code that is not listed."""
         listed = {group["name"]: group["count"] for group in self.groups[:-1]}
         count = listed.get(name, self.groups[-1]["count"])
         own = self.texts[name] if name in listed else sum(n for each, n in self.texts.items() if each not in listed)
@@ -351,7 +362,7 @@ class _Comparison:
         return float(max(most - own, 0.0) + 4 * self.deviation)
 
     def _odd_codes(self, texts: Counter[str]) -> list[str]:
-        """Codes of which the others have far fewer than they would if they used them as often."""
+        """List codes of which the others have far fewer than if they used them as often as this site."""
         n_others = self.n_all - self.n_own
         return [
             name for name, count in sorted(texts.items())
@@ -360,7 +371,7 @@ class _Comparison:
         ]  # fmt: skip
 
     def _try_codes(self, names: Sequence[str]) -> str:
-        """The line that gives codes the others' words for them; "" where one has none, or where some are left."""
+        """Return the line that maps this site's codes to the others' words; "" if that does not explain all."""
         usual = [
             group["name"] for group in self.groups[:-1]
             if group["count"] and group["count"]["value"] - self.texts[group["name"]] > 4 * self.deviation

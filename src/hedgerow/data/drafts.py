@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draft a plan from a table's header and types, and from a code book: the text behind ``hedgerow plan init``.
+"""Draft a plan from a table's header and types and from a code book, for `hedgerow plan init`.
 
-First stands what a table's columns hold, then the draft, whose text is that of `hedgerow.plan.draft`, and last what a
-code book says of columns. Types, bounds, categories, classes and the number of
-records are public inputs, so a draft leaves them open for a person to fill in from a code book; what the cells suggest
-is for the owner's screen. Nothing public is ever derived from data.
+The module summarises a table's columns, drafts a plan (its text comes from `hedgerow.plan.draft`), and reads code
+books. Types, bounds, categories, classes and the number of records are public inputs, so a draft leaves them open for a
+person to fill in from a code book; what the cells suggest is for the owner's screen. Nothing public is ever derived
+from data.
 
-A code book is what a study has written down about its columns, as a CSV. It is public by its purpose, and so is what a
-draft takes from it. Two kinds are told apart by their headers:
+A code book is a study's description of its columns, as a CSV. It is public by its purpose, and so is what a draft takes
+from it. There are two kinds, recognized by their headers:
 
     name,type,min,max,categories,unit       of which only name is needed. type is "numeric", "integer", "date",
                                             "categorical" or "identifier"; categories are parted by "|", else ";",
@@ -47,12 +47,12 @@ from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
 
 @dataclass
 class Summary:
-    """One column, over all chunks. What it is its most cells say, never one of them.
+    """The cells of one column, over all chunks. The column's kind is that of most cells, never of one.
 
     Attributes:
         kinds: cells of each kind, int64 [N_KINDS].
         is_whole: whether every number is integral.
-        texts: the distinct ones, until there are more than `MANY_CATEGORIES`.
+        texts: the distinct texts, until there are more than `MANY_CATEGORIES`.
     """
 
     kinds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(N_KINDS, dtype=np.int64))
@@ -61,22 +61,22 @@ class Summary:
 
     @property
     def n_values(self) -> int:
-        """Cells that are not missing."""
+        """Number of cells that are not missing."""
         return int(self.kinds.sum() - self.kinds[ABSENT])
 
     @property
     def is_numeric(self) -> bool:
-        """Whether most are numbers. A column of nothing says nothing; numbers are the commoner case."""
+        """Whether most cells are numbers. An empty column counts as numeric, the commoner case."""
         return bool(2 * self.kinds[NUMBER] > self.n_values) or not self.n_values
 
     @property
     def is_date(self) -> bool:
-        """Whether most are dates of ISO 8601."""
+        """Whether most cells are ISO 8601 dates."""
         return bool(2 * self.kinds[DATE] > self.n_values)
 
     @property
     def suggests(self) -> str:
-        """The type that its cells suggest; not to be shown but to their owner."""
+        """The type that the cells suggest; shown only to the owner of the rows."""
         if not (self.is_numeric or self.is_date):
             n_digits = sum(text[:1].isdecimal() for text in self.texts)
             share = n_digits / max(len(self.texts), 1)
@@ -87,7 +87,10 @@ class Summary:
 
 
 def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
-    """Read the named columns once, in bounded memory; raises DataError where the file cannot be read or has no rows."""
+    """Read the named columns once, in bounded memory.
+
+    Raises DataError if the file cannot be read or has no rows.
+    """
     table, summaries = find_place(open_table(path)), {name: Summary() for name in names}
     for batch in read_columns(path, names):
         for name, column in zip(names, batch, strict=True):
@@ -111,11 +114,11 @@ def draft_plan(
     epsilon: float = 1.0,
     codebook: Mapping[str, Entry] | None = None,
 ) -> str:
-    """The text of a commented TOML plan for the table at `path`, to be read by `parse_plan` once it is filled in.
+    """Return the text of a commented TOML plan for the table at `path`, for a person to fill in.
 
     Fields that only a person can know are left as comments; until they are filled in, `parse_plan` names each of them
-    and its line. A draft follows from the header and the code book alone, comments and all: no cell is read. Columns
-    that are identifiers by their names are left out.
+    and its line. A draft follows from the header and the code book alone, comments included: no cell is read. Columns
+    whose names look like identifiers are left out.
 
     Args:
         label: the column to be predicted; every other column becomes a feature. For times to an event, a pair: the
@@ -149,7 +152,7 @@ def draft_plan(
 
 
 def usable_columns(names: Sequence[str]) -> list[str]:
-    """The columns that can stand in a plan by their names."""
+    """Return the columns whose names can stand in a plan."""
     return [name for name in names if name.strip() and escape_for_terminal(name) == name and names.count(name) == 1]
 
 
@@ -162,7 +165,7 @@ _REDCAP = {
     "text validation max": "text_validation_max",
     "identifier?": "identifier",
 }
-"""The heads of REDCap's page, and what its programming interface calls them."""
+"""Column heads of REDCap's web page -> the names in its programming interface."""
 _BOOK_KINDS = {
     "numeric": "numeric", "number": "numeric", "float": "numeric", "real": "numeric", "continuous": "numeric",
     "integer": "integer", "int": "integer", "count": "integer",
@@ -174,7 +177,7 @@ _BOOK_KINDS = {
 
 
 def read_codebook(location: str) -> dict[str, Entry]:
-    """Each column's entry, by its name.
+    """Read a code book: each column's entry, by its name.
 
     Args:
         location: a CSV file; separator and encoding as for tables (`hedgerow.data.tables`).
@@ -199,7 +202,7 @@ def read_codebook(location: str) -> dict[str, Entry]:
     else:
         raise UsageError("codebook-header", path=place, present=", ".join(header.names))
     found: dict[str, Entry] = {}
-    # Its cells hold line breaks, and it is public: but a mark that is not closed takes no row away in silence.
+    # Cells of a code book may hold line breaks. `strict` refuses an unclosed quotation mark, which would swallow rows.
     rows, count = csv.reader(io.StringIO(text, newline=""), delimiter=header.separator, strict=True), 0
     try:
         for cells in rows:
@@ -264,7 +267,7 @@ def _read_redcap_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tup
 
 
 def _parse_bound(text: str, has_commas: bool, checked: str = "number") -> float | None:
-    """A bound; None for none, and for those of another kind."""
+    """Parse a bound; return None for an empty field, or a field that is not checked as a number."""
     if not text or not (checked == "integer" or checked.startswith("number")):
         return None
     plain = text.replace(",", ".") if has_commas or checked.endswith("comma_decimal") else text
@@ -275,7 +278,7 @@ def _parse_bound(text: str, has_commas: bool, checked: str = "number") -> float 
 
 
 def _read_day(text: str) -> float | None:
-    """A date's bound in days since 1970-01-01; None for none."""
+    """Read a date's bound as days since 1970-01-01; return None for an empty field."""
     try:
         return parse_day(text) if text else None
     except ValueError:
@@ -283,7 +286,10 @@ def _read_day(text: str) -> float | None:
 
 
 def _sort_codes(codes: list[str]) -> tuple[str, ...]:
-    """Each code once; numbers by size, so that the 1 of 1 and 0 comes last as the positive class does."""
+    """Return each code once, numbers by size.
+
+    The 1 of 1 and 0 then comes last, as the positive class does.
+    """
     distinct = list(dict.fromkeys(codes))
     try:
         return tuple(sorted(distinct, key=float))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a site's table fits a plan, column by column: for the owner of the rows, and no one else.
+"""Check how a site's table fits a plan, column by column: for the owner of the rows, and no one else.
 
-Everything here is counted from private rows, without noise. It is shown where the rows are, and sent nowhere.
+All counts are of private rows, without noise. They are shown where the rows are, and sent nowhere.
 
-No list of words guesses at what a text means: half of a coding that is turned round is worse than none. A `[data]` line
-is proposed only where the plan's own words explain every text of a column one to one. All else is a question, with the
+No list of words guesses the meaning of a text: a coding that is half reversed is worse than none. A `[data]` line is
+proposed only if the plan's own words explain every text of a column one to one. Everything else is a question, with the
 texts that are not read.
 """
 
@@ -35,17 +35,17 @@ from hedgerow.plan.toml import toml_key, toml_value
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
 _SAMPLED_ROWS = 10_000
-"""The first rows of a column, in which an identifier's values all differ."""
+"""Rows of a column in which all values differ if it is an identifier."""
 _MIN_POINTS = 20
-"""Different numbers with a point before three digits, and none with another, that may be thousands."""
+"""Different numbers from which on points may be marks of thousands, if each has three digits after its point."""
 _MAX_TEXTS = 1_000
-"""Distinct odd texts of a column that are counted apart."""
+"""Distinct odd texts of a column that are counted one by one."""
 _CHUNK_ROWS = 65536
 
 
 @dataclass
 class ColumnFit:
-    """What the plan makes of one column.
+    """The way in which the plan reads one column.
 
     Attributes:
         name: its name.
@@ -55,13 +55,13 @@ class ColumnFit:
         n_missing: without a value.
         n_below, n_above: numbers beyond the bounds, which count as the bound.
         n_unlisted: texts that the plan does not list.
-        n_unreadable: cells that are no number, or no text; their rows are left out.
-        n_undecodable: those of them that are not in the table's encoding.
+        n_unreadable: cells that are no number or no text as the plan expects; their rows are left out.
+        n_undecodable: of these, cells that are not in the table's encoding.
         is_found: whether noise has found its bounds or list.
-        is_constant: whether all values that are there are one for the model.
+        is_constant: whether all values look the same to the model, missing cells aside.
         looks_like_id: whether its name is an identifier's, or its first values all differ as an identifier's do.
-        unlisted: texts that the plan does not list, and how often each is there: of 1,000 at most.
-        unread: the same of cells that cannot be read.
+        unlisted: texts that the plan does not list, with their counts; at most 1,000.
+        unread: the texts of cells that cannot be read, with their counts.
         coding: questions about the coding of its cells; "" for none.
     """
 
@@ -94,19 +94,19 @@ class ColumnFit:
 
     @property
     def beyond(self) -> float:
-        """The share of its cells that is clamped, or not listed."""
+        """The share of its cells that is clamped or not listed."""
         return self.clamped + self.not_listed
 
     @property
     def counts(self) -> CellCounts:
-        """How the plan reads its cells."""
+        """The counts of its cells, by how the plan reads them."""
         n_unread = self.n_unreadable - self.n_undecodable
         return CellCounts(
             self.n_rows, self.n_missing, self.n_below, self.n_above, self.n_unlisted, n_unread, self.n_undecodable
         )
 
     def findings(self) -> list[str]:
-        """What its owner should look at, in words."""
+        """List in words what the owner should look at."""
         said = explain_column(self.name, self.counts, is_found=self.is_found)
         if self.role == "label" and self.n_unlisted:
             said.append("rows of no listed class are left out")
@@ -128,12 +128,12 @@ class ColumnFit:
 
 @dataclass(frozen=True)
 class TableFit:
-    """What the plan makes of a table.
+    """The way in which the plan reads a table.
 
     Attributes:
-        rows: how many of its rows are used, by the ordinary reading.
-        columns: those that the plan names: features, label, unit.
-        ignored: names of the others.
+        rows: how many of its rows are used.
+        columns: the columns that the plan names: features, label, unit.
+        ignored: names of the other columns.
         about: what its owner should look at in the table as a whole, each with a title.
         suggested_lines: the lines of a `[data]` table (`hedgerow.data.adapters`) by which the plan's own words explain
             all texts of a column.
@@ -146,13 +146,13 @@ class TableFit:
     suggested_lines: list[str] = field(default_factory=list)
 
     def findings(self) -> list[tuple[str, str]]:
-        """What its owner should look at, in words, the table as a whole first."""
+        """List in words what the owner should look at, the table as a whole first."""
         own = [(column.name, "; ".join(column.findings())) for column in self.columns]
         return [*self.about, *((name, said) for name, said in own if said)]
 
 
 def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) -> TableFit:
-    """Read a table once, in bounded memory, and count what the plan makes of it.
+    """Read a table once, in bounded memory, and count how the plan reads it.
 
     Raises:
         DataError: the table cannot be read, or lacks a column.
@@ -180,7 +180,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     about, lines = list[tuple[str, str]](), list[str]()
     if doubt := plan.label.kind.doubt(counts_of_codes, plan.label):
         about = [(plan.label.name, doubt), *about]
-    # A word may be one of its column's values, as "dead" of `dead`; of several columns at once it is their header.
+    # One column's name may be one of its values ("dead" of `dead`), but several at once are a repeated header.
     has_headers = sum(count.found.name in map(str.strip, count.odd) for count in counts) > 1
     columns = [count.finish(has_headers) for count in counts]
     kept = dict(location.adapter.recode) if isinstance(location, AdaptedLocation) else {}
@@ -197,7 +197,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
 
 
 def _list_lacks(location: Location, plan: Plan, n_rows: int) -> Iterator[tuple[str, str]]:
-    """What the database lacks of the records and concepts that its plan's [omop] asks for."""
+    """List the OMOP concepts and records that the database does not have but the plan asks for."""
     url = os.fspath(location).partition("#")[0]
     if plan.omop is None or not find_dialect(url):
         return
@@ -214,7 +214,7 @@ def _list_lacks(location: Location, plan: Plan, n_rows: int) -> Iterator[tuple[s
 
 
 def find_item(name: str, plan: Plan) -> Feature | None:
-    """What the plan says of a column, as of a feature; None for the unit."""
+    """Return the feature, or the label as a feature, of this name; None for the unit."""
     for column in plan.label.kind.columns(plan.label):
         if column.name == name:
             low, high = column.bounds or (None, None)
@@ -224,7 +224,7 @@ def find_item(name: str, plan: Plan) -> Feature | None:
 
 
 class _Cells(NamedTuple):
-    """The cells of one column as the plan has them.
+    """The cells of one column as the plan reads them.
 
     Attributes:
         values: [n] numbers, indices in the list, buckets, or identifiers.
@@ -244,7 +244,7 @@ class _Cells(NamedTuple):
 
 
 def read_cells(column: Any, item: Feature | None, place: Place) -> _Cells:
-    """Cells by the ordinary reading."""
+    """Read the cells of a column as training does."""
     bad, none, undecodable = (np.zeros(len(column), dtype=np.bool_) for _ in range(3))
 
     def unfit(rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
@@ -266,7 +266,7 @@ def read_cells(column: Any, item: Feature | None, place: Place) -> _Cells:
 
 
 class _Counted:
-    """One column while its chunks come."""
+    """One column while its chunks are counted."""
 
     def __init__(self, name: str, plan: Plan) -> None:
         self.item = item = find_item(name, plan)
@@ -275,7 +275,8 @@ class _Counted:
         self.listed = () if item is None else item.categories
         self.found.is_found = (plan.label if role == "label" else item or plan.label).origin == FOUND
         self.used = Counter[int]()
-        # Whether a point in one of the first cells cannot be a mark of thousands, and whether all points may be one.
+        # shows_points: a point in the first cells is no mark of thousands. has_points_only: all points may be such
+        # marks.
         self.shows_points = self.has_points_only = False
         self._spellings = dict[str, set[str]]()
         self._only: float | None = None
@@ -286,7 +287,7 @@ class _Counted:
 
     @property
     def odd(self) -> dict[str, int]:
-        """Texts that are not read as the plan has them, and how often each is there."""
+        """Texts that cannot be read or are not listed, with their counts."""
         return self.found.unread | self.found.unlisted
 
     def add(self, column: Any, table: Place) -> None:
@@ -322,7 +323,7 @@ class _Counted:
         self._compare(there.astype(np.float64))
 
     def finish(self, has_headers: bool) -> ColumnFit:
-        """What was counted; `has_headers` says whether the table's header stands among its rows."""
+        """Return the counts; `has_headers` tells whether the table's header is repeated among its rows."""
         found = self.found
         all_differ = self._watched is not None and self._n_watched > 50 and found.kind != "identifier"
         found.looks_like_id = looks_like_identifier(found.name) or all_differ
@@ -330,7 +331,7 @@ class _Counted:
         return found
 
     def _list_questions(self, has_headers: bool) -> Iterator[str]:
-        """What its cells may mean, where nothing but a person can tell."""
+        """Yield questions about the cells that only a person can answer."""
         name, odd = self.found.name, self.odd
         if has_headers and name in map(str.strip, odd):
             yield "the header stands among the rows again, which are left out"
@@ -353,7 +354,7 @@ class _Counted:
             yield from self._ask_about_spellings()
 
     def _ask_about_spellings(self) -> Iterator[str]:
-        """What becomes one value although it is written in several ways: codes, not numbers, differ so."""
+        """Yield questions about values that are written in several ways: probably codes, not numbers."""
         several = sorted((sorted(texts) for texts in self._spellings.values() if len(texts) > 1), key=str)
         if several:
             said = " and ".join(map(repr, several[0][:3]))
@@ -368,14 +369,17 @@ class _Counted:
             )
 
     def explain(self) -> dict[str, str]:
-        """Return the plan's words for all texts of this column that are not read, as `explain_texts`; {} for none."""
+        """Map all unread texts of this column to the plan's words by `explain_texts`; {} if that fails."""
         if self.item is None or not self.listed or not self.odd or len(self.odd) >= _MAX_TEXTS:
             return {}
         used = {self.listed[index] for index in self.used}
         return explain_texts({*self.odd, *used}, self.listed)
 
     def _ask_about_codes(self) -> str:
-        """What is asked where a label has 0 and 1 in the plan, and 1 and another number in the table; else ""."""
+        """Return the question about a label that is coded 1 and -1, or 1 and 2, for the plan's 0 and 1.
+
+        It is "" for any other coding.
+        """
         listed, odd, n_odd = self.listed, self.found.unlisted, sum(self.found.unlisted.values())
         code = max(odd, key=odd.__getitem__, default="")
         # Of an event's words, 0 and 1 are one way to write it.
@@ -399,7 +403,10 @@ class _Counted:
         self.found.is_constant = bool((values == self._only).all())
 
     def _watch(self, column: Any, place: Place) -> None:
-        """Whether the first values all differ; fractions do so anyway, so of numbers only whole ones count."""
+        """Note whether the first values all differ.
+
+        Of numbers only whole ones count, because fractions differ anyway.
+        """
         if self._watched is None or self._n_watched >= _SAMPLED_ROWS:
             return
         first = column[:_SAMPLED_ROWS] if isinstance(column, list) else column.slice(0, _SAMPLED_ROWS)
@@ -429,7 +436,7 @@ def _is_long(text: str) -> bool:
 
 
 def _count_texts(column: Any, rows: NDArray[np.bool_], place: Place, counts: dict[str, int]) -> None:
-    """Count the texts of some cells, of the first 1,000 different ones."""
+    """Count the texts of some cells; only the first 1,000 different ones."""
     if not rows.any():
         return
     at = np.flatnonzero(rows)
@@ -443,17 +450,17 @@ _MOST = 0.9
 """The least share of odd cells that one explanation has to fit."""
 _SHOWN_TEXTS = 20
 _MIN_CODE = 0.1
-"""The least share of the numbers beyond the bounds that one of them has to be, to be asked about as a code."""
+"""Smallest share of the numbers beyond the bounds that one number must have to be taken for a code."""
 _MAX_EXACT = 2**53
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([.,'\u2019 \u00a0\u2009\u202f][0-9]{3})+([.,][0-9]+)?")
 _DECIMAL_COMMA = re.compile("[+-]?[0-9]*,[0-9]+")
 
 
 def format_counts(counts: Mapping[str, int], n_others: int = 0) -> str:
-    """Return texts and how often each is there, the most frequent 20 first, and how many more there are.
+    """Format texts with their counts: the most frequent 20, then the number of the others.
 
     Args:
-        n_others: cells whose texts were not counted apart.
+        n_others: cells whose texts were not counted one by one.
     """
     often = sorted(counts, key=lambda text: (-counts[text], text))
     said = ", ".join(f"{text!r} {counts[text]:,}" for text in often[:_SHOWN_TEXTS])
@@ -463,7 +470,7 @@ def format_counts(counts: Mapping[str, int], n_others: int = 0) -> str:
 
 
 def explain_lines(n_names: int, rows: units.RowCount) -> Iterator[tuple[str, str]]:
-    """What the rows that have another number of fields than the header may come from."""
+    """Yield the probable reason for rows whose number of fields is not the header's."""
     n_ragged = rows.left_out.get("data-ragged-row", 0)
     if not n_ragged:
         return
@@ -483,10 +490,11 @@ def explain_lines(n_names: int, rows: units.RowCount) -> Iterator[tuple[str, str
 
 
 def explain_texts(texts: Collection[str], words: Sequence[str]) -> dict[str, str]:
-    """Map all texts of a column to the plan's words, one to one, without those that are a word; {} where that fails.
+    """Map all texts of a column to the plan's words, one to one, without those that are a word already.
 
-    A text stands for a word that it differs from in case, spaces, quotation marks or hyphens alone. Where there are as
-    many texts as words, it may also be the beginning of one word only: M and F of male and female.
+    The result is {} if that fails. A text stands for a word if it differs in case, spaces, quotation marks or hyphens
+    only. If there are as many texts as words, it may also be the beginning of exactly one word: M and F of male and
+    female.
     """
     for may_begin in (False, True):
         pairs = {text: _find_word(text, words, may_begin=may_begin) for text in texts}
@@ -505,9 +513,9 @@ def _find_word(text: str, words: Sequence[str], *, may_begin: bool) -> str | Non
 
 
 def _reduce_to_word(text: str) -> str:
-    """A text without what does not tell two apart: case, spaces, quotation marks, hyphens and points between letters.
+    """Remove what does not distinguish texts: case, spaces, quotes, hyphens and points between letters.
 
-    Signs and marks that may stay: -1 is not 1, A- is not A+, 1-5 is not 15.
+    Signs and significant marks stay: -1 is not 1, A- is not A+, 1-5 is not 15.
     """
     plain = re.sub(r"(?<=[^\W\d_])[-.](?=[^\W\d_])|[\s_]", "", text.casefold())
     return plain.strip("\"'").rstrip(".")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV, line by line: how a file is written follows from its header, and which record a line is from that line alone.
+"""Read CSV line by line: a file's format follows from its header, and a record from its line alone.
 
-How a CSV is written, its separator, its decimal mark, its encoding and its line's end, follows from the file's header,
-or from what stands behind the file's name, and never from a row: a guess that one row could turn would change what all
-others count as. The rules:
+The format of a CSV (its separator, decimal mark, encoding and line end) follows from the file's header, or from the
+declaration behind the file's name, and never from a row: a guess that one row could change would affect all other rows.
+The rules:
 
     separator     of , ; tab | the one that cuts the header into the most names, quotation marks and brackets being left
                   out; or what a first line such as "sep=;" says, as spreadsheets write it. A header that another one
@@ -22,9 +22,9 @@ follow from the header:
 
 The header is one line, and each line behind it a record by itself. A cell that begins with a quotation mark ends with
 the next one that is not doubled; one that is still open at the line's end is closed there, so whatever stands in a
-line, no other line's record changes. Only where a plan says how many line breaks a cell may hold
-(`privacy.line_breaks`) does a quoted cell go on over so many further lines: if the lines then are one well-formed
-record, and none of them by itself begins such a cell. Else each is a record by itself.
+line, no other line's record changes. A quoted cell may continue over further lines only if a plan says how many line
+breaks a cell may hold (`privacy.line_breaks`). Then the lines together must be one well-formed record, and no other of
+them may begin such a cell by itself. Else each line is a record by itself.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from numpy.typing import NDArray
 from hedgerow.errors import UsageError
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
-"""In the order in which they are preferred, by the words of a declaration."""
+"""Separators by the words of a declaration, in order of preference."""
 DECIMALS = {"point": False, "comma": True}
 MAX_BYTES = 16 * 2**20
-"""A longer line, or header, does not fit; a block that is read at once has no longer lines, in any encoding."""
+"""Longest line or header in bytes. A longer one does not fit, so every block of lines stays bounded in any encoding."""
 _UNICODE = ("utf-8", "utf-16")
 _PARTS = ("separator", "decimal", "encoding")
 _DECLARATION = re.compile(rf"#((?:{'|'.join(_PARTS)})=[^#/]*)$")
@@ -58,7 +58,7 @@ _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass(frozen=True)
 class Declared:
-    """What is declared behind a file's name; None for what follows from the header."""
+    """The declaration behind a file's name; None for parts that follow from the header."""
 
     separator: str | None = None
     has_decimal_commas: bool | None = None
@@ -71,14 +71,15 @@ class TableHeader:
 
     Attributes:
         names: of the columns, without spaces around them; none in a file without a header.
-        n_lines: up to the header's end: it may follow empty lines.
+        n_lines: lines up to the header's end; empty ones may come before it.
         separator: one character.
-        rival: another one that may as well be meant, "" for none.
+        rival: another separator that may be meant instead; "" for none.
         has_decimal_commas: whether "3,5" is a number.
         encoding: Python's name of it.
         ends_with_cr: whether a CR alone ends a line as well.
-        is_open: whether its line ends within a quoted name; it cannot go on, for any row may hold the other mark.
-        is_whole: whether a character behind its end was seen.
+        is_open: whether its line ends within a quoted name. The name cannot continue: any row could hold the closing
+            mark.
+        is_whole: whether a character after its end was read, so that it is complete.
     """
 
     names: tuple[str, ...]
@@ -93,7 +94,10 @@ class TableHeader:
 
     @property
     def is_record(self) -> bool:
-        """Whether it is most likely a record: of numbers that are no codes or years, or of words that nothing cuts."""
+        """Whether the header is most likely a record.
+
+        It is if most of its names are numbers that are no codes or years, or if it is one uncut line of words.
+        """
         numbers = [name for name in self.names if _NUMBER.fullmatch(name)]
         are_codes = len({*numbers}) == len(numbers) and all(map(str.isdigit, numbers))
         is_uncut = len(self.names) == 1 and len(_BETWEEN.findall(self.names[0])) > _MAX_WORDS
@@ -101,9 +105,9 @@ class TableHeader:
 
 
 def without_declaration(location: str) -> tuple[str, str]:
-    """A file's name, and what is declared behind it, "" for nothing.
+    """Split a location into a file's name and the declaration behind it ("" for none).
 
-    A file that itself bears such a name is read by it: so the owner of a folder of arrivals declares.
+    If a file of the whole name exists, the name is not split. So the owner of a folder of arrivals decides.
     """
     found = _DECLARATION.search(location)
     if found is None:
@@ -112,12 +116,12 @@ def without_declaration(location: str) -> tuple[str, str]:
 
 
 def plain_name(name: str) -> str:
-    """A file's name without a declaration, whether there is such a file or not."""
+    """Return a file's name without a declaration, whether the file exists or not."""
     return _DECLARATION.sub("", name)
 
 
 def parse_declaration(text: str) -> Declared:
-    """What a declaration says; UsageError for words that it cannot say."""
+    """Parse a declaration; raise UsageError for unknown words."""
     parts: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
@@ -140,18 +144,18 @@ def parse_declaration(text: str) -> Declared:
 
 
 def read_header(first: bytes, declaration: Declared) -> TableHeader:
-    """The header in the first bytes of a file; see the head of this module for the rules.
+    """Read the header from the first bytes of a file; see the head of this module for the rules.
 
-    Bytes that its encoding does not know are kept as lone surrogates: they matter only in names.
+    Bytes that the encoding does not know are kept as lone surrogates; they matter only in names.
     """
     marked = "utf-8" if first.startswith(codecs.BOM_UTF8) else "utf-16" if first.startswith(_UTF16_MARKS) else None
     encoding = marked or declaration.encoding or "utf-8"
-    # Of UTF-16, the first bytes may end in the middle of a character.
+    # The first bytes of a UTF-16 file may end in the middle of a character.
     errors = "ignore" if encoding == "utf-16" else "surrogateescape"
     text = first.decode("utf-8-sig" if encoding == "utf-8" else encoding, errors=errors)
     said = _FIRST_LINE.match(text)
     start = _BLANK_LINES.match(text, said.end() if said else 0).end()  # type: ignore[union-attr]
-    # The header's own: lines before it may be another program's.
+    # Use the line end of the header itself: lines before it may come from another program.
     end = re.compile("\r\n?|\n").search(text, start)
     ends_with_cr = end is not None and end[0] == "\r"
     text = text.replace("\r", "\n") if ends_with_cr else text
@@ -171,14 +175,14 @@ def read_header(first: bytes, declaration: Declared) -> TableHeader:
 
 @dataclass
 class LineCounts:
-    """How many lines of a file were read, and what they were; exact counts of private rows, for their owner.
+    """How many lines of a file were read, by kind: exact counts of private rows, for their owner.
 
     Attributes:
-        n_lines: behind the header.
-        n_blank: of these, lines of nothing, which are no records.
-        n_joined: of these, lines that go on with a cell of the line before.
+        n_lines: lines after the header.
+        n_blank: of these, empty lines, which are no records.
+        n_joined: of these, lines that continue a cell of the line before.
         n_unclosed: lines that ended within a quoted cell.
-        n_fields: rows that have another number of fields than the header, by that number.
+        n_fields: number of fields -> rows with that number, if it is not the header's.
     """
 
     n_lines: int = 0
@@ -189,12 +193,12 @@ class LineCounts:
 
 
 class LineCutter:
-    """Cuts lines into cells, and makes the lines of a block such that no CSV reader can see more in one than it holds.
+    """Cuts lines into cells, and rewrites a block so that every CSV reader sees one record per line.
 
     Args:
         separator: one character.
-        line_breaks: that a quoted cell may hold.
-        counts: where lines are counted.
+        line_breaks: line breaks that a quoted cell may hold.
+        counts: the counts to add to.
     """
 
     def __init__(
@@ -208,14 +212,14 @@ class LineCutter:
         self._may_be_before, self._may_be_after = np.zeros((2, 256), dtype=np.bool_)
         self._may_be_before[[_LF, _QUOTE, ord(separator)]] = True
         self._may_be_after[[_LF, _CR, _QUOTE, ord(separator)]] = True
-        # Not with marks that rather end a cell which began on a line before.
+        # Exclude a mark that more likely ends a cell of the line before.
         self._opens = re.compile(rb'(?!"(?:"")*+(?:%b|\r?\n))(?:%b%b)*+%b\n' % (sep, cell, sep, quoted))
         self._is_record = re.compile(rb"%b(?:%b%b)*+\r?\n" % (any_cell, sep, any_cell))
-        # A line that has another number of fields than a record, alone and within a cell that goes on.
+        # This line has a wrong number of fields for a record, both alone and inside a continued cell.
         self.unfit = b'"x"y' + (self._separator if n_fields == 1 else b"")
 
     def cells(self, line: bytes) -> tuple[list[bytes], bool]:
-        """The cells of a line without its end, and whether it ends within a quoted one."""
+        """Return the cells of a line without its end, and whether the line ends within a quoted cell."""
         cells, at = [], 0
         while True:
             found = self._cell.match(line, at)
@@ -226,10 +230,12 @@ class LineCutter:
             at = found.end()  # type: ignore[union-attr]
 
     def neutral(self, block: bytes, is_utf8: bool, is_last: bool) -> tuple[bytes, bytes]:
-        """The records of a block in lines that every CSV reader cuts alike, and lines that wait for those behind them.
+        """Rewrite a block so that all CSV readers cut it alike; return it and the lines that must wait.
+
+        Lines wait if the lines after them decide how they are read.
 
         Args:
-            is_utf8: whether it is known to be; else lines that are not are seen to.
+            is_utf8: whether the block is known to be UTF-8; else lines that are not are rewritten.
             is_last: whether no more lines come.
         """
         data = np.frombuffer(block, dtype=np.uint8)
@@ -250,19 +256,23 @@ class LineCutter:
         return (b"".join([*parts, block[done:]]) if parts else block), b""
 
     def _find_odd_quotes(self, data: NDArray[np.uint8], ends: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The numbers of the lines in which some quotation mark neither begins nor ends a cell, and is not doubled."""
+        """Return the numbers of lines with an odd quotation mark.
+
+        Such a mark neither begins nor ends a cell, and is not doubled.
+        """
         marks = np.flatnonzero(data == _QUOTE)
         n_marks = np.diff(np.searchsorted(marks, ends), prepend=0)
         is_uneven = n_marks % 2 == 1
         if is_uneven.any():
             marks = marks[np.repeat(~is_uneven, n_marks)]
-        # A doubled mark closes and opens again. Before the first byte of a block is a line's end, its own last byte.
+        # A doubled mark closes and opens again. For a mark at index 0, index -1 is the block's last byte: a line end,
+        # which is what stands before the block.
         opens, closes = marks[::2], marks[1::2]
         fits = self._may_be_before[data[opens - 1]] & self._may_be_after[data[closes + 1]]
         return np.append(np.flatnonzero(is_uneven), np.searchsorted(ends, opens[~fits]))
 
     def _find_end(self, block: bytes, start: int, is_last: bool) -> int:
-        """Where the record of an odd line ends, 0 if lines that are still to come have a say in it."""
+        """Return where the record of an odd line ends; 0 if that depends on lines still to come."""
         own = end = block.find(b"\n", start) + 1
         if not self._line_breaks or not self._opens.fullmatch(block, start, own):
             return own
@@ -293,10 +303,13 @@ _LONE_CR = re.compile(rb"\r(?!\n)")
 
 
 def _find_unusual(block: bytes, ends: NDArray[np.intp], is_utf8: bool) -> Iterator[NDArray[np.intp]]:
-    """The numbers of lines that hold a CR by itself, or are no UTF-8: readers end a line there, or cannot name it."""
+    """Yield the numbers of lines with a lone CR, then of lines that are not UTF-8.
+
+    CSV readers end a line at a lone CR, and cannot name the line of a wrong byte.
+    """
 
     def lines_at(next_at: Callable[[int], int]) -> NDArray[np.intp]:
-        """Of the lines that something is in: the first place from a line's beginning on, -1 for none."""
+        """Return the numbers of the lines with a match; `next_at` finds the next match from a position, or -1."""
         found, at = list[int](), next_at(0)
         while at >= 0:
             found.append(int(np.searchsorted(ends, at)))
@@ -321,9 +334,10 @@ def _find_unusual(block: bytes, ends: NDArray[np.intp], is_utf8: bool) -> Iterat
 
 
 def text_blocks(blocks: Iterable[bytes], header: TableHeader) -> Iterator[bytes]:
-    """A file's bytes as UTF-8, lines ending in LF; what is no character of UTF-16 is the mark for that.
+    """Decode a file's bytes to UTF-8 with lines ending in LF.
 
-    Bytes that are no UTF-8 in a file that should be stay as they are: whether a cell is text is asked of that cell.
+    Bytes that are no character of UTF-16 become the replacement character. Bytes that are not UTF-8 in a UTF-8 file
+    stay as they are: each cell is decoded by itself later.
     """
     utf16, is_first = codecs.getincrementaldecoder("utf-16")(errors="replace"), True
     for block in blocks:
@@ -339,7 +353,10 @@ def text_blocks(blocks: Iterable[bytes], header: TableHeader) -> Iterator[bytes]
 
 
 def whole_lines(blocks: Iterable[bytes], unfit: bytes) -> Iterator[bytes]:
-    """Blocks of whole lines, each with its end; `unfit` stands for a line of more than `MAX_BYTES`."""
+    """Yield blocks of whole lines, each with its end.
+
+    `unfit` replaces a line of more than `MAX_BYTES`.
+    """
     rest, is_skipped = b"", False
     for block in blocks:
         if is_skipped:
@@ -360,7 +377,7 @@ def whole_lines(blocks: Iterable[bytes], unfit: bytes) -> Iterator[bytes]:
 
 
 def without_first(blocks: Iterable[bytes], n_lines: int) -> Iterator[bytes]:
-    """Blocks of whole lines without the first lines."""
+    """Yield blocks of whole lines without the first `n_lines` lines."""
     for block in blocks:
         at = 0
         while n_lines and at < len(block):
@@ -370,9 +387,10 @@ def without_first(blocks: Iterable[bytes], n_lines: int) -> Iterator[bytes]:
 
 
 def _find_encoding(word: str) -> str:
-    """Python's name of a declared encoding: of Unicode's, or one with a byte for each character, ASCII among them.
+    """Return Python's name of a declared encoding; raise LookupError for one that is not allowed.
 
-    LookupError for any other. Latin-1 is read as Windows-1252, as browsers do: it has the same characters and more.
+    Allowed are UTF-8, UTF-16, and encodings with one byte per character that include ASCII. Latin-1 is read as
+    Windows-1252, as browsers do: it has the same characters and more.
     """
     name = codecs.lookup(word).name
     name = {"utf-8-sig": "utf-8", "iso8859-1": "cp1252"}.get(name, name)
@@ -391,6 +409,6 @@ _ASCII = bytes(range(128)).decode("ascii")
 
 @functools.cache
 def _list_characters(encoding: str) -> str:
-    """The character of each byte; bytes that the encoding leaves open stand for themselves, as in Latin-1."""
+    """Return the character of each byte; undefined bytes stand for themselves, as in Latin-1."""
     found = (bytes([byte]).decode(encoding, errors="ignore") or chr(byte) for byte in range(256))
     return "".join(found)

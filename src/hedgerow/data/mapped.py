@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""External memory: arrays as long as a site's table in files that are mapped, so that the table may outgrow the memory.
+"""External memory: a site's arrays in mapped files, so that the table may be larger than memory.
 
-What the system holds of a mapped file it drops when it needs the room, and reads again. A site's codes, labels and
-places are files under a name that follows from the plan and the table, and are used again while neither has changed;
-they are made in one pass, stretch by stretch in a file until it is known how many rows there are. Scores and codes
-by other edges belong to one run: their files have no name, and go with the process.
+The system drops mapped pages when it needs memory, and reads them again. A site's codes, labels and places are files
+whose names follow from the plan and the table, and are reused until either changes. They are written in one pass,
+stretch by stretch into a file until the number of rows is known. Scores, and codes by other edges, belong to one run:
+their files have no name, and disappear with the process.
 
-The files hold what the rows are for the plan, a code for each value: as private as the table. So each table's folder is
-the owner's own (mode 0700), as the folder around it has to be, and each file (0600).
+The files hold the rows as the plan reads them, a code for each value, so they are as private as the table. Each table's
+folder therefore belongs to the owner only (mode 0700), as the folder around it must, and so does each file (0600).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from hedgerow.plan.plan import Plan
 from hedgerow.storage import require_private
 
 REPORT = "report.json"
-"""On a table's rows, and what files it has; with its hash after it."""
+"""File name of the row report and list of arrays of a cached table. The file ends with its own hash."""
 _HEAD_BYTES = 128
 
 
 @contextmanager
 def _catch_disk_faults(folder: Path) -> Iterator[None]:
-    """Turns what the disk refuses into EnvironmentFault "disk-full"."""
+    """Turn an error of the disk into EnvironmentFault "disk-full"."""
     try:
         yield
     except OSError as fault:
@@ -53,7 +53,10 @@ def _catch_disk_faults(folder: Path) -> Iterator[None]:
 
 
 def _reserve(file: IO[bytes], n_bytes: int) -> None:
-    """Give a file its length, and the room on the disk: a mapped file that finds none later ends the process."""
+    """Give a file its length and its room on the disk.
+
+    A mapped file that finds no room later would end the process.
+    """
     if hasattr(os, "posix_fallocate") and n_bytes:
         os.posix_fallocate(file.fileno(), 0, n_bytes)
     else:
@@ -61,21 +64,24 @@ def _reserve(file: IO[bytes], n_bytes: int) -> None:
 
 
 def make_zeros(folder: Path | None, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Zeros in memory, or with a folder in a file there that has no name; EnvironmentFault when the disk is full."""
+    """Return zeros in memory, or in an unnamed mapped file if there is a folder.
+
+    Raises EnvironmentFault when the disk is full.
+    """
     n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     if folder is None or not n_bytes:
         return np.zeros(shape, dtype)
     with _catch_disk_faults(folder), tempfile.TemporaryFile(dir=folder) as file:
         _reserve(file, n_bytes)
-        # As a plain array, and one that may be written to: kernels are compiled for every other kind by itself.
+        # Return a plain, writable array: numba would compile each kernel again for any other kind.
         return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
 
 
 class Stretches:
-    """Columns of one type that come stretch by stretch, until it is known how long they are.
+    """Columns of one type that arrive in stretches, until their length is known.
 
     Args:
-        folder: where they wait, in a file; None for memory.
+        folder: folder of the file in which they are collected; None for memory.
     """
 
     def __init__(self, n_columns: int, dtype: Any, folder: Path | None) -> None:
@@ -93,7 +99,7 @@ class Stretches:
             self._file.close()
 
     def add(self, stretch: NDArray[Any]) -> None:
-        """Add [n_columns, m]."""
+        """Append a stretch [n_columns, m]."""
         if self._folder is None:
             self._parts.append(stretch)
             return
@@ -102,7 +108,7 @@ class Stretches:
             self._file.write(np.ascontiguousarray(stretch, self._dtype).data)
 
     def join(self, name: str) -> NDArray[Any]:
-        """All of them, [n_columns, n]: in memory, or mapped from a file of this name in the folder."""
+        """Return all stretches as [n_columns, n]: in memory, or mapped from the file `name` in the folder."""
         if self._folder is None:
             return np.concatenate(self._parts, axis=1)
         with _catch_disk_faults(self._folder):
@@ -117,7 +123,7 @@ class Stretches:
 
 
 def _create(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """A mapped array in a new file, in numpy's own format."""
+    """Create a mapped array in a new file, in numpy's own format."""
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
         header = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
         npy.write_array_header_2_0(file, header)
@@ -127,12 +133,12 @@ def _create(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def _map(path: Path) -> NDArray[Any]:
-    """The array in a file, mapped; the file is whole."""
+    """Map the array in a complete file."""
     return np.asarray(np.load(path, mmap_mode="r+", allow_pickle=False))
 
 
 def _describe_files(folder: Path) -> dict[str, list[Any]]:
-    """Of each array in a folder, by its file's name: the file's size, and its head, which says type and shape."""
+    """Return the size and the head (type and shape) of each array in a folder, by file name."""
     found = dict[str, list[Any]]()
     for path in folder.glob("*.npy"):
         with open(path, "rb") as file:
@@ -142,14 +148,14 @@ def _describe_files(folder: Path) -> dict[str, list[Any]]:
 
 @dataclass(frozen=True)
 class ExternalMemory:
-    """The folder `memory` in which the codes of tables that are read together are kept.
+    """The folder in which the codes of tables that are read together are kept.
 
     Attributes:
-        folder: the owner's own.
-        key: follows from all that the codes follow from: the plan, and every table's name, size and time.
-        stamps: of the files of each table, by its name. The rows of a database may change unseen: it has none, and
-            nothing of it is kept beyond the process. Empty where what was read holds, whatever becomes of the tables.
-        tables: where each table is, by its name.
+        folder: a folder of the owner only.
+        key: hash of everything that the codes depend on: the plan, and every table's name, size and time.
+        stamps: the file stamps of each table, by its name. A database has None, because its rows may change unseen; its
+            arrays are not kept beyond the process. Empty if arrays stay valid whatever becomes of the tables.
+        tables: the location of each table, by its name.
     """
 
     folder: Path
@@ -159,10 +165,11 @@ class ExternalMemory:
 
     @classmethod
     def open(cls, folder: Path, plan: Plan, tables: Mapping[str, Location], *, holds: bool = False) -> ExternalMemory:
-        """That of some tables, by their names.
+        """Open the external memory of some tables, given by their names; make the folder if needed.
 
         Args:
-            holds: what was read once is used until the folder is deleted, files and databases alike.
+            holds: whether arrays that were read once are used until the folder is deleted, for files and databases
+                alike.
 
         Raises:
             EnvironmentFault: the folder cannot be made, or is there and is not this user's alone.
@@ -176,10 +183,11 @@ class ExternalMemory:
         return cls(folder, sha256(said.encode()).hexdigest()[:32], stamps, tables)
 
     def find(self, name: str) -> tuple[dict[str, NDArray[Any]], ContributionReport] | None:
-        """The arrays that are kept of a table, by their names, and the report on its rows; None where they are not."""
+        """Return a table's kept arrays by their names, and its row report; None if there are none."""
         kept = self.place(name)
         try:
-            # Numpy reads a damaged head otherwise, or fails by any error, and makes a file longer that was cut off.
+            # Compare sizes and heads first: from a damaged head numpy reads garbage or raises anything, and it extends
+            # a cut file.
             report = json.loads(without_hash((kept / REPORT).read_bytes()))
             if report.pop("files") != _describe_files(kept):
                 return None
@@ -194,9 +202,9 @@ class ExternalMemory:
             return None
 
     def begin(self, name: str) -> Path:
-        """A new folder for the arrays of a table; what was kept of it by another plan, or as it was before, goes."""
+        """Make a new folder for a table's arrays; delete arrays of other plans or earlier contents."""
         part = self.place(name, ".part")
-        # With the ending of one that was not finished.
+        # The ending ".part" marks an unfinished folder.
         own = re.compile(rf"{re.escape(name)}-[0-9a-f]{{32}}(\.part)?")
         with _catch_disk_faults(self.folder):
             for old in [path for path in self.folder.iterdir() if own.fullmatch(path.name)]:
@@ -205,14 +213,16 @@ class ExternalMemory:
         return part
 
     def keep(self, name: str, changed: Mapping[str, NDArray[Any]], report: ContributionReport) -> None:
-        """Keep what is in a table's folder, and the report, if it holds or the table is as it was before it was read.
+        """Keep a table's folder with its report, or delete the folder if the table may have changed.
+
+        Otherwise the folder is deleted.
 
         Args:
-            changed: arrays that take the place of those there, by their names.
+            changed: arrays that replace those in the folder, by their names.
         """
         part = self.place(name, ".part")
         if self.stamps and (self.stamps[name] is None or self.stamps[name] != stamp_files(self.tables[name])):
-            # What is mapped stays as long as the process.
+            # Arrays that are mapped already stay usable as long as the process.
             shutil.rmtree(part, ignore_errors=True)
             return
         with _catch_disk_faults(self.folder):
@@ -224,11 +234,11 @@ class ExternalMemory:
             with os.fdopen(os.open(part / REPORT, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
                 file.write(with_hash(content))
             for path in part.iterdir():
-                # A folder that has its name after a power cut is whole.
+                # Sync before the rename: a folder with its final name is then complete, even after a power cut.
                 with open(path, "rb+") as written:
                     os.fsync(written.fileno())
             part.replace(self.place(name))
 
     def place(self, name: str, ending: str = "") -> Path:
-        """Where a table's arrays are, or with an ending what is not finished."""
+        """Return the folder of a table's arrays; with an ending, that of unfinished ones."""
         return self.folder / f"{name}-{self.key}{ending}"

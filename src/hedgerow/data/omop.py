@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The query of a plan's section [omop], compiled for a database, and what the database lacks for it.
+"""Compile the query of a plan's [omop] for a database, and find what the database lacks for it.
 
-It only reads. A person's row is made of that person's own records: all that is joined has one row for a `person_id`, so
-that a person has one row however often they stand in a table; only a column of concepts has a row for each of theirs.
-All sums and extremes are of one person, and there is no limit, no window and no sample. No record makes the query fail,
-for then there would be no row of anybody: a number, a date or a code that is none counts as missing. The tables of the
-vocabulary are no persons'. What stands in the text are numbers, words from lists and checked names of columns.
+The query only reads. A person's row is computed from that person's records alone: everything joined has one row per
+`person_id`, so that a person has one row however often they occur in a table. Only a column of concepts has a row for
+each of a person's concepts. All sums and extremes are of one person, and there is no limit, no window and no sample. No
+record can make the query fail, which would suppress everybody's rows: an invalid number, date or code counts as
+missing. The vocabulary's tables hold no persons. The text of the query has only numbers, words from lists and checked
+column names.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ _TABLES = {
     "visits": ("visit_occurrence", "visit_concept_id", "visit_start_date"),
     "death": ("death", "", "death_date"),
 }
-"""By domain: the table of the common data model (5.3 and 5.4), and its columns of concept and date."""
+"""Domain -> the table of the common data model (5.3 and 5.4), and its columns of concept and date."""
 _FEMALE, _MALE = 8532, 8507
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What databases write differently.
+    """The expressions that databases write differently.
 
     Attributes:
-        days: days from date {b} to date {a}.
-        year: of the date {a}.
-        date, number, code: {a} as a date, as a number, and as that of a concept; missing where it is none.
+        days: the number of days from date {b} to date {a}.
+        year: the year of the date {a}.
+        date, number, code: {a} as a date, a number, or the number of a concept; NULL if it is not one.
         double, text: types.
         quote: the mark around a name.
     """
@@ -57,7 +58,7 @@ DIALECTS = {
     "duckdb": Dialect(
         "({a} - {b})", date="TRY_CAST({a} AS DATE)", number="TRY_CAST({a} AS DOUBLE)", code="TRY_CAST({a} AS BIGINT)"
     ),
-    # Its dates have no difference where one is infinite, which would end the query.
+    # Subtracting an infinite date would end the query, so Julian days are subtracted.
     "postgresql": Dialect("CAST(EXTRACT(JULIAN FROM {a}) - EXTRACT(JULIAN FROM {b}) AS DOUBLE PRECISION)"),
     "sqlserver": Dialect(year="YEAR({a})"),
     "snowflake": Dialect(),
@@ -66,12 +67,12 @@ DIALECTS = {
     "bigquery": Dialect("DATE_DIFF({a}, {b}, DAY)", double="FLOAT64", text="STRING", quote="`"),
     "databricks": Dialect("DATEDIFF({a}, {b})", double="DOUBLE", text="STRING", quote="`"),
 }
-"""By name. The first two are run in tests; of the others only the text is known."""
+"""Dialects by name. Tests run the first two; for the others they check the text only."""
 _OF_SCHEME = {"duckdb": "duckdb", "postgres": "postgresql", "postgresql": "postgresql"}
 
 
 def locate_query(location: str, plan: Plan | None) -> str:
-    """A database's URL with the query that its plan's [omop] defines, where the URL has none itself."""
+    """Append the query of the plan's [omop] to a database's URL, unless it has a query itself."""
     if plan is None or plan.omop is None or "#" in location or "://" not in location:
         return location
     dialect = find_dialect(location)
@@ -81,12 +82,12 @@ def locate_query(location: str, plan: Plan | None) -> str:
 
 
 def find_dialect(location: str) -> str:
-    """The dialect of a database's URL for which queries are compiled when rows are read; "" for another."""
+    """Return the dialect for which a URL's queries are compiled when rows are read; "" for other URLs."""
     return _OF_SCHEME.get(location.partition("://")[0].lower(), "")
 
 
 def compile_query(omop: Omop, label: Label, dialect: str) -> str:
-    """One SELECT: a row for each person of the cohort, with `person_id`, the columns, and those of the label.
+    """Compile one SELECT: a row per person of the cohort, with `person_id`, columns and label.
 
     Args:
         omop: the definition, checked.
@@ -102,7 +103,7 @@ class _Compiler:
     def compile(self, label: Label) -> str:
         days, quote = self._omop.outcome.days, self._dialect.quote
         written, gender = f"CAST(gender_source_value AS {self._dialect.text})", self._as_code("gender_concept_id")
-        # Of two entries of a person, what comes first.
+        # If a person has two entries, take the smaller value.
         sex = f"CASE {gender} WHEN {_FEMALE} THEN 'female' WHEN {_MALE} THEN 'male' ELSE {written} END"
         entry = f"MIN({self._as_number('year_of_birth')}) AS born, MIN({sex}) AS sex"
         parts = [*self.list_followed(), ("persons", f"SELECT {PERSON}, {entry} FROM person GROUP BY {PERSON}")]
@@ -142,7 +143,10 @@ class _Compiler:
         return self._dialect.date.format(a=column)
 
     def _as_number(self, column: str) -> str:
-        """A double that no unit's factor brings beyond the doubles: such a product would end the query of all."""
+        """Return an expression for a double that stays finite after any unit's factor.
+
+        An overflow would end the query for everybody.
+        """
         held = self._dialect.number.format(a=column)
         sizes = f"{held} = 0 OR {held} BETWEEN 1e-30 AND 1e30 OR {held} BETWEEN -1e30 AND -1e-30"
         return f"CASE WHEN {sizes} THEN CAST({held} AS {self._dialect.double}) END"
@@ -151,7 +155,10 @@ class _Compiler:
         return self._dialect.code.format(a=column)
 
     def list_followed(self) -> list[tuple[str, str]]:
-        """Named parts: the first date of each person; and until when those are observed who were on it, and before."""
+        """Return two named parts: each person's index date, and the end of observation.
+
+        The second has only persons who were observed at the index date and before.
+        """
         if self._omop.index is None:
             person, date, table = "subject_id", "cohort_start_date", "cohort"
             where = f"{self._as_code('cohort_definition_id')} = {self._omop.cohort}"
@@ -168,14 +175,14 @@ class _Compiler:
         ]
 
     def _compile_events(self, column: OmopColumn, number: int) -> Iterator[tuple[str, str]]:
-        """Its named parts: the last one has person and amount."""
+        """Yield the named parts of a column; the last one has person and amount."""
         table, concept, date = _TABLES[column.domain]
         days = self._omop.days if column.days is None else column.days
         before = self._count_days("i.index_date", self._as_date(date))
         where = f"{_join(table)} AND {before} BETWEEN 0 AND {days} AND {_compile_where(column, self._dialect)}"
         if column.value == "concept":
             code = self._as_code(concept)
-            # What the source's code has no concept for is 0.
+            # The concept 0 stands for a code without a concept.
             which = f"SELECT DISTINCT i.{PERSON}, CAST({code} AS {self._dialect.text}) AS amount {where} AND {code} > 0"
             yield f"v{number}", which
             return
@@ -203,7 +210,7 @@ def _name_parts(parts: Iterable[tuple[str, str]]) -> str:
 
 
 def _compile_where(events: Events | OmopColumn, dialect: Dialect) -> str:
-    """What records have to fulfil."""
+    """Return the condition that records have to fulfil."""
     column = dialect.code.format(a=_TABLES[events.domain][1])
     if not events.concepts:
         return "1 = 1"
@@ -215,15 +222,16 @@ def _compile_where(events: Events | OmopColumn, dialect: Dialect) -> str:
 
 
 def list_events(omop: Omop) -> dict[str, Events | OmopColumn]:
-    """The records that a definition asks for, by what they are for."""
+    """Return the records that a definition asks for, by their purpose."""
     found: dict[str, Events | OmopColumn] = {} if omop.index is None else {"the index date": omop.index}
     return found | {"the outcome": omop.outcome} | {column.name: column for column in omop.columns if column.domain}
 
 
 def compile_counts(omop: Omop, dialect: str) -> str:
-    """One SELECT of how many `records` there are of each of `list_events`, of persons with an index date, and followed.
+    """Compile one SELECT that counts the records of each of `list_events`.
 
-    Exact counts of private rows: for the owner of the database alone.
+    It also counts the persons with an index date, and those of them who were observed. The exact counts are of private
+    rows: for the owner of the database only.
     """
     asked, own = list_events(omop).values(), DIALECTS[dialect]
     counted = [f"{_TABLES[events.domain][0]} WHERE {_compile_where(events, own)}" for events in asked]
@@ -235,7 +243,7 @@ def compile_counts(omop: Omop, dialect: str) -> str:
 
 
 def compile_known(omop: Omop) -> str:
-    """One SELECT of the `concept_id` of those of a definition that the table `concept` has."""
+    """Compile one SELECT of the definition's concepts that the table `concept` has."""
     listed = {0}.union(*(events.concepts for events in list_events(omop).values()))
     return f"SELECT DISTINCT concept_id FROM concept WHERE concept_id IN ({', '.join(map(str, sorted(listed)))})"
 
@@ -243,11 +251,11 @@ def compile_known(omop: Omop) -> str:
 def describe_lacks(
     omop: Omop, counts: Sequence[int], n_rows: int, known: Collection[int] | None
 ) -> Iterator[tuple[str, str]]:
-    """By what is asked for, what a database lacks of it.
+    """Yield what a database lacks, by what the definition asks for.
 
     Args:
-        n_rows: of the definition's query.
-        known: the concepts of `compile_known`; None where that table cannot be read.
+        n_rows: rows of the definition's query.
+        known: the concepts from `compile_known`; None if that table cannot be read.
     """
     *records, n_indexed, n_followed = counts
     for (name, events), n_records in zip(list_events(omop).items(), records, strict=True):

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables as they stand, for surveys and for statistics before there is a plan: raw cells, per column numbers and texts.
+"""Tables for surveys, before there is a plan: raw cells, as numbers and texts per column.
 
-What a cell counts as depends on that cell and its column's declared type alone. One that does not fit (no number where
-one is asked for, text that is not UTF-8) counts as missing, by itself: no other cell changes, and nothing is refused
-for what stands in a row. Rows with too few or too many fields are left out. What one unit adds is bounded, then every
-row is kept.
+The value of a cell depends on that cell and its column's declared type alone. A cell that does not fit (no number in a
+column of numbers, text that is not UTF-8) counts as missing: no other cell changes, and nothing is refused because of a
+row. Rows with too few or too many fields are left out. The rows of one unit are bounded; then every row is kept.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from hedgerow.survey.requests import OpenTable
 
 @dataclass(frozen=True, eq=False)
 class RawColumn:
-    """One column, read when it is first asked for, by the functions that read it for training.
+    """One column, read on first use by the same functions as for training.
 
     Attributes:
-        chunks: its cells, as its table gives them.
-        place: where they are.
+        chunks: its cells in chunks, as its table returned them.
+        place: the place of the cells.
         is_date: whether it is declared to be of dates.
         layout: how text writes a date; None for ISO 8601.
     """
@@ -53,7 +52,7 @@ class RawColumn:
 
     @cached_property
     def kinds(self) -> NDArray[np.int8]:
-        """What each cell is: int8 [n], `NUMBER` to `ABSENT`; of declared dates what is in their format is `DATE`."""
+        """The kind of each cell: int8 [n], `NUMBER` to `ABSENT`; `DATE` in declared dates if in their format."""
         found = self._read(encoders.kinds, np.int8)
         if not self.is_date:
             return found
@@ -61,7 +60,7 @@ class RawColumn:
 
     @cached_property
     def numbers(self) -> NDArray[np.floating]:
-        """Float64 [n], NaN where a cell is not a number; of declared dates the days."""
+        """The column as float64 [n], NaN if a cell is no number; days for declared dates."""
         if self.is_date:
             return self.days
         return self._read(lambda chunk, place: encoders.numbers(chunk, place, encoders.AsMissing()), np.float64)
@@ -75,7 +74,7 @@ class RawColumn:
 
     @cached_property
     def texts(self) -> tuple[list[str], NDArray[np.intp]]:
-        """The distinct texts, and which of them each cell has: intp [n], -1 for none."""
+        """The distinct texts, and each cell's index among them: intp [n], -1 for none."""
         numbers_of: dict[str, int] = {}
 
         def read(chunk: Any, place: Place) -> NDArray[np.intp]:
@@ -87,7 +86,7 @@ class RawColumn:
         return list(numbers_of), codes
 
     def count_cells(self, asked: AskedColumn) -> CellCounts:
-        """Count the cells by what is declared of the column: exact and private."""
+        """Count the cells by the column's declaration: exact and private."""
         counts, (low, high) = CellCounts(), asked.bounds or (-math.inf, math.inf)
         is_number = self.is_date or (asked.kind == "number" and not asked.categories)
         kind = "date" if self.is_date else "numeric" if is_number else "categorical"
@@ -106,14 +105,14 @@ class RawColumn:
 
     @property
     def share_with_digits(self) -> float:
-        """Of the cells that are there, those whose text begins with a digit: exact and private."""
+        """The share of non-missing cells whose text begins with a digit: exact and private."""
         texts, codes = self.texts
         there = codes[codes >= 0]
         begins = np.array([text[:1].isdecimal() for text in texts], dtype=np.bool_)
         return float(np.count_nonzero(begins[there]) / max(len(there), 1)) if len(texts) else 0.0
 
     def identifiers(self) -> tuple[NDArray[np.intp], NDArray[np.str_]]:
-        """The rows of which this column says whom they are about, intp [n], and whom: text [n]."""
+        """Return the rows that have an identifier (intp [n]), and their identifiers (text [n])."""
         fits: list[encoders.Flags] = [np.empty(0, dtype=np.bool_)]
 
         def read(chunk: Any, place: Place) -> NDArray[np.str_]:
@@ -140,11 +139,11 @@ class RawTable:
     The counts are exact and of private rows: for the table's own operator.
 
     Attributes:
-        columns: as the table has them.
+        columns: the table's columns.
         n_rows: rows that were read.
-        left_out: rows that were not, by reason.
-        unit: the rows that say whom they are about, intp [n], and whom, text [n]; None where that was not read.
-        lines: of a CSV; None for another source.
+        left_out: rows that were not read, by reason.
+        unit: rows with an identifier, intp [n], and their identifiers, text [n]; None if identifiers were not read.
+        lines: counts of a CSV's lines; None for another source.
     """
 
     columns: tuple[RawColumn, ...]
@@ -160,7 +159,7 @@ class RawTable:
 
     @property
     def rows(self) -> RowCount:
-        """How many rows are used: not those that do not say whom they are about."""
+        """The number of rows used, without rows that have no identifier."""
         n_used, left_out = self.n_rows if self.unit is None else len(self.unit[0]), dict(self.left_out)
         count_left_out(left_out, "data-unit-missing", self.n_rows - n_used)
         return RowCount(n_used, left_out, self.lines)
@@ -173,13 +172,13 @@ def read_raw(
     line_breaks: int = 0,
     part: Part | None = None,
 ) -> RawTable:
-    """The named columns of a table.
+    """Read the named columns of a table.
 
     Args:
-        columns: of which names, and what is declared of dates, count.
-        unit: the column that says whom a row is about; "record" for none.
+        columns: only their names and the declarations of dates count.
+        unit: the column of the unit's identifiers; "record" for none.
         line_breaks: see `Privacy`.
-        part: of the table; None for the whole.
+        part: the part of the table to read; None for the whole.
 
     Raises:
         DataError: the table cannot be read, or lacks a column; never because of what stands in a cell.
@@ -210,7 +209,7 @@ def read_raw(
 
 
 def _take_part(part: Part, batch: tuple[Any, ...], columns: Sequence[RawColumn], unit: str) -> tuple[Any, ...]:
-    """The rows of a batch that are in a part; with a unit, the last column says whom a row is about."""
+    """Take the rows of a batch that are in a part; with a unit, the last column is its identifiers."""
     if unit == "record":
         contents = RawSite(columns, None, len(batch[0])).list_contents()
         rows = np.flatnonzero(part.holds_rows(contents, len(batch[0])))
@@ -223,10 +222,10 @@ def _take_part(part: Part, batch: tuple[Any, ...], columns: Sequence[RawColumn],
 
 
 def bound_tables(tables: Mapping[str, RawTable], asked: OpenTable) -> dict[str, RawSite]:
-    """Tables as sites: at most `max_rows_per_unit` rows of a unit at each, `rows_per_unit` at all together.
+    """Bound the rows of each unit: `max_rows_per_unit` at each site, `rows_per_unit` at all together.
 
-    Which rows stay follows from nothing but what is asked and the unit's own rows at each site. Rows that do not say
-    whom they are about are left out.
+    The choice depends only on the survey and on the unit's own rows at each site. Rows without an identifier are left
+    out.
     """
     units = {name: table.unit[1] for name, table in tables.items() if table.unit is not None}
     kept = rows_within_bounds(units, asked.carrier)
@@ -237,10 +236,10 @@ def bound_tables(tables: Mapping[str, RawTable], asked: OpenTable) -> dict[str, 
 
 
 def read_types(location: Location) -> dict[str, str]:
-    """The kind of each column that the table declares: "number" (a time of day too), "text" or "date".
+    """Return the kind of each column that the table declares: "number", "text", "date", or "".
 
-    It is "" where the cells decide. Columns come in the header's order. Left out are columns that share a name, and
-    those of a declared type that Hedgerow does not read.
+    A time of day is a number. A kind is "" if the cells decide it. Columns come in the header's order, without columns
+    that share a name, and without those whose declared type Hedgerow does not read.
 
     Raises:
         DataError: the table cannot be opened.
@@ -249,7 +248,7 @@ def read_types(location: Location) -> dict[str, str]:
     names, types = table.names(), table.types()
     names = [name for name in names if names.count(name) == 1]
     if not getattr(table, "is_typed", False):
-        # A file's types may follow from a cell.
+        # The types in a file may follow from a single cell, so they are ignored.
         return {name: "" for name in names if name}
     found = {name: "" if pa.types.is_null(types[name]) else classify_type(types[name]) for name in names if name}
     return {name: kind for name, kind in found.items() if kind is not None}
@@ -261,12 +260,12 @@ def read_raw_site(
     part: Part | None = None,
     tell: Callable[[RowCount, str], object] = lambda rows, odd: None,
 ) -> RawSite:
-    """A site's raw rows for a survey, with at most `max_rows_per_unit` of each unit.
+    """Read a site's raw rows for a survey, with at most `max_rows_per_unit` of each unit.
 
-    Rows that cannot be read at all, and such without an identifier of their unit, are left out.
+    Rows that cannot be read at all, and rows without an identifier, are left out.
 
     Args:
-        tell: is given how many rows are used, and what is odd about the cells, for the site's owner.
+        tell: called with the number of rows used and with odd findings about the cells, for the site's owner.
 
     Raises:
         DataError: the table cannot be read, lacks a column, or has a column of a type that Hedgerow does not read.

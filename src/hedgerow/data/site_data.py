@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a site's records to what its node holds: bound what one unit adds, then bin.
+"""Turn a site's records into its node's data: bound the rows of each unit, then bin.
 
 Rows are binned chunk by chunk, so a site's table is never in memory as anything wider than one or two bytes per value.
 """
@@ -28,11 +28,11 @@ from hedgerow.trees.binning import CodeArray, FloatArray, Grid, PlaceArray, buil
 
 
 class Recoded(NamedTuple):
-    """Rows by the new edges of some features.
+    """Codes of the rows by new edges of some features.
 
     Attributes:
         edges: float32 by feature.
-        codes: as those of `SiteData`.
+        codes: codes as in `SiteData`.
     """
 
     edges: Mapping[int, FloatArray]
@@ -41,15 +41,15 @@ class Recoded(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HeldValues:
-    """Values that are in memory as long as the rows are in use: their places are made when a run asks for them.
+    """Values kept in memory with the rows; their places are computed when a run asks for them.
 
     Few runs cut a feature again, and finding the places of all values takes longer than binning them.
 
     Attributes:
-        grid: that the codes are of.
-        values: all values of a feature, by its number, as `Grid.encode` takes them; the same ones at every call.
-        rows: intp [n], which of them are the rows; None for all.
-        made: uint8 [n] by feature, the places that were asked for.
+        grid: the grid of the codes.
+        values: returns all values of a feature, given its number, as `Grid.encode` takes them; the same at every call.
+        rows: intp [n], indices of the rows among the values; None for all.
+        made: places that were computed already, uint8 [n] by feature.
     """
 
     grid: Grid
@@ -58,12 +58,12 @@ class HeldValues:
     made: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
 
     def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> HeldValues:
-        """Some of the rows, by their numbers or by bool [n]."""
+        """Return some of the rows, by their numbers or by bool [n]."""
         numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.intp)
         return HeldValues(self.grid, self.values, numbers if self.rows is None else self.rows[numbers])
 
     def places(self, feature: int, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.uint8]:
-        """The places of a feature's values, of these codes: uint8 [n]."""
+        """Return the places of a feature's values within their cells: uint8 [n]."""
         if feature not in self.made:
             values = self.values(feature)
             own = values if self.rows is None else values[self.rows]
@@ -78,9 +78,9 @@ class SiteData:
     Attributes:
         codes: uint8 or uint16 [n_features, n], the grid codes.
         labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
-        places: uint8 [n_divisible, n], where values stand within their cells (`Grid.places`), or the values that they
-            are made of; None where the grid has no such features. Without them a run that cuts a feature again fails.
-        memory: the folder of external memory, where arrays as long as the rows go; None without.
+        places: uint8 [n_divisible, n], positions of values within their cells (`Grid.places`), or the values to compute
+            them from; None if the grid has no such features. Without them a run that cuts a feature again fails.
+        memory: the folder of external memory for arrays as long as the rows; None for none.
     """
 
     codes: CodeArray
@@ -93,7 +93,7 @@ class SiteData:
         return len(self.labels)
 
     def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SiteData:
-        """Some of the rows, by their numbers or by bool [n]."""
+        """Return some of the rows, by their numbers or by bool [n]."""
         numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
 
         def take(columns: NDArray[Any]) -> NDArray[Any]:
@@ -107,12 +107,12 @@ class SiteData:
         return SiteData(take(self.codes), take(self.labels[None])[0], within, self.memory)
 
     def list_contents(self) -> list[NDArray[Any]]:
-        """All that the rows are, as numbers, each [n_records]."""
+        """Return everything that distinguishes rows, as arrays of numbers of shape [n_records]."""
         places = self.all_places()
         return [*self.codes, self.labels, *(() if places is None else places)]
 
     def digest(self) -> bytes:
-        """32 bytes that tell whether the rows are the same as before; they never leave the site."""
+        """Return 32 bytes that differ if the rows differ; they never leave the site."""
         hasher, places = hashlib.sha256(), self.all_places()
         arrays = [self.codes, self.labels] if places is None else [self.codes, self.labels, places]
         own = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
@@ -122,7 +122,7 @@ class SiteData:
         return hasher.digest()
 
     def all_places(self) -> PlaceArray | None:
-        """The places of all features that have any, also of those that were not asked for: uint8 [n_divisible, n]."""
+        """Return the places of all features that have any, computed or not: uint8 [n_divisible, n]."""
         if not isinstance(self.places, HeldValues):
             return self.places
         found = [self.places.places(feature, self.codes[feature]) for feature in self.places.grid.divisible]
@@ -136,14 +136,14 @@ class SiteData:
         return np.asarray(self.places[grid.divisible.index(feature)])
 
     def codes_in(self, grid: Grid, new_edges: Mapping[int, FloatArray], before: Recoded | None = None) -> CodeArray:
-        """The codes by these edges of some features, all others as they are; never in place of those held here.
+        """Return the codes by new edges of some features, in an array of their own.
 
-        Each follows from its value's code and place alone, by a public table.
+        Each code follows from its value's code and place alone, by a public table.
 
         Args:
             new_edges: float32 by feature, see `FeatureGrid.cut_again`.
-            before: codes by earlier edges, which are overwritten: one or two features are cut at a time, and a copy of
-                all others would be a second byte of memory for each value, and time for each of them.
+            before: codes by earlier edges; they are overwritten. Only one or two features are cut at a time, so a copy
+                of all would cost a byte and some time per value.
 
         Raises:
             DataError: the rows have no places.
@@ -153,7 +153,7 @@ class SiteData:
         if before is None or np.may_share_memory(before.codes, self.codes):
             before = Recoded({}, make_zeros(self.memory, self.codes.shape, self.codes.dtype))
             before.codes[:] = self.codes
-        # Another array of the same memory: what was made of the earlier codes is known by them.
+        # Return a view, a new object on the same memory: caches are keyed by the codes object.
         codes = before.codes.view()
         for feature in before.edges.keys() - new_edges.keys():
             codes[feature] = self.codes[feature]
@@ -168,14 +168,14 @@ class SiteData:
 
 @dataclass(frozen=True, eq=False)
 class SiteRows:
-    """All rows of a site's table, before the bound on rows per unit.
+    """All rows of a site's table, before the rows of each unit are bounded.
 
     Attributes:
         data: the rows.
-        unit: text [n], each row's identifier; None where the plan protects records.
-        unfit: rows that were left out because they do not fit the plan, by what is wrong with them.
+        unit: text [n], each row's identifier; None if the plan protects records.
+        unfit: rows that were left out because they do not fit the plan, by the fault.
         cells: how the plan reads the cells of each column, by its name.
-        lines: of its file, if the rows are lines.
+        lines: line counts of its file, if it has lines.
     """
 
     data: SiteData
@@ -186,7 +186,7 @@ class SiteRows:
 
 
 def round_bounds(plan: Plan) -> NDArray[np.float32]:
-    """The bounds of the features in single precision, which is how values are binned: [2, n_features], 0 for none."""
+    """Return the features' bounds in single precision, as in binning: [2, n_features], 0 for none."""
     return np.array([[feature.min or 0, feature.max or 0] for feature in plan.features], dtype=np.float32).T
 
 
@@ -197,11 +197,13 @@ def site_rows_from_records(
     folder: Path | None = None,
     part: Part | None = None,
 ) -> SiteRows:
-    """All rows of a site's table; arguments and errors as in `site_data_from_records`.
+    """Bin all rows of a site's table.
+
+    Arguments and errors are those of `site_data_from_records`.
 
     Args:
         folder: that `ExternalMemory.begin` gave for their arrays; None without.
-        part: to which rows have to belong by what they are; None where all are used.
+        part: the part that rows must belong to, by their content; None for all rows.
     """
     grid = build_grid(plan)
     units = [np.empty(0, dtype=np.str_)]
@@ -244,14 +246,14 @@ def site_rows_from_records(
 def site_data_from_records(
     chunks: Iterable[Records], plan: Plan, left_out: RowsLeftOut | None = None
 ) -> tuple[SiteData, ContributionReport]:
-    """One site's rows, with at most `plan.privacy.max_rows_per_unit` of each unit of privacy.
+    """Bin one site's rows, with at most `plan.privacy.max_rows_per_unit` of each unit.
 
-    Several tables that one process reads are to be bounded together: see `read_sites_data`.
+    If one process reads several tables, bound them together: see `read_sites_data`.
 
     Args:
         chunks: the site's records in the order of its table, with labels, and identifiers if the plan has a unit.
-        left_out: where the reader counts rows that do not fit. With it, a site without any row takes part with sums of
-            zero: if it refused, the others would know of one row whether it is there. None refuses.
+        left_out: counts of rows that do not fit, filled by the reader. With it, a site without rows takes part with
+            sums of zero; a refusal would reveal to the others whether a single row is there. None raises instead.
 
     Returns:
         The data for a node, and which rows were left out (for the site's owner only).
@@ -263,9 +265,9 @@ def site_data_from_records(
 
 
 def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]]:
-    """Each site's rows for its node: at most `max_rows_per_unit` of a unit at each, `rows_per_unit` at all together.
+    """Bound the rows of each unit: `max_rows_per_unit` at each site, `rows_per_unit` at all together.
 
-    Which rows stay follows from nothing but the plan, and the unit's own rows at each site.
+    The choice depends only on the plan and on the unit's own rows at each site.
     """
     units = {name: rows.unit for name, rows in sites.items() if rows.unit is not None}
     kept = rows_within_bounds(units, plan)
@@ -279,7 +281,7 @@ def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[Si
 
 
 def check_data(site: str, data: SiteData, plan: Plan) -> None:
-    """Refuse codes or labels outside the plan (DataError); `site` is for the message."""
+    """Raise DataError for codes or labels outside the plan; `site` is for the message."""
     grid, places = build_grid(plan), data.places
     low, high = plan.label.kind.encoded_range(plan.label)
     fault = ""
@@ -303,7 +305,7 @@ def check_data(site: str, data: SiteData, plan: Plan) -> None:
 
 
 def find_kept(memory: ExternalMemory, plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]] | None:
-    """What `read_bounded` kept of these tables as they are now; None where one has to be read, or is damaged."""
+    """Return the data that `read_bounded` kept of these tables; None if one has changed or is damaged."""
     found = {}
     for name in memory.tables:
         if (kept := memory.find(name)) is None:
@@ -325,11 +327,13 @@ def read_bounded(
     memory: ExternalMemory | None = None,
     part: Part | None = None,
 ) -> dict[str, tuple[SiteData, ContributionReport]]:
-    """The rows of some sites that one process reads, bounded over all of them; errors as `read_site_data`.
+    """Read the rows of sites in one process, and bound units over all of them.
+
+    Errors are those of `read_site_data`.
 
     Args:
         tables: each site's, by the site's name.
-        memory: where their codes go; None without.
+        memory: external memory for their codes; None for none.
     """
     rows = {}
     for name, place in tables.items():
@@ -346,10 +350,12 @@ def read_bounded(
 
 
 def read_part(location: Location, plan: Plan, part: Part, *, memory: Path | None = None, name: str = "") -> SiteData:
-    """A part of a site's table, bounded by itself: all rows of a unit are in one. Errors as `read_site_data`.
+    """Read a part of a site's table, and bound its units.
+
+    All rows of a unit are in one part, so each part is bounded by itself. Errors are those of `read_site_data`.
 
     Args:
-        memory, name: the folder of external memory and the table's name there, see `ExternalMemory`; None without.
+        memory, name: the folder of external memory (None for none) and the table's name there, see `ExternalMemory`.
     """
     tables = {f"{name}-{part.number + 1}-of-{part.n_parts}": location}
     arrays = None if memory is None else ExternalMemory.open(memory, plan.with_joint_structure(), tables)
@@ -358,7 +364,7 @@ def read_part(location: Location, plan: Plan, part: Part, *, memory: Path | None
 
 
 def read_site_data(path: str | os.PathLike[str], plan: Plan) -> tuple[SiteData, ContributionReport]:
-    """One site's rows from a file or a URL (`hedgerow.data.sources`), bounded as `site_data_from_records` does.
+    """Read one site's rows from a file or a URL, and bound the rows of each unit.
 
     Rows that do not fit are left out and counted.
 
@@ -375,7 +381,9 @@ def read_site_rows(
     folder: Path | None = None,
     part: Part | None = None,
 ) -> SiteRows:
-    """All rows of a table, or of a part, for `bound_sites`; errors as of `read_site_data`.
+    """Read all rows of a table, or of a part of it, for `bound_sites`.
+
+    Errors are those of `read_site_data`.
 
     Args:
         folder: that `ExternalMemory.begin` gave for their arrays; None without.
@@ -384,13 +392,13 @@ def read_site_rows(
     table = open_table(path, plan)
     left = divide_table(table, part, plan.privacy.unit)
     rows = site_rows_from_records(read_records(table, plan, left_out=left_out), plan, left_out, folder, left)
-    # Arrow would keep the room of the table for the next one.
+    # Arrow would otherwise keep the table's memory for its next use.
     pa.default_memory_pool().release_unused()
     return replace(rows, lines=getattr(table, "lines", None))
 
 
 def read_sites_data(paths: Mapping[str, str | os.PathLike[str]], plan: Plan) -> dict[str, SiteData]:
-    """The rows of all sites of a run, from a file each, with the rows of one unit bounded over all of them.
+    """Read the rows of all sites of a run, and bound units over all of them.
 
     Args:
         paths: each site's file, or URL, by the site's name.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door to every source of tables: files by their endings, all else by the scheme of a URL.
+"""The door to every source of tables: files by their endings, everything else by a URL's scheme.
 
-One line here makes a source exist. A missing value is an empty field or one of `columns.MISSING_WORDS`.
+One line here adds a source. A missing value is an empty field or one of `columns.MISSING_WORDS`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Location = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class AdaptedLocation(os.PathLike[str]):
-    """A place with how its site writes tables, which all that is read from there goes through; see `adapt`."""
+    """A location together with the adapter that its tables are read through; see `adapt`."""
 
     place: str
     adapter: Adapter
@@ -41,7 +41,7 @@ class AdaptedLocation(os.PathLike[str]):
 
 
 def adapt(location: Location, adapter: Adapter) -> Location:
-    """The location of a table that the site writes in its own way."""
+    """Return the location with an adapter for a site that writes tables in its own way."""
     return location if adapter == PLAIN else AdaptedLocation(os.fspath(location), adapter)
 
 
@@ -65,20 +65,21 @@ add_source("", SqlTable)
 
 
 def is_url(location: Location) -> bool:
-    """Whether it is a URL, which is opened again and again, and not a file."""
+    """Return whether a location is a URL, which is opened again for each reading, and not a file."""
     return "://" in os.fspath(location)
 
 
 def file_path(location: Location) -> str:
-    """A file's own path, without what is declared behind its name."""
+    """Return a file's own path, without the declaration behind its name."""
     return without_declaration(os.fspath(location))[0]
 
 
 def stamp_files(location: Location) -> list[tuple[int, ...]] | None:
-    """What tells whether a table was changed: of each of its files when it was written, its bytes and its number, and
-    when any of these was changed: who writes a file may set the first, as a copy that keeps times does.
+    """Return values that change whenever a table's files change; None for a database.
 
-    None for a database, which may change unseen, and where there is no such table.
+    For each file: time of writing, size, inode number and time of the last change. The last one is needed because a
+    writer can set the first, as a copy that keeps times does. A database may change unseen, so it has None, and so has
+    a table that does not exist.
     """
     if is_url(location):
         return None
@@ -91,18 +92,20 @@ def stamp_files(location: Location) -> list[tuple[int, ...]] | None:
 
 
 def file_ending(name: str) -> str:
-    """The ending by which a file is read, "" for none; what is declared behind a file's name is no part of it."""
+    """Return the ending by which a file is read ("" for none), ignoring a declaration behind its name."""
     name = plain_name(name)
     fitting = [kind for kind in SOURCES if kind.startswith(".") and name.lower().endswith(kind)]
     return max(fitting, key=len, default="")
 
 
 def open_table(location: Location, plan: Plan | None = None, *, line_breaks: int = 0) -> Table:
-    """The table at a place; DataError or UsageError when it cannot be opened, or nothing reads such tables.
+    """Open the table at a location.
+
+    Raises DataError or UsageError if it cannot be opened, or if nothing reads such tables.
 
     Args:
-        plan: whose rows it has, where there is one: it defines those of an OMOP database that is named without a query.
-        line_breaks: that a cell of a CSV may hold, where there is no plan to say so.
+        plan: the plan that the rows are for, if there is one; it defines the query of an OMOP database without a query.
+        line_breaks: line breaks that a cell of a CSV may hold, if there is no plan.
     """
     own = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
     place = os.fspath(location)
@@ -121,10 +124,12 @@ def open_table(location: Location, plan: Plan | None = None, *, line_breaks: int
 
 
 def divide_table(table: Table, part: Part | None, unit: str) -> Part | None:
-    """Have a table give a part alone where it can: a database by whole numbers that are identifiers, Parquet by groups.
+    """Have the table return only a part, if it can.
+
+    A database can by identifiers that are whole numbers, Parquet by row groups.
 
     Returns:
-        The part that is still to be chosen among the rows that it gives: None where it gives no others.
+        The part that the caller still has to select among the table's rows; None if the table returns only that part.
     """
     if part is None:
         return None
@@ -152,9 +157,9 @@ def read_records(
     Args:
         location: a file with an ending that is known, or a URL (a database's with "#" and the query); or the table
             there, which then says how many lines were read.
-        with_label: False for prediction; columns of the label and of the identifier need not be there then.
-        left_out: where rows that do not fit are counted, as `records_from_columns` does; there may be no record left
-            then, nor one to begin with. None refuses the first of them, and a table without rows.
+        with_label: False for prediction, which needs no columns of the label and of the identifier.
+        left_out: counts of rows that do not fit, as in `records_from_columns`; then there may be no records at all.
+            None raises for the first such row, and for a table without rows.
 
     Raises:
         DataError: see docs/errors.md for every cause and its code.
@@ -165,7 +170,7 @@ def read_records(
         table = open_table(location, plan)
     else:
         table = location
-    # Files are read without spaces around names; those of a table in Python, and so of its model, may have some.
+    # Names in files are stripped; those of a Python table, and so of its model, may have spaces around them.
     batches = table.batches([name.strip() for name in names], chunk_rows, left_out)
 
     def encode() -> Iterator[Records]:
@@ -184,15 +189,18 @@ def read_records(
 
 
 def read_columns(location: Location, names: Sequence[str], *, chunk_rows: int = 65536) -> Iterator[tuple[Any, ...]]:
-    """Read the named columns in tuples of at most `chunk_rows` values; errors as `read_records`, but for values."""
+    """Read the named columns in tuples of at most `chunk_rows` values.
+
+    Errors are those of `read_records`, without those about values.
+    """
     return open_table(location).batches(names, chunk_rows, None)
 
 
 def find_place(table: Table) -> Place:
-    """Where a table's columns come from, none of them in particular."""
+    """Return the place of a table, without a column."""
     return Place(table.source, "", table.first_row, getattr(table, "has_decimal_commas", False))
 
 
 def column_names(location: Location, plan: Plan | None = None) -> list[str]:
-    """The names of a table's columns, without spaces around them, in its order; DataError when it has no header."""
+    """Return a table's column names in order, stripped; raise DataError if it has no header."""
     return open_table(location, plan).names()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables, whose columns are read in bounded memory, and those in files: CSV and Parquet.
+"""Tables whose columns are read in bounded memory: the protocol, and the files CSV and Parquet.
 
-A CSV, plain or gzipped, has a header; how it is written, and what is a record, stands in `hedgerow.data.lines`. Columns
-that are not asked for are not decoded. Empty lines are skipped. What is wrong with the file (no header, a column that
-is missing, damage) is an error. What is wrong with one row is an error too, or, where rows that do not fit are counted,
-leaves that row out and changes no other one.
+A CSV, plain or gzipped, has a header; `hedgerow.data.lines` defines its format and its records. Columns that are not
+asked for are not decoded. Empty lines are skipped. A fault of the file (no header, a missing column, damage) is an
+error. A fault of one row is an error too, unless the caller counts rows that do not fit: then that row is left out and
+no other row changes.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ from hedgerow.errors import DataError
 
 
 class Table(Protocol):
-    """A table that was opened; no row of it is read yet.
+    """An open table; no row of it has been read yet.
 
     Attributes:
-        source: what messages call it.
-        first_row: what its first row is called there.
+        source: its name in messages.
+        first_row: the number of its first row in messages.
         has_decimal_commas: whether text such as "3,5" is a number; a table that does not say has none.
 
-    A table whose columns have types of their own, whatever their cells are, has `is_typed = True` as well: a database's
-    schema, but not a Parquet file, for whoever wrote it may have inferred its types from the cells. One whose
-    rows are lines has `lines`, see `CsvTable`.
+    A table whose columns have types independent of their cells also has `is_typed = True`: a database's schema has, but
+    not a Parquet file, because its writer may have inferred its types from the cells. A table of lines has `lines`, see
+    `CsvTable`.
     """
 
     source: str
     first_row: int
 
     def types(self) -> dict[str, Any]:
-        """The Arrow types of its columns by their names, without spaces around them, in its order."""
+        """Return the columns' Arrow types by name, stripped and in the table's order."""
 
     def names(self) -> list[str]:
-        """The names alone, of which some may be there twice."""
+        """Return the columns' names; some may occur twice."""
 
     def batches(
         self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
     ) -> Iterator[tuple[Sequence[Any], ...]]:
-        """The named columns, as tuples of Arrow arrays, or lists, of at most `chunk_rows` values.
+        """Yield the named columns, as tuples of Arrow arrays or lists of at most `chunk_rows` values.
 
         Args:
-            left_out: where rows that do not fit are counted; None refuses the first, and a table without rows.
+            left_out: counts of rows that do not fit; None raises for the first such row, and for a table without rows.
 
         Raises:
             DataError: the table is damaged, or lacks a column: see `require_columns`.
@@ -77,7 +77,7 @@ class Table(Protocol):
 
 
 def existing_file(location: str) -> Path:
-    """The path; DataError when it cannot be opened, or has no bytes."""
+    """Return the path of a file; raise DataError if it cannot be opened or is empty."""
     file = Path(location)
     try:
         with open(file, "rb") as stream:
@@ -93,7 +93,7 @@ def existing_file(location: str) -> Path:
 
 
 def require_columns(source: str, wanted: Sequence[str], present: Sequence[str]) -> None:
-    """Raise DataError unless each column that is wanted is there once."""
+    """Raise DataError unless each wanted column is there exactly once."""
     for name in wanted:
         if present.count(name) > 1:
             raise DataError("data-duplicate-column", source=source, column=name)
@@ -103,7 +103,10 @@ def require_columns(source: str, wanted: Sequence[str], present: Sequence[str]) 
 
 
 def rechunk(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str | None) -> Iterator[tuple[Any, ...]]:
-    """Batches cut to at most `chunk_rows`, without empty ones; refused when there are none, if `source` is named."""
+    """Cut batches to at most `chunk_rows` rows and drop empty ones.
+
+    If `source` is named, raise DataError when there are no rows.
+    """
     seen = 0
     for batch in batches:
         n_rows = len(batch[0])
@@ -115,9 +118,9 @@ def rechunk(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str | N
 
 
 _BLOCK_BYTES = 2**20
-"""Read at once. Of 4 MB the peak of a node with 100,000 x 20 numbers was 40 MB higher, and reading a tenth faster."""
+"""Bytes per read. With 4 MB, a node with 100,000 x 20 numbers needed 40 MB more at its peak and read a tenth faster."""
 _BYTES_PER_COLUMN = 8 * 2**10
-"""Of lines that are cut into columns at once: what is done for a column is then done for hundreds of its cells."""
+"""Bytes of lines per column that are cut at once, so that work per column is shared by hundreds of cells."""
 _HEADER_BYTES = 2**16
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a workbook (.xlsx, .ods) or another zip archive",
@@ -127,15 +130,15 @@ _OTHER_FORMATS = {
     b"SQLite format 3": "an SQLite database",
     b"%PDF": "a PDF",
 }
-"""What files begin with that are no text."""
+"""First bytes of files that are not text."""
 
 
 class CsvTable:
     """A CSV file, whose columns are bytes; see `Table`.
 
     Attributes:
-        line_breaks: that a quoted cell may hold, see `Privacy.line_breaks`.
-        lines: how many lines there were, once they are read.
+        line_breaks: line breaks that a quoted cell may hold, see `Privacy.line_breaks`.
+        lines: line counts, complete once the file has been read.
     """
 
     first_row = 1
@@ -154,7 +157,7 @@ class CsvTable:
         return self._header.has_decimal_commas
 
     def types(self) -> dict[str, Any]:
-        """See `Table.types`: text, all of them."""
+        """See `Table.types`: all text."""
         return {name: pa.string() for name in self.names()}
 
     def names(self) -> list[str]:
@@ -168,7 +171,7 @@ class CsvTable:
 
     @cached_property
     def _header(self) -> TableHeader:
-        """The file's header; DataError for none, or one that says not how it is to be read."""
+        """The file's header; raises DataError if it is missing or ambiguous."""
         first, is_over = b"", False
         with self._open() as stream:
             while True:
@@ -184,7 +187,7 @@ class CsvTable:
                 raise DataError("data-other-format", source=self.source, kind=kind)
         if not header.names:
             raise DataError("data-empty", source=self.source)
-        # A byte that its encoding does not know matters here only if it stands in a name; cells are looked at later.
+        # An undecodable byte matters here only if it is in a name; cells are decoded later.
         if any("\udc80" <= character <= "\udcff" or character == "\0" for character in "".join(header.names)):
             raise DataError("data-encoding", source=self.source, where="the header")
         if header.rival:
@@ -197,13 +200,13 @@ class CsvTable:
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        """The file's bytes, unpacked; DataError when that is not possible."""
+        """Yield the file's bytes, unpacked; raise DataError if that fails."""
         is_packed = plain_name(self._file.name).lower().endswith(".gz")
         try:
             with pa.input_stream(self._file, compression="gzip" if is_packed else None) as stream:
                 yield stream
         except OSError as error:
-            # Arrow's own have no number.
+            # Errors of Arrow itself have no errno.
             if error.errno is not None:
                 raise file_error(self.source, error) from None
             if "Truncated" in str(error):
@@ -233,14 +236,14 @@ class CsvTable:
 
 
 class _Blocks:
-    """Cuts blocks of lines that are all records by themselves into columns."""
+    """Cuts blocks of lines, each a record by itself, into columns."""
 
     def __init__(
         self, source: str, header: TableHeader, names: Sequence[str], counts: LineCounts, is_strict: bool
     ) -> None:
         self.n_rows = 0
         self._source, self._separator, self._counts, self._is_strict = source, header.separator, counts, is_strict
-        # By their position, for names may be repeated or odd; as bytes, for whether they are text is asked of each.
+        # Read columns by position, because names may repeat, and as bytes, because each cell is decoded by itself.
         positions = [str(header.names.index(name)) for name in names]
         self._all = [str(position) for position in range(len(header.names))]
         self._convert = arrow_csv.ConvertOptions(
@@ -248,13 +251,13 @@ class _Blocks:
         )
 
     def columns(self, block: bytes) -> Iterator[tuple[Any, ...]]:
-        """The columns, in one tuple or none."""
+        """Yield the columns of a block, in one tuple, or nothing for an empty block."""
         if not block:
             return
         faults: list[DataError] = []
 
         def note(row: Any) -> str:
-            """What Arrow asks for a row with too few or too many fields."""
+            """Answer Arrow's question about a row with too few or too many fields: "skip" or "error"."""
             found, expected = row.actual_columns, row.expected_columns
             self._counts.n_fields[found] = self._counts.n_fields.get(found, 0) + 1
             if not self._is_strict:
@@ -263,13 +266,13 @@ class _Blocks:
             faults.append(DataError("data-ragged-row", source=self._source, row=row, found=found, expected=expected))
             return "error"
 
-        # Arrow takes a mark at the beginning of what it reads for one of the file's.
+        # Arrow drops a byte order mark at the beginning of its input, so put one more in front of a block that has one.
         marked = codecs.BOM_UTF8 + block if block.startswith(codecs.BOM_UTF8) else block
         n_ragged = sum(self._counts.n_fields.values())
         try:
             table = arrow_csv.read_csv(
                 pa.BufferReader(marked),
-                # One thread: only then does Arrow know the number of a row that it refuses.
+                # Use one thread: only then does Arrow report the number of a row that it refuses.
                 read_options=arrow_csv.ReadOptions(
                     use_threads=False, block_size=len(marked) + 1, column_names=self._all
                 ),
@@ -283,7 +286,7 @@ class _Blocks:
                 convert_options=self._convert,
             )
         except pa.ArrowInvalid:
-            # Arrow's message may quote the whole row, so nothing of it is passed on.
+            # Arrow's message may quote the whole row, so it is not passed on.
             fault = DataError("data-corrupt", source=self._source, fault="is not valid CSV")
             raise faults[0] if faults else fault from None
         self.n_rows += table.num_rows + sum(self._counts.n_fields.values()) - n_ragged
@@ -294,9 +297,9 @@ PARQUET = (".parquet", ".pq")
 
 
 class ParquetTable:
-    """A Parquet file, or a folder of some that are one table, in the order of their names; see `Table`.
+    """A Parquet file, or a folder of Parquet files that are one table, in the order of their names.
 
-    As Spark and others write folders, names that begin with "_" or "." are none of the table's.
+    See `Table`. Names in a folder that begin with "_" or "." are skipped, as Spark and others write folders.
     """
 
     first_row = 1
@@ -326,7 +329,7 @@ class ParquetTable:
         return _list_parquet_names(self._files[0])
 
     def keep_groups(self, number: int, n_parts: int) -> None:
-        """Give the row groups alone that begin in this one of so many stretches of equal length."""
+        """Restrict the table to row groups that begin in stretch `number` of `n_parts` equal ones."""
         self._part = number, n_parts
 
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
@@ -339,7 +342,7 @@ class ParquetTable:
         return rechunk(batches, chunk_rows, None if left_out is not None else self.source)
 
     def _own_groups(self) -> list[list[int]]:
-        """Of each file, the row groups of this part."""
+        """Return each file's row groups in this part."""
         (number, n_parts), sizes = self._part, list[list[int]]()
         for file in self._files:
             with _open_parquet(file) as reader:
@@ -356,24 +359,25 @@ class ParquetTable:
 
 
 def _list_parquet_names(file: Path) -> list[str]:
-    """The names of a file's columns, of which some may be there twice."""
+    """Return a file's column names; some may occur twice."""
     with _open_parquet(file) as reader:
         return [name.strip() for name in reader.schema_arrow.names]
 
 
 def _open_parquet(file: Path) -> Any:
-    """What reads a file; DataError for a damaged one."""
-    # Who reads CSV alone has 8 MB less resident.
+    """Open a Parquet file; raise DataError if it is damaged."""
+    # Import here: readers of CSV only save 8 MB of memory.
     from pyarrow.parquet import ParquetFile
 
     with _catch_parquet_errors(str(file)):
-        # Spark writes moments in 96 bits. Nanoseconds, which Arrow would make of them, end in 2262: 9999 became 1816.
+        # Spark writes moments in 96 bits. Arrow would read them as nanoseconds, which end in 2262: 9999 would become
+        # 1816.
         return ParquetFile(file, pre_buffer=False, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
 
 
 @contextmanager
 def _catch_parquet_errors(source: str) -> Iterator[None]:
-    """Turns what Arrow raises for a damaged Parquet file into a `DataError`."""
+    """Turn Arrow's errors for a damaged Parquet file into a DataError."""
     try:
         yield
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError):
@@ -381,19 +385,19 @@ def _catch_parquet_errors(source: str) -> Iterator[None]:
 
 
 MAX_PAGE_BYTES = 4 * MAX_BYTES
-"""Of a page of a Parquet file, unpacked; writers end one at a megabyte, but for long cells."""
+"""Largest unpacked page of a Parquet file. Writers end a page at about a megabyte, except for long cells."""
 
 
 def _require_small_pages(file: Path, about: Any, groups: Sequence[int], names: Sequence[str]) -> None:
-    """Raise DataError "data-corrupt" for a column with a page that would not fit when it is unpacked.
+    """Raise DataError "data-corrupt" if a column has a page that is too large when unpacked.
 
-    Its length is in the page's own head, which is all that is read: to Arrow a page is one block, and a few kilobytes
-    of a file may be hundreds of megabytes of it.
+    Only the page's head, which has its length, is read: Arrow unpacks a page in one block, and a few kilobytes of a
+    file may become hundreds of megabytes.
     """
     columns = [about.row_group(group).column(index) for group in groups for index in range(about.num_columns)]
     with open(file, "rb") as stream:
         for chunk in columns:
-            # The parts of a column of a type such as a list stand behind its name.
+            # The parts of a nested column, such as a list, have names that begin with the column's.
             if not any(chunk.path_in_schema == name or chunk.path_in_schema.startswith(f"{name}.") for name in names):
                 continue
             at = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
@@ -408,7 +412,9 @@ def _require_small_pages(file: Path, about: Any, groups: Sequence[int], names: S
 
 
 def _read_page_head(stream: IO[bytes], at: int) -> tuple[int, int]:
-    """The length of a page when it is unpacked, and how many bytes it has with its head; ArrowInvalid for no page.
+    """Return a page's unpacked length, and its packed length with its head.
+
+    Raises ArrowInvalid for bytes that are no page.
 
     The head is a struct in Thrift's compact protocol (Apache Parquet format, PageHeader): 2 and 3 are its lengths.
     """
@@ -463,7 +469,7 @@ def _read_page_head(stream: IO[bytes], at: int) -> tuple[int, int]:
                     skip(kind, 0)
             place += 1
         except IndexError:
-            # Its statistics may be cells.
+            # The head may be long, because its statistics may hold cells.
             if len(head) < n_bytes or n_bytes > 4 * MAX_BYTES:
                 raise pa.ArrowInvalid from None
             n_bytes *= 16
@@ -477,11 +483,11 @@ _NO_TEXT = b"\xff"
 
 
 def _without_odd(column: pa.Array) -> pa.Array:
-    """The column with bytes that are no text for cells that Hedgerow does not read: those of more than `MAX_BYTES`, and
-    each of a type such as a list. Such a row does not fit, by itself.
+    """Replace cells that Hedgerow does not read by bytes that are no text.
 
-    If the table was refused instead, one row would decide about all others: where it alone has a cell in its column,
-    the column's type follows from it.
+    These are cells of more than `MAX_BYTES`, and all cells of a type such as a list. Each such row then does not fit,
+    by itself. If the table were refused instead, one row would decide about all others: if it alone has a cell in its
+    column, the column's type follows from it.
     """
     is_dictionary = pa.types.is_dictionary(column.type)
     cells = column.dictionary if is_dictionary else column
@@ -490,7 +496,7 @@ def _without_odd(column: pa.Array) -> pa.Array:
         return compute.if_else(column.is_valid(), pa.scalar(_NO_TEXT + f" {kind}".encode(), pa.large_binary()), None)
     if not is_text(cells.type) or cells.nbytes <= MAX_BYTES:
         return column
-    # Arrow measures no views.
+    # Arrow cannot measure the length of string views.
     plain = cells.cast(pa.large_binary())
     is_long = compute.greater(compute.binary_length(plain), MAX_BYTES)
     if not compute.any(is_long).as_py():

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site's records as the plan sees them, and how many of them one unit of privacy may add.
+"""A site's records as the plan reads them, and the bound on the rows of one unit of privacy.
 
-`records_from_columns` makes `Records` of a table's columns: one array per feature, the labels, and the identifiers of
-the unit of privacy (a patient, a customer). `rows_within_bound` then says which may stay.
+`records_from_columns` turns a table's columns into `Records`: one array per feature, the labels, and the identifiers of
+the unit of privacy (a patient, a customer). `rows_within_bound` then chooses the rows that stay.
 
 The noise hides any one unit only if each unit adds at most ``max_rows_per_unit`` rows, so this runs before training.
-Which rows stay is decided per unit from nothing but the key, the identifier and the order of that unit's own rows:
+The choice is made per unit, from the key, the identifier and the order of that unit's own rows only:
 
-- not from the label or a feature, for then the choice would itself depend on what is to be hidden;
-- not from absolute row positions or other units, for then one unit's presence would change which rows of *others* stay,
-  and its influence would exceed its own rows;
-- not simply the first rows in the file, for tables are often sorted by date, and the model would see early years only.
+- not from the label or a feature, because the choice would then depend on the very values that are to be hidden;
+- not from absolute row positions or other units, because one unit's presence would then change which rows of *others*
+  stay, and its influence would exceed its own rows;
+- not simply the first rows in the file, because tables are often sorted by date, and the model would see early years
+only.
 
 A site bounds its own rows. At how many sites one unit may have rows is declared in the plan (``sites_per_unit``); where
 all tables are read in one process, their rows are bounded together as well (`hedgerow.data.site_data.bound_sites`).
@@ -43,21 +44,21 @@ LabelColumn = NDArray[np.int32] | NDArray[np.float64]
 
 
 RowsLeftOut = dict[str, int]
-"""How many rows did not fit and were left out, by the code of the error that says why.
+"""Number of rows that did not fit and were left out, by the code of the error that says why.
 
 Each is an exact count of private rows: for the site's own operator, never for a peer.
 """
 
 
 def count_left_out(left_out: RowsLeftOut, code: str, n_rows: int = 1) -> None:
-    """Add rows to the count of a cause."""
+    """Add `n_rows` to the count of a cause; do nothing for 0."""
     if n_rows:
         left_out[code] = left_out.get(code, 0) + n_rows
 
 
 BEYOND_BOUND = "privacy.max_rows_per_unit"
 MAX_LEFT_OUT = 0.1
-"""A larger share of a table's rows that is left out is an error for those who use the table, unless they allow it."""
+"""Largest share of a table's rows that may be left out without an error, unless the user allows more."""
 _TOLD_LEFT_OUT = 0.01
 _CAUSES = {
     "data-ragged-row": "another number of fields than the header has",
@@ -76,12 +77,12 @@ class LostRowsWarning(UserWarning):
 
 @dataclass(frozen=True)
 class RowCount:
-    """How many rows of a table are used: exact and private, for its owner's screen and log only.
+    """The number of a table's rows that are used: exact and private, for its owner's screen and log only.
 
     Attributes:
-        n_used: rows that fit the plan, within the bound of their unit where that was counted.
-        left_out: the others, by the code that says why.
-        lines: of the file, if the rows are lines.
+        n_used: rows that fit the plan, within the bound of their unit if that was counted.
+        left_out: other rows, by the code that says why.
+        lines: line counts of the file, if it has lines.
     """
 
     n_used: int
@@ -90,28 +91,31 @@ class RowCount:
 
     @property
     def n_rows(self) -> int:
-        """All rows of the table."""
+        """Number of rows of the table, used or not."""
         return self.n_used + sum(self.left_out.values())
 
     @property
     def share_left_out(self) -> float:
-        """What does not fit, of all rows; 1 where no row is used, also of none."""
+        """The share of all rows that do not fit; 1 if no row is used or there is none."""
         n_unfit = sum(self.left_out.values()) - self.left_out.get(BEYOND_BOUND, 0)
         return n_unfit / self.n_rows if self.n_used else 1.0
 
     @property
     def has_gaps(self) -> bool:
-        """Whether a row is left out, or a line is no row."""
+        """Whether a row is left out, or a line is not a row."""
         return bool(self.left_out) or (self.lines is not None and self.lines.n_lines != self.n_rows)
 
     def bound(self, n_used: int) -> RowCount:
-        """This count with so many rows used: the others that fit are more of their unit than the plan uses."""
+        """Return this count with only `n_used` rows used.
+
+        The other rows that fit exceed the bound of their unit.
+        """
         left_out = dict(self.left_out)
         count_left_out(left_out, BEYOND_BOUND, self.n_used - n_used)
         return replace(self, n_used=n_used, left_out=left_out)
 
     def text(self) -> str:
-        """How many of how many, and why not the others."""
+        """Describe in words how many rows are used, and why the others are not."""
         found = sorted(self.left_out.items())
         causes = [f"{n_rows:,} {code} ({_CAUSES.get(code, 'see docs/errors.md')})" for code, n_rows in found]
         said = f" Left out: {'; '.join(causes)}." if causes else ""
@@ -122,7 +126,7 @@ class RowCount:
         return f"{self.n_used:,} of {self.n_rows:,} rows used.{said}"
 
     def require(self, source: object, allowed: float = MAX_LEFT_OUT) -> None:
-        """Raise LostRowsError where a larger share than is allowed is left out, or no row is used."""
+        """Raise LostRowsError if no row is used, or a larger share than `allowed` is left out."""
         if self.share_left_out <= allowed and self.n_used:
             return
         most = math.ceil(self.share_left_out * 100) / 100
@@ -130,7 +134,7 @@ class RowCount:
         raise LostRowsError("rows-left-out", source=source, rows=self.text(), allowed=way)
 
     def warn(self) -> None:
-        """Warn who calls from Python of rows that are lost, from one in a hundred on: LostRowsWarning."""
+        """Warn the Python caller with LostRowsWarning if more than one row in a hundred is lost."""
         if self.share_left_out > _TOLD_LEFT_OUT:
             warn_owner(self.text(), LostRowsWarning)
 
@@ -143,11 +147,11 @@ class Records:
         features: in the plan's order. Numeric: float32 [n], NaN where missing, infinite values kept (binning clamps
             them). Categorical: int32 [n], the index in `Feature.categories`, -1 for a value that is not listed, -2
             where missing.
-        label: as `LabelKind.values` has it: int32 [n], the index in `Label.classes` or the code of a time to an event;
-            float64 [n] of numbers, beyond the label's bounds as well; None when it was not asked for.
-        unit: text [n], the identifier whose rows the plan protects together; None when that is the record itself.
+        label: values from `LabelKind.values`: int32 [n], the index in `Label.classes` or the code of a time to an
+            event; float64 [n] of numbers, also beyond the label's bounds; None if it was not asked for.
+        unit: text [n], the identifier whose rows the plan protects together; None if the unit is the record.
         n_records: n.
-        fits: bool [n_read], which of the rows that were read these are; None for all.
+        fits: bool [n_read], flags of these records among the rows that were read; None for all.
         cells: how the plan reads the cells of all rows that were read, by column: for the rows' owner.
     """
 
@@ -159,7 +163,7 @@ class Records:
     cells: Cells = field(default_factory=dict)
 
     def take(self, indices: NDArray[np.intp]) -> Records:
-        """The records at `indices`, in that order."""
+        """Return the records at `indices`, in that order."""
         return Records(
             features=tuple(column[indices] for column in self.features),
             label=None if self.label is None else self.label[indices],
@@ -169,9 +173,9 @@ class Records:
 
 
 def list_needed_columns(plan: Plan, *, with_label: bool = True) -> tuple[str, ...]:
-    """The columns that must be there: the features, then the label and the identifier, of which predictions need none.
+    """List the columns that a table must have: features, and unless it predicts, label and identifier.
 
-    Labels never come without whom they are about: whatever is made of them is bounded by unit.
+    Labels never come without identifiers: whatever is computed from them is bounded by unit.
     """
     names = list(plan.feature_names)
     if with_label:
@@ -192,15 +196,16 @@ def records_from_columns(
     table: Place = _ANY_TABLE,
     left_out: RowsLeftOut | None = None,
 ) -> Records:
-    """Encode a table as the plan says: columns by name (numpy arrays, lists, Arrow or pandas columns), or a table of
-    pandas, polars, Arrow, DuckDB and the like, computed or not (`hedgerow.data.units`).
+    """Encode a table's columns as the plan says.
 
-    Columns that the plan does not name are ignored: a site's table may hold more than a study may use.
+    Columns come by name (numpy arrays, lists, Arrow or pandas columns), or as a table of pandas, polars, Arrow, DuckDB
+    and the like, computed or lazy. Columns that the plan does not name are ignored: a site's table may hold more than a
+    study may use.
 
     Args:
-        table: where the columns come from, none of them in particular.
-        left_out: where rows that do not fit are counted; they are left out whole, and no other row changes. None
-            refuses the first of them.
+        table: the place of the table, without a column.
+        left_out: counts of rows that do not fit; they are left out whole, and no other row changes. None raises for the
+            first.
 
     Raises:
         DataError: a column is missing, columns differ in length, a column has a type that Hedgerow does not read;
@@ -243,13 +248,16 @@ def records_from_columns(
 
 
 def count_feature(values: NDArray[Any], item: Feature, odd: AsMissing) -> CellCounts:
-    """Count the cells of a feature's column, as in `Records`, with those that did not fit while it was read."""
+    """Count the cells of a feature's column in `Records`, with the unfit ones that `odd` has counted."""
     n_unread = odd.n_cells - odd.n_undecodable
     return count_column(values, item, n_unread=n_unread, n_undecodable=odd.n_undecodable)
 
 
 def count_label(values: LabelColumn, label: Label) -> dict[str, CellCounts]:
-    """Count the cells of a label of numbers by its name; rows of other labels that do not fit are counted as rows."""
+    """Count the cells of a numeric label, by its name.
+
+    Rows of other labels that do not fit are counted as rows, so the result is {} then.
+    """
     if not label.kind.is_number:
         return {}
     low, high = label.bounds
@@ -258,14 +266,14 @@ def count_label(values: LabelColumn, label: Label) -> dict[str, CellCounts]:
 
 
 class _Fit:
-    """Which records fit; the others are counted by the first reason, or the first of them is refused."""
+    """Flags of the records that fit. Others are counted by their first reason, or the first one is raised."""
 
     def __init__(self, n_records: int, left_out: RowsLeftOut | None) -> None:
         self.fits = np.ones(n_records, dtype=np.bool_)
         self._left_out = left_out
 
     def unfit(self, rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
-        """See `columns.Unfit`."""
+        """Handle rows that do not fit; see `columns.Unfit`."""
         if self._left_out is None:
             encoders.refuse(rows, code, error_at)
         elif rows.any():
@@ -274,7 +282,7 @@ class _Fit:
 
 
 def concatenate(records: Iterable[Records]) -> Records:
-    """One `Records` of several of the same plan, in their order.
+    """Join the records of one plan in their order.
 
     Raises:
         DataError: there are none.
@@ -296,20 +304,23 @@ def concatenate(records: Iterable[Records]) -> Records:
 
 
 def read_feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit) -> FeatureColumn:
-    """A feature's column, as in `Records`; a cell that does not fit goes to `unfit`. Raises DataError by its type."""
+    """Read a feature's column as in `Records`, passing cells that do not fit to `unfit`.
+
+    Raises DataError for a column type that Hedgerow does not read.
+    """
     if feature.is_hashed and feature.buckets is not None:
         return encoders.bucket_indices(column, feature.buckets, place, unfit)
     if feature.is_categorical:
         return encoders.category_indices(column, feature.categories, place, unfit)
     if feature.is_date:
         return encoders.days(column, feature.format, place, unfit).astype(np.float32)
-    # A number beyond float32 becomes infinite, and an infinite number is clamped to the bounds like any other.
+    # A number beyond float32 becomes infinite, and is then clamped to the bounds like any other.
     with np.errstate(over="ignore"):
         return encoders.numbers(column, place, unfit).astype(np.float32)
 
 
 def _read_label(columns: Mapping[str, Any], label: Label, table: Place, unfit: encoders.Unfit) -> LabelColumn:
-    """The labels of a table, as in `Records`."""
+    """Read the labels of a table, as in `Records`."""
     own = label.kind.columns(label)
     places = [replace(table, column=each.name) for each in own]
 
@@ -347,15 +358,17 @@ GOLDEN_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class ContributionReport:
-    """Which rows this site left out. These are counts of private rows: for the site's owner, never for a peer.
+    """The rows that a site left out.
+
+    These are counts of private rows: for the site's owner, never for a peer.
 
     Attributes:
         n_units: different identifiers.
         n_rows: rows that fit the plan.
-        n_dropped: of these, rows left out because their unit had more than the bound.
+        n_dropped: of these, rows left out because their unit had more rows than the bound.
         unfit: rows left out because they do not fit the plan, by the code of the error that says why.
         cells: how the plan reads the cells of each column, by its name.
-        lines: as those of a `RowCount`.
+        lines: line counts as in `RowCount`.
     """
 
     n_units: int
@@ -367,7 +380,7 @@ class ContributionReport:
 
     @property
     def rows(self) -> RowCount:
-        """How many of how many rows are used."""
+        """The number of rows used, and of those left out by reason."""
         return RowCount(self.n_rows, self.unfit, self.lines).bound(self.n_rows - self.n_dropped)
 
 
@@ -405,14 +418,14 @@ def rows_within_bound(
 def rows_within_bounds(
     units: Mapping[str, NDArray[np.str_]], plan: Plan
 ) -> dict[str, tuple[NDArray[np.intp], ContributionReport]]:
-    """Choose at most `max_rows_per_unit` rows of each unit at each site, and `rows_per_unit` at all together.
+    """Choose rows of each unit: `max_rows_per_unit` at each site, `rows_per_unit` at all together.
 
     Args:
         units: text [n], one identifier per row, by the site's name.
         plan: has the bounds, and its digest is the key.
 
     Returns:
-        What `rows_within_bound` does, by the site's name.
+        The result of `rows_within_bound`, by the site's name.
     """
     privacy, key = plan.privacy, bytes.fromhex(plan.digest)
     kept = {name: rows_within_bound(units[name], privacy.max_rows_per_unit, key) for name in sorted(units)}
@@ -428,7 +441,9 @@ def rows_within_bounds(
 
 
 def bound_records(records: Iterable[Records], plan: Plan) -> Records:
-    """A table's records with labels, at most `max_rows_per_unit` of each unit: those that a training would use.
+    """Return a table's records with labels, as a training would use them.
+
+    At most `max_rows_per_unit` of each unit stay.
 
     Raises:
         DataError: there are none.
@@ -440,7 +455,10 @@ def bound_records(records: Iterable[Records], plan: Plan) -> Records:
 def _rank_within_group(
     order: NDArray[np.intp], codes: NDArray[np.int64], counts: NDArray[np.intp]
 ) -> NDArray[np.int64]:
-    """int64 [n]: the position of each row among the rows of its group, in `order`, which is sorted by group."""
+    """Return int64 [n]: each row's position among the rows of its group, in `order`.
+
+    `order` is sorted by group.
+    """
     first = np.cumsum(counts) - counts
     rank = np.empty(len(codes), dtype=np.int64)
     rank[order] = np.arange(len(codes)) - first[codes[order]]
@@ -448,17 +466,19 @@ def _rank_within_group(
 
 
 def _hash_tickets(unit: NDArray[np.str_], occurrence: NDArray[np.int64], key: bytes) -> Words:
-    """uint64 [n]: a keyed hash of (identifier, how many rows of that unit came before).
+    """Return uint64 [n]: a keyed hash of each row's identifier and its occurrence number.
 
-    It spreads the choice; nothing secret hangs on it, so a fast mixing function (splitmix64, Steele et al. 2014) does.
+    The hash only spreads the choice; nothing secret depends on it, so a fast mixing function suffices (splitmix64,
+    Steele et al. 2014).
     """
     seed = np.uint64(int.from_bytes(hashlib.sha256(key).digest()[:8], "little"))
     return mix_words(hash_texts(unit, seed) ^ mix_words(occurrence.astype(np.uint64) + seed))
 
 
 def hash_texts(texts: NDArray[np.str_], seed: np.uint64) -> Words:
-    """uint64 [n]. Each is hashed character by character, without the zero characters that pad shorter ones, so that the
-    longest text of the table does not matter.
+    """Hash each text, character by character: uint64 [n].
+
+    The zero characters that pad shorter texts are skipped, so that the longest text of the table does not matter.
     """
     texts = np.ascontiguousarray(texts)
     characters = texts.view(np.uint32).reshape(len(texts), texts.itemsize // 4)
@@ -470,7 +490,7 @@ def hash_texts(texts: NDArray[np.str_], seed: np.uint64) -> Words:
 
 
 def hash_rows(columns: Iterable[NDArray[Any]], n_rows: int) -> Words:
-    """uint64 [n_rows], a hash of what a row is in columns of numbers, each [n_rows]."""
+    """Return uint64 [n_rows]: a hash of each row's content in columns of numbers, each [n_rows]."""
     hashes = np.zeros(n_rows, dtype=np.uint64)
     for number, column in enumerate(columns, start=1):
         words = np.ascontiguousarray(column)
@@ -480,7 +500,7 @@ def hash_rows(columns: Iterable[NDArray[Any]], n_rows: int) -> Words:
 
 
 def mix_words(words: Words) -> Words:
-    """The output function of splitmix64, modulo 2**64."""
+    """Apply the output function of splitmix64, modulo 2**64."""
     mixed = words + GOLDEN_MULTIPLIER
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -491,24 +511,28 @@ def mix_words(words: Words) -> Words:
 class Part:
     """One of the parts of a table that several processes hold.
 
-    Each row is in one part, and all rows of a person in the same. Most tables are divided by what a row is and never by
-    where it stands, for a query may give its rows in another order each time, and a row in two parts would count twice:
-    by the identifier as it is read, of which two spellings are one, or by the row's codes where there is none.
+    Each row is in exactly one part, and all rows of a person are in the same. Most tables are divided by the content of
+    rows and never by their position: a query may return its rows in another order each time, and a row in two parts
+    would count twice. The content is the identifier as it is read, of which two spellings are one, or the row's codes
+    if there is none.
 
     Attributes:
         number: 0 to n_parts - 1.
-        n_parts: of the table.
+        n_parts: number of parts of the table.
     """
 
     number: int
     n_parts: int
 
     def holds_units(self, units: NDArray[np.str_]) -> NDArray[np.bool_]:
-        """Which rows are in it, by whom they are about: bool [n]."""
+        """Return flags of the rows in this part, given their identifiers: bool [n]."""
         return self._holds(hash_texts(units, np.uint64(0)))
 
     def holds_rows(self, columns: Iterable[NDArray[Any]], n_rows: int) -> NDArray[np.bool_]:
-        """Which rows are in it, by what they are: bool [n]; arguments as of `hash_rows`."""
+        """Return flags of the rows in this part, given their content: bool [n].
+
+        Arguments are those of `hash_rows`.
+        """
         return self._holds(hash_rows(columns, n_rows))
 
     def _holds(self, hashes: Words) -> NDArray[np.bool_]:
