@@ -5,8 +5,8 @@ are tested on the same other rows. Sets are trained on 1,000, 3,000 and all rows
 with noise of the coordinator, of six sites and of records, and in three groups of nine sites. The demonstration is run
 with its first three to six sites. Persons have two rows in the demonstration and among the visits.
 
-The curve's constants are fitted to all sets. Each line's range is by those fitted without its own set, which is what a
-new set would meet. Single runs are kept in a CSV and taken up again.
+The curves' constants are fitted to all sets. Each line's range is by those fitted without its own set, which is what a
+new set would meet; where that range would be wide, nothing is said. Single runs are kept in a CSV and taken up again.
 """
 
 from __future__ import annotations
@@ -191,7 +191,9 @@ def _run(cell: Cell, folder: str | None) -> Line:
 
 # What is said ---------------------------------------------------------------------------------------------------------
 
-QUANTILES = (0.02, 0.5, 0.98)
+QUANTILES = (0.25, 0.5)
+MIN_SIGNAL = 500.0
+"""Runs with less differ too much for any range, and would bend the curves."""
 SLOPES, HALVES = np.arange(6, 31) / 10, np.geomspace(2, 800, 80)
 STEPS = (0, 50, 150, 500, 1_000, 1_500, 3_000, math.inf)
 """Signals between which runs are counted."""
@@ -229,6 +231,7 @@ def fit_curves(runs: Runs) -> list[tuple[float, float]]:
     Source: Koenker and Bassett 1978, "Regression quantiles": the loss is q e for a run above the curve by e, and
     (1 - q) e for one below. The least over a grid, 8 % apart in h and .1 in k, is taken.
     """
+    runs = runs.only(runs.signal >= MIN_SIGNAL)
     weight = 1 / np.bincount(runs.data)[runs.data]
     above = runs.share - 1 / (1 + (HALVES[:, None, None] / runs.signal) ** SLOPES[:, None])
     found = []
@@ -240,9 +243,10 @@ def fit_curves(runs: Runs) -> list[tuple[float, float]]:
 
 
 def ranges_of(runs: Runs, curves: list[tuple[float, float]]) -> tuple[Floats, Floats, Floats]:
-    """Return what is said of each run: lower end, middle and upper end, the ends rounded outwards as reports do."""
-    said = np.array([order_shares(signal, curves) for signal in runs.signal.tolist()]).T
-    return np.floor(100 * said[0]) / 100, said[1], np.ceil(100 * said[2]) / 100
+    """Return what is said of each run: lower end, middle and upper end; NaN where nothing is said."""
+    nothing = (math.nan,) * 3
+    low, middle, high = np.array([order_shares(signal, curves) or nothing for signal in runs.signal.tolist()]).T
+    return low, middle, high
 
 
 def main(argv: list[str]) -> int:
@@ -259,12 +263,12 @@ def main(argv: list[str]) -> int:
         np.array([signal_of_line(line) for line in lines]), np.clip(share, 0, 1),
         np.array([SETS.index(line["data"]) for line in lines]),
     )  # fmt: skip
-    low, middle, high = (np.zeros(len(lines)) for _ in QUANTILES)
+    low, middle, high = (np.zeros(len(lines)) for _ in range(3))
     for number in range(len(SETS)):
         own = runs.data == number
-        others = fit_curves(Runs(*(part[~own] for part in runs))._replace(data=_numbered(runs.data[~own])))
-        low[own], middle[own], high[own] = ranges_of(runs.only(own), others)
-    inside = (low <= runs.share) & (runs.share <= high)
+        low[own], middle[own], high[own] = ranges_of(runs.only(own), fit_curves(runs.only(~own)))
+    # Where nothing is said, ends are NaN, and no run is inside.
+    inside, is_said = (low <= runs.share) & (runs.share <= high), ~np.isnan(low)
     _print_cells(wanted, lines, runs, (low, middle, high), inside)
     width = (high - low) / 2
     for title, groups in (
@@ -274,24 +278,29 @@ def main(argv: list[str]) -> int:
         ("noise", [(noise, np.array([line["noise"] == noise for line in lines]))
                    for noise in ("server", "distributed", "local")]),
     ):  # fmt: skip
-        print(f"\n{title:<14} {'runs':>5}  inside the range of the others  half-width: mean, largest")
-        for name, chosen in groups:
-            if chosen.any():
+        print(f"\n{title:<14} {'runs':>5} {'said':>5}  inside the range of the others  half-width: mean, largest")
+        for name, among in groups:
+            if (chosen := among & is_said).any():
                 share_inside, mean, most = inside[chosen].mean(), width[chosen].mean(), width[chosen].max()
-                print(f"{name:<14} {chosen.sum():>5}  {share_inside:>29.0%}  {mean:>16.2f}  {most:.2f}")
-    print(f"\nAll: {inside.mean():.1%} of {len(lines):,} runs lie inside the range that the other sets give.")
+                print(f"{name:<14} {among.sum():>5} {chosen.sum():>5}  "
+                      f"{share_inside:>29.0%}  {mean:>16.2f}  {most:.2f}")  # fmt: skip
+            elif among.any():
+                print(f"{name:<14} {among.sum():>5} {0:>5}  {'nothing is said':>29}")
+    print(f"\nAll: {inside[is_said].mean():.1%} of {is_said.sum():,} runs lie inside the range that the other sets "
+          f"give. Of {(~is_said).sum():,} runs nothing is said: they differ too much.")  # fmt: skip
+    curves = fit_curves(runs)
     print("Curves of all sets, share = 1 / (1 + (h / s) ** k):")
-    for name, (half, slope) in zip(("smallest", "median", "largest"), fit_curves(runs), strict=True):
+    for name, (half, slope) in zip(("lower", "median"), curves, strict=True):
         print(f"  {name:<9} h = {half:6.1f}, k = {slope:.1f}")
+    own = np.array(ranges_of(runs, curves))
+    is_said, inside = ~np.isnan(own[0]), (own[0] <= runs.share) & (runs.share <= own[2])
+    print(f"By these curves: {inside[is_said].mean():.1%} of {is_said.sum():,} runs inside, from s = "
+          f"{runs.signal[is_said].min():,.0f} on.")  # fmt: skip
     return 0
 
 
 def _text_of(name: str, cell: Cell) -> str:
     return str(getattr(cell, name))
-
-
-def _numbered(data: NDArray[np.intp]) -> NDArray[np.intp]:
-    return np.unique(data, return_inverse=True)[1]
 
 
 def _print_cells(
@@ -308,10 +317,11 @@ def _print_cells(
         rows = np.mean([int(lines[place]["used"]) for place in places])
         share = runs.share[places]
         low, middle, high = (part[places].mean() for part in said)
+        forecast = "nothing" if math.isnan(low) else f"{middle:>11.2f}  {low:.2f} to {high:.2f}"
         print(f"{cell.data:<9} {rows:>6,.0f} {cell.epsilon:>7g} {cell.noise:<12} {cell.sites:>5} {cell.groups:>6} "
               f"{runs.signal[places].mean():>6,.0f}  {auc:>5.3f} {bare:>5.3f}  "
               f"{share.mean():>8.2f}  {share.min():.2f} to {share.max():.2f}  "
-              f"{middle:>11.2f}  {low:.2f} to {high:.2f}  {inside[places].sum()} of {len(places)}")  # fmt: skip
+              f"{forecast:<25}  {f'{inside[places].sum()} of {len(places)}' * (not math.isnan(low))}")  # fmt: skip
 
 
 # Sites that a model fails at ------------------------------------------------------------------------------------------

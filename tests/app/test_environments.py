@@ -106,7 +106,7 @@ def test_a_study_measures_the_same_wherever_it_runs(tables: dict[str, str], mode
     assert groups[0] == groups[1] and there.evaluation.left_out == here.evaluation.left_out
     if noise == "server":
         assert unplaced(there.model) == unplaced(here.model) and there.cost == here.cost
-        assert (there.model.report.evaluated_in, here.model.report.evaluated_in) == (("network",), ("process",))
+        assert (there.model.report.evaluated_in, here.model.report.evaluated_in) == (("processes",), ("process",))
         # As text: an error that is not estimated is NaN, which equals nothing.
         assert repr(there.evaluation.scores) == repr(here.evaluation.scores)
         missing, same = (found.evaluation.groups["age"]["missing"].scores for found in (there, here))
@@ -123,7 +123,8 @@ def test_a_study_makes_the_same_model_wherever_it_runs(tables: dict[str, str]) -
     over_processes = study.run(Processes(tables), seed=7)
     assert over_processes.sites == made.sites
     assert unplaced(over_processes.model) == unplaced(made.model)
-    assert (over_processes.report.made_in, made.report.made_in) == ("network", "process")
+    assert (over_processes.report.made_in, made.report.made_in) == ("processes", "process")
+    assert all("every row" in each.report.trust for each in (over_processes, made))
     account = over_processes.model.report.account
     assert account is not None and account.n_runs == 2 and math.isinf(account.epsilon)
 
@@ -153,6 +154,7 @@ def test_a_federation_takes_the_same_plan(tables: dict[str, str]) -> None:
     made = Study("plan.toml").run(Simulation(tables), seed=7)
     assert Path("model.json").read_bytes() == names["result"].model.to_bytes()
     assert unplaced(names["result"].model) == unplaced(made.model)
+    assert names["result"].report.made_in == "network" and "every row" not in names["result"].report.trust
 
 
 @pytest.mark.parametrize("place", [Simulation, Processes])

@@ -20,6 +20,8 @@ from hedgerow.carriers.handing import HandedBack, HandedOn
 from hedgerow.cli.main import main
 from hedgerow.client.budget import FINISHED, BudgetBook
 from hedgerow.errors import HedgerowError
+from hedgerow.models.model import Model
+from hedgerow.privacy.statement import PLACES
 from hedgerow.transport.carrier import Carrier, Patience
 from tests.carriers.conftest import Federation
 
@@ -191,7 +193,7 @@ def test_a_hostile_carrier_changes_no_model(
     file = read_coordinator_file(Path(federation.path("coordinator.toml")))
     _, hub = coordinator.coordinate(file, over(federation, hostile, monkeypatch), PATIENCE)
     assert set(ACTS) <= set(hostile.acts)
-    require_right(federation)
+    require_right(federation, over.__name__.removeprefix("over_"))
     assert hub.refusals, "Something of it was refused."
 
 
@@ -240,12 +242,14 @@ def test_a_hostile_courier_changes_no_model(tmp_path: Path, monkeypatch: pytest.
             shutil.copy(path, boxes[name])
         party("in", name)
     assert set(codes) == {0, 8}
-    require_right(federation)
+    require_right(federation, "files")
 
 
-def require_right(federation: Federation) -> None:
-    """The model is the local engine's, and every site has paid for one run."""
+def require_right(federation: Federation, place: str) -> None:
+    """The model is the local engine's, says who carried its run, and every site has paid for one run."""
     assert federation.model() == federation.local_model()
+    report = Model.load(federation.path("model.json")).report
+    assert report.made_in == place in PLACES and "every row" not in report.trust
     for name in federation.sites:
         with closing(BudgetBook(federation.folder / f"{name}-budget.db")) as book:
             (line,) = book.lines()

@@ -25,7 +25,7 @@ def recorded(name: str) -> str:
 
 def test_the_forecast_is_that_of_the_recorded_run() -> None:
     """A new run that nobody typed in would leave `hedgerow privacy` with the numbers of an old one."""
-    found = re.findall(r"(?m)^  (?:smallest|median|largest) +h = +([\d.]+) k = ([\d.]+)$", recorded("forecast.txt"))
+    found = re.findall(r"(?m)^  (?:lower|median) +h = +([\d.]+) k = ([\d.]+)$", recorded("forecast.txt"))
     assert [tuple(map(float, curve)) for curve in found] == list(SHARE_CURVES)
 
 
@@ -34,43 +34,50 @@ def test_the_range_holds_for_sets_that_it_was_not_fitted_to() -> None:
     text = recorded("forecast.txt")
     coverage = float(re.findall(r"(?m)^All: ([\d.]+)% of \d+ runs lie inside", text)[0])
     assert 80 <= coverage <= 97
+    rows = re.findall(r"(?m)^(\w[\w ]*?) +\d+ +(\d+) +(\d+)% +[\d.]+ +([\d.]+)$", text)
+    assert len(rows) > 15 and all(int(inside) >= 80 for _, _, inside, _ in rows)
+    assert all(float(most) <= 0.10 for *_, most in rows)
+    (n_said,) = (int(said) for name, said, *_ in rows if name == "demo")
+    assert n_said >= 20
     sets = re.findall(r"(?m)^(\w+) +\d+ +[\d.]+ +(server|distributed|local) +(\d) +(\d) ", text)
     assert len({name for name, *_ in sets}) >= 10
     demo = {(noise, int(sites)) for name, noise, sites, _ in sets if name == "demo"}
     assert demo == {(noise, sites) for noise in ("server", "distributed", "local") for sites in (3, 4, 5, 6)}
-    widths = re.findall(r"(?m)^(\d+) to (?:\d+|inf) +\d+ +\d+% +([\d.]+) +[\d.]+$", text)
-    assert widths and all(float(width) <= 0.10 for signal, width in widths if int(signal) >= 1_000)
-    smallest, _, largest = order_shares(1_100)
-    assert largest - smallest <= 2 * 0.10
 
 
 @given(st.floats(0, 1e12), st.floats(1, 10))
 def test_more_signal_never_promises_less(signal: float, times: float) -> None:
-    """Each end of the range is a share, in order, and rises with the signal without a step."""
+    """A range is never wide, is in order, and its ends rise with the signal; with too little of it none is said."""
     less, more = order_shares(signal), order_shares(signal * times)
-    assert 0 <= less[0] <= less[1] <= less[2] <= 1
+    if less is None:
+        assert signal < 1_100
+        return
+    assert 0.8 <= less[0] <= less[1] <= less[2] <= 1 and more is not None
     assert all(one <= other for one, other in zip(less, more, strict=True))
     near = order_shares(signal * 1.001)
-    assert all(abs(one - other) < 0.002 for one, other in zip(less, near, strict=True))
+    assert near is not None and all(abs(one - other) < 0.011 for one, other in zip(less, near, strict=True))
 
 
-@pytest.mark.parametrize("n_sites", [3, 4, 5, 6])
-def test_the_demonstration_is_not_promised_what_a_benchmark_has(n_sites: int) -> None:
-    """The range that a reader of the demonstration's own report sees holds the mean of its recorded runs.
+def test_the_demonstration_is_not_promised_what_a_benchmark_has() -> None:
+    """The range that a reader of the demonstration's own report sees holds most of its recorded means, or is not said.
 
     The demonstration has the weakest label and persons with several rows: it is where a table of benchmarks promised
     too much.
     """
-    plan = parse_plan(rand_hie_plan_text(range(1, n_sites + 1)))
-    pattern = rf"(?m)^demo +\d+ +1 +(\w+) +{n_sites} +0 +(\d+) +[\d.]+ +[\d.]+ +([\d.]+) "
-    lines = re.findall(pattern, recorded("forecast.txt"))
-    assert [noise for noise, *_ in lines] == ["server", "distributed", "local"]
-    for noise, signal, mean in lines:
-        factor = None if noise != "distributed" else share_noise_factor(n_sites, has_echo=False)
-        own = outlook_of(_with_noise(plan, noise), noise_factor=factor)
-        assert own.signal == pytest.approx(float(signal), rel=0.05)
-        assert own.smallest is not None and own.largest is not None
-        assert math.floor(100 * own.smallest) / 100 <= float(mean) <= own.largest
+    inside = []
+    for n_sites in (3, 4, 5, 6):
+        plan = parse_plan(rand_hie_plan_text(range(1, n_sites + 1)))
+        pattern = rf"(?m)^demo +\d+ +([\d.]+) +(\w+) +{n_sites} +0 +(\d+) +[\d.]+ +[\d.]+ +([\d.]+) "
+        lines = re.findall(pattern, recorded("forecast.txt"))
+        assert [noise for _, noise, *_ in lines] == [*["server"] * 3, *["distributed"] * 2, *["local"] * 2]
+        for epsilon, noise, signal, mean in lines:
+            factor = None if noise != "distributed" else share_noise_factor(n_sites, has_echo=False)
+            own = outlook_of(_with_noise(plan, noise), float(epsilon), noise_factor=factor)
+            assert own.signal == pytest.approx(float(signal), rel=0.05)
+            assert own.smallest is not None or own.signal < 1_000
+            if own.smallest is not None and own.largest is not None:
+                inside.append(own.smallest - 0.005 <= float(mean) <= own.largest)
+    assert len(inside) >= 8 and sum(inside) >= 0.8 * len(inside)
 
 
 def test_sites_that_add_the_noise_are_promised_less_than_the_coordinator() -> None:
@@ -79,7 +86,8 @@ def test_sites_that_add_the_noise_are_promised_less_than_the_coordinator() -> No
     said = [outlook_of(_with_noise(plan, noise)).signal for noise in ("server", "distributed", "local")]
     assert said == sorted(said, reverse=True) and len(set(said)) == 3
     assert said[2] == pytest.approx(said[0] / math.sqrt(plan.privacy.n_records))
-    shares = [outlook_of(_with_noise(plan, "distributed"), noise_factor=factor).median for factor in (1.1, 1.4, 2.1)]
+    shares = [outlook_of(_with_noise(plan, "distributed"), 3.0, noise_factor=each).median for each in (1.1, 1.4, 2.1)]
+    assert None not in shares and len(set(shares)) == 3
     assert shares == sorted(shares, reverse=True)
     assert outlook_of(plan, noise_factor=2.0) == outlook_of(plan)
 

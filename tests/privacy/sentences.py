@@ -19,7 +19,17 @@ from hedgerow.privacy.events import (
 )
 from hedgerow.privacy.ledger import AT_ONE_SITE, RECALIBRATION, Ledger, Release
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
-from hedgerow.privacy.statement import FILES, FLOWER, KINDS, NETWORK, NVFLARE, PROCESS, UNRECORDED, make_statement
+from hedgerow.privacy.statement import (
+    FILES,
+    FLOWER,
+    KINDS,
+    NETWORK,
+    NVFLARE,
+    PROCESS,
+    PROCESSES,
+    UNRECORDED,
+    make_statement,
+)
 from hedgerow.protocol.queries import NoiseCohort
 from hedgerow.secagg.guarantees import default_wishes, derive
 from hedgerow.secagg.masks import MIN_COLLUDERS
@@ -88,6 +98,7 @@ def make_runs() -> dict[str, PrivacyReport]:
         "noise of the sites, one process": make_report(
             whole, noise_mode="distributed", unit="patient_id", max_rows_per_unit=2, sums_in_clear=True
         ).made(PROCESS, 3),
+        "noise of the sites, one user's processes": make_report(whole, noise_mode="distributed").made(PROCESSES, 13),
         "pure noise and choices, by NVFlare": make_report(
             [release(at, laplace, sigma=200.0, sensitivity=2.0) for at in range(3)]
             + [release(3, SelectionEvent(0.5), sigma=2.0, sensitivity=1.0, kind="Choice")],

@@ -32,7 +32,7 @@ from hedgerow.privacy.events import (
 from hedgerow.privacy.guesses import bound_guesses, compute_meeting_chance
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.report import PrivacyReport, build_report
-from hedgerow.privacy.statement import KINDS, PLACES, PROCESS, Depth, Topic, format_share, make_statement
+from hedgerow.privacy.statement import KINDS, PLACES, TOGETHER, Depth, Topic, format_share, make_statement
 from hedgerow.protocol.queries import NoiseCohort
 from hedgerow.secagg.guarantees import combine_guarantees, derive
 from hedgerow.server.coordinator import choose_wishes
@@ -73,17 +73,16 @@ def test_deeper_readers_read_what_others_read(runs: dict[str, PrivacyReport]) ->
 
 
 @pytest.mark.parametrize("mode", ["server", "distributed", "local"])
-def test_one_process_is_never_said_to_keep_rows_from_whoever_ran_it(
-    runs: dict[str, PrivacyReport], mode: str
-) -> None:
+def test_who_had_all_tables_is_never_said_to_be_kept_from_rows(runs: dict[str, PrivacyReport], mode: str) -> None:
     """Who read all tables has seen every row, whoever adds the noise by the plan; an unknown place promises less."""
     for report in runs.values():
         if report.noise_mode != mode or report.evaluated_in or report.guarantee == "void":
             continue
-        here, unknown = report.made(PROCESS, 3), report.made("")
-        assert "oordinator" not in here.trust.replace(", coordinator", "") and "every row" in here.trust
-        assert "every row" in unknown.trust
-        elsewhere = [report.made(place, 3).trust for place in PLACES if place != PROCESS]
+        for here in (report.made(place, 3) for place in TOGETHER):
+            assert "oordinator" not in here.trust.replace(", coordinator", "") and "every row" in here.trust
+            assert "network" not in " ".join(here.statement.list_texts())
+        assert "every row" in report.made("").trust
+        elsewhere = [report.made(place, 3).trust for place in PLACES if place not in TOGETHER]
         assert all("every row" not in text for text in elsewhere)
 
 

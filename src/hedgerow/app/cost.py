@@ -285,8 +285,10 @@ def outlook(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
             ).median
             for factor in _CURVE
         }
-        shares = ", ".join(f"{number(epsilon, 3)}: {share:.0%}" for epsilon, share in left.items())
-        facts.insert(2, ("by epsilon", shares))
+        shares = [f"{number(epsilon, 3)}: {share:.0%}" for epsilon, share in left.items() if share is not None]
+        if shares:
+            less = " (at a smaller epsilon it cannot be said)" * (len(shares) < len(left))
+            facts.insert(2, ("by epsilon", f"{', '.join(shares)}{less}"))
     return facts
 
 

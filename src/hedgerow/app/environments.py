@@ -43,7 +43,7 @@ from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
-from hedgerow.privacy.statement import PROCESS
+from hedgerow.privacy.statement import NETWORK, PROCESS, PROCESSES
 from hedgerow.server.release import EvaluatedModel
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
@@ -193,6 +193,7 @@ class Federation:
         listen: where nodes dial, HOST:PORT.
         out: the model file to write; the run's journal is beside it.
         new_run: set the journal of an earlier run aside, which stays counted.
+        made_in: what the model's report says of this place, a name of `hedgerow.privacy.statement.PLACES`.
     """
 
     roster: Table
@@ -200,6 +201,7 @@ class Federation:
     listen: str = "127.0.0.1:7443"
     out: Table = "model.json"
     new_run: bool = False
+    made_in: str = NETWORK
 
     @property
     def sites(self) -> Sequence[str]:
@@ -216,7 +218,7 @@ class Federation:
         from hedgerow.app.coordinator import ModelFile, train_over_nodes
 
         out = check_can_write(str(self.out))
-        file = ModelFile(out, None, Path(f"{out}.journal"), self.new_run, quiet=True)
+        file = ModelFile(out, None, Path(f"{out}.journal"), self.new_run, quiet=True, made_in=self.made_in)
         with self._open_options(seed) as options:
             model, session = train_over_nodes(options, plan, file, shows=check)
         return StudyResult(model, tuple(list_contributors(session)))
@@ -228,7 +230,8 @@ class Federation:
         from hedgerow.app.coordinator import ModelFile, evaluate_over_nodes
 
         out = check_can_write(str(self.out))
-        file = ModelFile(out, model, Path(journal_file(out, model)), self.new_run, quiet=True)
+        journal = Path(journal_file(out, model))
+        file = ModelFile(out, model, journal, self.new_run, quiet=True, made_in=self.made_in)
         with self._open_options(seed) as options:
             return evaluate_over_nodes(options, asked, model, file, check)[0]
 
@@ -321,7 +324,8 @@ class Processes:
                         raise EnvironmentFault("node-process", name=name, said=said[-2000:].strip())
 
             coordinator = folder / f"coordinator{PRIVATE_SUFFIX}"
-            yield Federation(folder / "roster.toml", coordinator, address, folder / "model.json"), check
+            out = folder / "model.json"
+            yield Federation(folder / "roster.toml", coordinator, address, out, made_in=PROCESSES), check
             # The model is written, so end a node that does not end by itself.
             with suppress(subprocess.TimeoutExpired):
                 for node in nodes.values():

@@ -51,7 +51,7 @@ from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import EVALUATION_KINDS
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.privacy.rounding import format_up
-from hedgerow.privacy.statement import PLACES, PROCESS, UNRECORDED
+from hedgerow.privacy.statement import PLACES, TOGETHER, UNRECORDED
 
 _LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
 _OF_MODEL = ("outcome", "created_with", "plan_digest", "agreed_digest")
@@ -310,7 +310,7 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
     place, places = _name_place(report), {report.made_in, *report.evaluated_in}
     seeing = {"process": ("process", "users"), "nodes": ("site", "coordinator", "users")}
     rows = [words[who] for who in seeing.get(place, ("site", "coordinator", "users", "process"))]
-    rows += [words["process"]] if place == "nodes" and places & {PROCESS, UNRECORDED} else []
+    rows += [words["process"]] if place == "nodes" and places & {*TOGETHER, UNRECORDED} else []
     rows += [words["alone"]] if any(each.is_at_one_site for each in model.ledger) else []
     # In one process there is no second party to lie to.
     lies = [words[mode]["lies"] for mode in modes if mode != "exact" and place != "process"]
@@ -321,8 +321,8 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
 
 
 def _name_place(report: PrivacyReport) -> str:
-    """Return whether the training was made by one "process" or by "nodes", or "unknown"."""
-    return {PROCESS: "process"}.get(report.made_in, "nodes" if report.made_in in PLACES else "unknown")
+    """Return whether the training was made in one "process", or one user's, or by "nodes", or "unknown"."""
+    return "process" if report.made_in in TOGETHER else "nodes" if report.made_in in PLACES else "unknown"
 
 
 def _draft_entry(model: Model, content: Content, words: Content, said: Mapping[str, str]) -> Content:

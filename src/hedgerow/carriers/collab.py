@@ -40,6 +40,8 @@ class CollabCarrier:
         clients: `collab.clients`, inside `collab.main`.
     """
 
+    place = "nvflare"
+
     def __init__(self, clients: Iterable[Any]) -> None:
         self._clients, self._numbers = list(clients), count(1)
         # A call to a client that is gone blocks its thread until the time limit.
@@ -92,12 +94,11 @@ class Coordinator:
     def _run(self) -> None:
         # Imported here, because a client does not need the coordinator's imports.
         from hedgerow.carriers.coordinator import coordinate
-        from hedgerow.privacy.statement import NVFLARE
 
         file, carrier = read_coordinator_file(Path(self.file)), CollabCarrier(collab.clients)
         patience = Patience(poll=0.01, longest_poll=0.05, repeat=file.repeat, longest_repeat=10.0 * file.repeat)
         try:
-            coordinate(file, carrier, patience, made_in=NVFLARE)
+            coordinate(file, carrier, patience)
         finally:
             carrier.close()
 

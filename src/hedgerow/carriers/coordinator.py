@@ -28,7 +28,7 @@ from hedgerow.codec import kind_in
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.privacy.statement import CARRIER, MIXED
+from hedgerow.privacy.statement import MIXED
 from hedgerow.protocol.messages import MessageKind, encode
 from hedgerow.server.coordinator import RunSession, anticipate_setup, invitation_to
 from hedgerow.server.status import RunBoard
@@ -48,20 +48,18 @@ def coordinate(
     patience: Patience | None = None,
     clock: Clock | None = None,
     *,
-    made_in: str = CARRIER,
     quiet: bool = False,
 ) -> tuple[Model, EnvelopeHub]:
     """Carry out the run, write the model, and return it with the closed hub, which knows the traffic.
 
     Args:
         clock: of the run; None for this machine's.
-        made_in: what carries the messages, a name of `hedgerow.privacy.statement.PLACES`.
 
     Raises:
         Waiting: the carrier's, while there is no result.
         HedgerowError: as `run_coordinator`; the journal keeps what was released, and started again the run goes on.
     """
-    made_in = MIXED if file.listen else made_in
+    made_in = MIXED if file.listen else carrier.place
     model = Model.load(file.model) if file.model else None
     plan = read_plan(file.plan, is_own=True) if model is None else model.plan
     require_masks(plan)

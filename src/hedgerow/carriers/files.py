@@ -216,6 +216,8 @@ class Replay:
         noted: what was carried in, and when, in its order.
     """
 
+    place = FILES
+
     def __init__(self, roster: PinnedRoster, secret: bytes, noted: Sequence[_Noted]) -> None:
         self._sites, self._noted = [site.name for site in roster.sites], noted
         self._next, self._is_over = 1, False
@@ -379,7 +381,7 @@ class CarriedRun:
         with suppress(Waiting):
             try:
                 clock = Clock(replay.now, replay.sleep, replay.entropy, replay.date)
-                coordinate(self._file, replay, _PATIENCE, clock, made_in=FILES, quiet=True)
+                coordinate(self._file, replay, _PATIENCE, clock, quiet=True)
             except HedgerowError as fault:
                 if isinstance(fault, EnvironmentFault | UsageError) or fault.code == "run-paused":
                     # Such a failure does not follow from the notes; the operator can mend it and go on.
@@ -420,6 +422,8 @@ class FolderCarrier:
     Args:
         sites: whose messages are files.
     """
+
+    place = FILES
 
     def __init__(self, roster: PinnedRoster, sites: Sequence[str], folder: Path) -> None:
         self._roster, self._sites, self._folder = roster, sites, folder
@@ -470,7 +474,7 @@ def run_beside_grpc(file: CoordinatorFile, folder: Path) -> None:
     if strangers := set(file.by_files) - {site.name for site in roster.sites}:
         raise UsageError("party-file", path=file.roster, fault=f"{min(strangers)} is not in it")
     patience = Patience(poll=0.5, longest_poll=2.0, repeat=_MIN_SECONDS, longest_repeat=_MIN_SECONDS, closing=5.0)
-    coordinate(file, FolderCarrier(roster, file.by_files, place), patience, made_in=FILES)
+    coordinate(file, FolderCarrier(roster, file.by_files, place), patience)
 
 
 def carry_into_coordinator(file: CoordinatorFile, folder: Path) -> None:

@@ -38,6 +38,8 @@ class GridCarrier:
         grid: what Flower gives a ServerApp.
     """
 
+    place = "flower"
+
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
@@ -89,12 +91,11 @@ def serve(grid: Grid, context: Context, app_version: str) -> None:
     """Run the coordinator of the file named in the run's configuration; raise HedgerowError."""
     # Imported here, because a node's process does not need the coordinator's imports.
     from hedgerow.carriers.coordinator import coordinate
-    from hedgerow.privacy.statement import FLOWER
 
     require_version(app_version, "The app")
     file = read_coordinator_file(Path(str(context.run_config.get(COORDINATOR_KEY, ""))))
     patience = Patience(repeat=file.repeat, longest_repeat=10.0 * file.repeat)
-    coordinate(file, GridCarrier(grid), patience, made_in=FLOWER)
+    coordinate(file, GridCarrier(grid), patience)
 
 
 def reply_to(message: Message, context: Context, app_version: str) -> Message:

@@ -8,9 +8,12 @@ above goes from 0 to 1 as s grows. The curve that was measured is
     share(s) = 1 / (1 + (h / s) ** k)
 
 a straight line of log-odds over ln s, which rises everywhere: at the signal h a half is left. Labels differ in how
-strong they are, so there are three such curves: below the first lie 2 % of runs, below the second a half, above the
-third 2 %. `python -m experiments forecast` fits them by quantile regression over eleven public data sets, each with the
-same weight, and says how often the runs of a set lie within the range that the other sets give.
+strong they are, so there are two such curves: below the first lies a quarter of runs, below the second a half.
+`python -m experiments forecast` fits them by quantile regression over eleven public data sets, each with the same
+weight. The range goes up to 1, because some runs lost nothing. Its lower end loses `LOSS_FACTOR` times what the first
+curve loses, because a new set may be unlike all of these; the run says how often the runs of a set lie within the range
+that the other sets give. Where the range would be wider than `MAX_HALF_WIDTH` to either side, nothing is said: with
+little signal models of different labels keep anything from nothing to all.
 """
 
 from __future__ import annotations
@@ -25,11 +28,16 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.protocol.groups import median_noise_factor
 
-SHARE_CURVES: tuple[tuple[float, float], ...] = ((374.7, 1.4), (56.3, 1.2), (9.1, 2.9))
-"""(h, k) of the smallest, the median and the largest share. Measured: docs/runs/forecast.txt.
+SHARE_CURVES: tuple[tuple[float, float], ...] = ((65.5, 0.9), (22.6, 0.8))
+"""(h, k) of the lower quartile and the median of shares. Measured: docs/runs/forecast.txt.
 
 Not to be tuned: tests/local/test_measured.py holds them to that run.
 """
+LOSS_FACTOR = 2.5
+"""Times the lower quartile's loss at the range's lower end: the least by halves with which at least 80 % of the runs of
+each set lie in the range that the other sets give (docs/runs/forecast.txt)."""
+MAX_HALF_WIDTH = 10
+"""Largest half-width of a range that is said, in points of a hundred."""
 USUAL_SHARE_FACTOR = math.sqrt(2)
 """Times the coordinator's noise that shares of the sites add, where the number of sites is not known: 1.41 at four and
 ten sites, 1.51 at fifty, with the echo exchange (docs/runs/noise_modes.txt)."""
@@ -50,7 +58,7 @@ class Outlook:
         signal: s, roughly how many standard deviations of noise the data amount to; >= 0: `signal_of`, over how many
             times the coordinator's noise is added.
         smallest, median, largest: share of the accuracy above chance that is left at such signal, 0 to 1; None for
-            plans whose like was not measured.
+            plans whose like was not measured, and for a signal at which runs differed too much.
     """
 
     signal: float
@@ -75,16 +83,23 @@ def outlook_of(plan: Plan, epsilon: float | None = None, *, noise_factor: float 
     """
     factors = {"distributed": noise_factor or USUAL_SHARE_FACTOR, "local": math.sqrt(plan.privacy.n_records)}
     signal = signal_of(plan, epsilon) / factors.get(plan.privacy.noise, 1.0)
-    return Outlook(signal, *order_shares(signal)) if is_measured(plan) else Outlook(signal)
+    shares = order_shares(signal) if is_measured(plan) else None
+    return Outlook(signal) if shares is None else Outlook(signal, *shares)
 
 
-def order_shares(signal: float, curves: Sequence[tuple[float, float]] = SHARE_CURVES) -> tuple[float, float, float]:
-    """Return the smallest, the median and the largest share left at a signal: three numbers from 0 to 1."""
+def order_shares(
+    signal: float, curves: Sequence[tuple[float, float]] = SHARE_CURVES
+) -> tuple[float, float, float] | None:
+    """Return the smallest, the median and the largest share left at a signal, or None if the range is too wide.
+
+    The shares are from 0 to 1, and the smallest is rounded down to whole points of a hundred.
+    """
     # Odds of a share: rising in the signal, and 0 without any. Beyond 1e30 they would leave floating point.
     odds = [(min(signal, 1e30) / half) ** slope for half, slope in curves]
-    low, middle, high = (each / (1 + each) for each in odds)
+    low, middle = (each / (1 + each) for each in odds)
     # Curves of different slope cross far out, where nothing was measured.
-    return min(low, middle), middle, max(middle, high)
+    least = math.floor(100 - 100 * LOSS_FACTOR * (1 - min(low, middle)))
+    return None if 100 - least > 2 * MAX_HALF_WIDTH else (least / 100, middle, 1.0)
 
 
 def can_compare_sites(plan: Plan) -> bool:
@@ -148,11 +163,16 @@ def outlook_facts(plan: Plan, *, noise_factor: float | None = None) -> list[tupl
         ("signal", f"s = {own.signal:,.0f} ({privacy.n_records:,} records, {counted}, at mu {mu}{several}): roughly, "
          "how many standard deviations of noise the data amount to"),
     ]  # fmt: skip
+    runs = "(AUC, eleven public data sets with two classes; docs/runs/forecast.txt)"
     if own.smallest is not None and own.median is not None and own.largest is not None:
         facts.append(
             ("measured", f"typically {own.median:.0%} of the accuracy above chance of the same trees without noise, "
-             f"{math.floor(100 * own.smallest)}% to {math.ceil(100 * own.largest)}% in most runs, if the number of "
-             "records is right (AUC, eleven public data sets with two classes; docs/runs/forecast.txt)")
+             f"{own.smallest:.0%} to {own.largest:.0%} in most runs, if the number of records is right {runs}")
+        )  # fmt: skip
+    elif is_measured(plan):
+        facts.append(
+            ("measured", "how much of the accuracy above chance is left cannot be said: runs with so little signal "
+             f"differed by more than {2 * MAX_HALF_WIDTH} points of a hundred {runs}")
         )  # fmt: skip
     doubt = doubt_of(plan, noise_factor=noise_factor)
     return [*facts, *([("warning", doubt)] if doubt else [])]

@@ -23,7 +23,8 @@ from hedgerow.protocol.queries import NoiseCohort
 if TYPE_CHECKING:
     from hedgerow.privacy.report import PrivacyReport
 
-PROCESS, NETWORK, FILES, FLOWER, NVFLARE, CARRIER = "process", "network", "files", "flower", "nvflare", "carrier"
+PROCESS, PROCESSES = "process", "processes"
+NETWORK, FILES, FLOWER, NVFLARE, CARRIER = "network", "files", "flower", "nvflare", "carrier"
 MIXED = "mixed"
 UNRECORDED = "unrecorded"
 """Place of an evaluation that no file names, beside known places."""
@@ -31,6 +32,7 @@ AT_SITE = "site"
 """Place of an evaluation or recalibration by one site alone; its releases show it, so no file has to."""
 PLACES = {
     PROCESS: "one process, which read all tables",
+    PROCESSES: "processes that one user started, and that read all tables",
     NETWORK: "nodes of the sites, whose messages went over a network",
     FILES: "nodes of the sites, whose messages people carried as files",
     FLOWER: "nodes of the sites, whose messages Flower carried",
@@ -39,6 +41,8 @@ PLACES = {
     MIXED: "nodes of the sites, whose messages went over a network, or were carried",
 }
 """Places where a model is made, by what carried the messages, if there were any."""
+TOGETHER = (PROCESS, PROCESSES)
+"""Places where one user had all tables."""
 
 
 class Depth(IntEnum):
@@ -242,13 +246,13 @@ def _is_not_local(report: PrivacyReport) -> bool:
 
 
 def _is_process(report: PrivacyReport) -> bool:
-    """Return whether the model's file says that one process made it."""
-    return report.made_in == PROCESS
+    """Return whether the model's file says that one user's process or processes made it."""
+    return report.made_in in TOGETHER
 
 
 def _is_between_nodes(report: PrivacyReport) -> bool:
     """Return whether the model's file says that nodes of the sites made it."""
-    return _known(report.made_in) not in ("", PROCESS)
+    return _known(report.made_in) not in ("", *TOGETHER)
 
 
 def _is_carried(report: PrivacyReport) -> bool:
@@ -267,7 +271,7 @@ def _is_unplaced(report: PrivacyReport) -> bool:
 
 
 def _may_be_between_nodes(report: PrivacyReport) -> bool:
-    """Return whether the model's file does not say that one process made it."""
+    """Return whether the model's file does not say that one user's process or processes made it."""
     return not _is_process(report)
 
 
@@ -434,8 +438,8 @@ def _say_figures(report: PrivacyReport) -> str:
         "anyone but one's own site."
     )
     place = _find_evaluation_place(report)
-    if place == PROCESS:
-        return f"{begin}one process read all tables and added each site's noise: whoever ran it has seen every row."
+    if place in TOGETHER:
+        return f"{begin}{_name_reader(place)} and added each site's noise: whoever ran it has seen every row."
     return f"{begin}{own if place else _UNKNOWN + own}"
 
 
@@ -468,15 +472,15 @@ def _describe_trust(report: PrivacyReport, part: _Part, *, is_training: bool = T
     begin = "For the releases of the training: " if is_training and report.n_prepared and part.place else ""
     chooses = "it chooses from exact sums, and is trusted to do so by the exponential mechanism. "
     chooses = f"In {n_choices} of the releases {chooses}" if n_choices else ""
-    if part.place == PROCESS:
+    if part.place in TOGETHER:
         drew = {
             "server": "added the noise",
             "distributed": "drew the noise in place of the sites",
             "local": "drew the noise of each record",
         }[part.mode]
         return (
-            f"One process read all tables and {drew}: whoever ran it has seen every row, and is trusted to keep rows "
-            f"and exact sums to themselves. {chooses}The guarantee holds against everybody else."
+            f"{_name_reader(part.place).capitalize()} and {drew}: whoever ran it has seen every row, and is trusted to "
+            f"keep rows and exact sums to themselves. {chooses}The guarantee holds against everybody else."
         )
     between = {
         "server": (
@@ -494,6 +498,10 @@ def _describe_trust(report: PrivacyReport, part: _Part, *, is_training: bool = T
         ),
     }[part.mode]
     return begin + between if part.place else _UNKNOWN + between
+
+
+def _name_reader(place: str) -> str:
+    return "one process read all tables" if place == PROCESS else "one user's processes read all tables"
 
 
 def _describe_sum(report: PrivacyReport, is_training: bool) -> str:

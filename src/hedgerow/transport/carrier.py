@@ -70,7 +70,14 @@ class Waiting(Exception):
 
 
 class Carrier(Protocol):
-    """Transport of envelopes to nodes and of replies back."""
+    """Transport of envelopes to nodes and of replies back.
+
+    Attributes:
+        place: what a run over it is said to be made in, a name of `hedgerow.privacy.statement.PLACES`.
+    """
+
+    @property
+    def place(self) -> str: ...
 
     def nodes(self) -> Mapping[int, str]:
         """Return the nodes present now with their sites' names, "" for a node that says it itself.
