@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backups of a study's folder and of a site's: one table says which files may come back, and restoring marks accounts.
+"""Backups of a study's folder and of a site's: `backup.toml` says which files may come back. Restoring marks accounts.
 
 A backup takes what cannot be made again, and what an older copy of does no harm. It leaves out what says which one-time
 keys and which noise were used: an older copy of these would use them a second time.
@@ -18,10 +18,12 @@ import os
 import re
 import shutil
 import tarfile
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +43,10 @@ class FileRule:
     Attributes:
         pattern: the path below the folder; ``*`` stands for any letters but a slash, ``**`` for any at all.
         is_kept: whether it is in the backup, and may be restored.
-        why: the reason, for docs/deploy-by-hand.md.
     """
 
     pattern: str
     is_kept: bool
-    why: str
 
     def fits(self, path: str) -> bool:
         """Return whether the rule is about the file of this path below its folder."""
@@ -55,68 +55,22 @@ class FileRule:
         return re.fullmatch("".join(letters.get(part) or re.escape(part) for part in parts), path) is not None
 
 
-_SIDE_FILE = "SQLite's log: the backup has one whole copy of the database"
-_JOURNAL = "an older copy would draw noise a second time for a sum, and the average of two draws has less noise"
-_ONE_TIME = "it says which one-time keys were used; an older copy would use them again"
-_DRAFT = "a file that was being written when its process was killed"
+_TABLE: Mapping[str, Sequence[tuple[str, str]]] = tomllib.loads(
+    resources.files("hedgerow.app").joinpath("backup.toml").read_text(encoding="utf-8")
+)
 
-STUDY_FILES = (
-    FileRule("coordinator.private.json", True, "the coordinator's keys: without them every site has to join again"),
-    FileRule("coordinator.public.toml", True, "public"),
-    FileRule("study.db", True, "who is in the study; parties that are not confirmed are invited again"),
-    FileRule("study.db-*", False, _SIDE_FILE),
-    FileRule("plan.toml", True, "public"),
-    FileRule("roster.toml", True, "public; nodes refuse an edition that is older than theirs"),
-    FileRule("*.invitation", False, "it was sent, and is void once it was used"),
-    FileRule("run-*/plan.toml", True, "public"),
-    FileRule("run-*/model.json", True, "the model with its account, as far as the backup knows it"),
-    FileRule("run-*/model.json.taken", True, "who has the model"),
-    FileRule("run-*/ended", True, "the run is over"),
-    FileRule("run-*/restored", True, "the model came out of a backup before"),
-    FileRule("run-*/*.journal*", False, _JOURNAL),
-    FileRule("survey-*/*.journal*", False, _JOURNAL),
-    FileRule("survey-*/*", True, "what a survey has found"),
-    FileRule("**.part", False, _DRAFT),
-)
+
+def _read_rules(name: str, folder: str = "") -> tuple[FileRule, ...]:
+    return tuple(FileRule(folder + pattern, word == "kept") for word, pattern in _TABLE[name])
+
+
+STUDY_FILES = _read_rules("study")
 """The folder of a study's coordinator."""
-STATE_FILES = (
-    FileRule("node.db*", False, _ONE_TIME),
-    FileRule("counter.json", False, _ONE_TIME),
-    FileRule("link.db*", False, "it holds the keys and numbers of the messages that a carrier brings"),
-    FileRule("owner.db*", False, "an older copy would give the owner's answer to a question that is asked anew"),
-    FileRule("contact.json", False, "the last sign of the node that ran here"),
-    FileRule("budget.path", False, "where the book is, which restoring decides"),
-    FileRule("carried.reply", False, "the last message to a carrier: of a run that is not gone on with"),
-    FileRule("run-rows/**", False, "coded rows; they are read from the table again"),
-    FileRule("rows-*/**", False, "coded rows; they are read from the table again"),
-    FileRule("held-out-*/**", False, "coded rows; they are read from the table again"),
-    FileRule("*.log", False, "the log of a carried node"),
-    FileRule("**.part", False, _DRAFT),
-)
+STATE_FILES = _read_rules("state")
 """A node's state folder (`--state`)."""
-SITE_FILES = (
-    FileRule("*.private.json", True, "the site's keys: without them new keys and a new roster"),
-    FileRule("*.public.toml", True, "public"),
-    FileRule("enrolment.db", True, "that this party has joined, by which invitation"),
-    FileRule("enrolment.db-*", False, _SIDE_FILE),
-    FileRule("plan.toml", True, "public"),
-    FileRule("policy.toml", True, "what the owner allows"),
-    FileRule("*.schema.json", True, "for editors"),
-    FileRule("roster.toml", True, "public"),
-    FileRule("model-*.json", True, "models that this node helped to make"),
-    FileRule("model-*.report.txt", True, "their reports"),
-    FileRule("received.json", False, "a model that was not compared yet"),
-    FileRule("proposed-*", False, "what the owner has not agreed to"),
-    *(FileRule(f"state/{rule.pattern}", rule.is_kept, rule.why) for rule in STATE_FILES),
-    FileRule("**.part", False, _DRAFT),
-)
+SITE_FILES = (*_read_rules("site"), *_read_rules("state", "state/"))
 """A site's folder, or a monitor's, of a study (STUDY-PARTY)."""
-BESIDE_FILES = (
-    FileRule("*.invitation", True, "`hedgerow join` is started with it"),
-    FileRule("*-budget.db", True, "what has been spent; restored, it waits until its owner has charged what it lacks"),
-    FileRule("*-budget.db-*", False, _SIDE_FILE),
-    FileRule("*-peers.db*", False, "what other sites have signed, for them; without it they are told less"),
-)
+BESIDE_FILES = _read_rules("beside")
 """Beside a site's folder."""
 
 
