@@ -38,7 +38,7 @@ WHY = ("", "", "policy-over-budget", "", "")
 REPORT = RunReport(
     b"process1", bytes(range(32)), bytes.fromhex(PLAN.digest), "0.1.0", "gathering", rounds_planned=240, delta=1e-5,
     epsilon_limit=1.0, seconds=20.0, bytes_sent=8_600_000, bytes_received=4_300_000,
-    sites=tuple(SiteReport(*one, release="0.1.0") for one in zip(NAMES, STATES, WHY, strict=True)),
+    sites=tuple(SiteReport(*one, version="0.1.0") for one in zip(NAMES, STATES, WHY, strict=True)),
 )  # fmt: skip
 EVENTS = (EventReport(1, 2.0, "joined", 0, MARKUP), EventReport(2, 3.0, "refused", 0, "franklin", WHY[2]))
 QUESTION = Question(

@@ -63,7 +63,7 @@ MAY_IMPORT["carriers"] = {*MAY_IMPORT["app"], "app"}
 MAY_IMPORT["testing"] = MAY_IMPORT["client"] | MAY_IMPORT["server"] | {"client", "server"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["carriers"], "carriers", "testing"}
 # Every room may import these.
-GROUND = {"errors", "codec", "elementary", "__version__"}
+GROUND = {"errors", "codec", "elementary", "version"}
 # These names were given to the top of the repository. Nothing needs them there, so they are links into the package.
 LINKS = ("client", "protocol", "secagg", "server")
 

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from hedgerow.training.presets import find_preset as find_preset
 
 from hedgerow.plan import registry
-
-__version__ = "0.2.0"
+from hedgerow.version import __version__ as __version__
 
 _HOME = {
     "DPGBDTClassifier": "hedgerow.estimators.boosted",

@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from hedgerow import __version__
+from hedgerow.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parent
 _SHOWN = 12

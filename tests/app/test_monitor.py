@@ -23,7 +23,7 @@ from hedgerow.transport.interface import Address, Connected, Disconnected
 
 EVENTS = tuple(EventReport(number, 60.0 * number, "joined", 0, f"site-{number}") for number in range(1, 31))
 REPORT = RunReport(
-    process=b"process1", run_id=bytes(range(32)), plan_digest=bytes(32), release="1.2.3", phase="collecting-vectors",
+    process=b"process1", run_id=bytes(range(32)), plan_digest=bytes(32), version="1.2.3", phase="collecting-vectors",
     rounds_done=40, rounds_planned=100, seconds=75.0, rounds_per_second=12.0, epsilon_spent=0.4321, epsilon_limit=1.0,
     delta=1e-5, bytes_sent=12_345_678, bytes_received=999, rounds_abandoned=1,
     sites=(
@@ -126,7 +126,7 @@ def test_no_privacy_is_said() -> None:
 def test_what_a_coordinator_says_is_shown_as_text(name: str) -> None:
     """A name that reads like markup changes no colour, makes no link, and does not end the monitor."""
     page = io.StringIO()
-    told = replace(REPORT, sites=(SiteReport(name, "ready", "", 40),), release=name)
+    told = replace(REPORT, sites=(SiteReport(name, "ready", "", 40),), version=name)
     view = view_of(told)
     view.take(Update(told, (EventReport(31, 1.0, "joined", 0, name),)))
     Console(file=page, width=150, force_terminal=True).print(view.render(150, None))
@@ -213,7 +213,7 @@ def test_lines_for_machines(site: Site, capsys: pytest.CaptureFixture[str]) -> N
     assert last["is_over"] and last["rounds_done"] == last["rounds_planned"] == 100
     assert last["sites"][1] == {
         "name": "south", "state": "refused", "code": "policy-over-budget", "rounds": 0, "dropouts": 0, "refusals": 1,
-        "release": "",
+        "version": "",
     }  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def test_import_is_light() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(SOURCE)}
     )
-    assert done.stdout.strip() == "['hedgerow.plan', 'hedgerow.plan.registry']"
+    assert done.stdout.strip() == "['hedgerow.plan', 'hedgerow.plan.registry', 'hedgerow.version']"
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

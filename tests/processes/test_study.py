@@ -510,7 +510,7 @@ def a_study_on_its_pages(scene: Scene) -> None:
     # Each end prints the day on which it has made it.
     undated = known["report"].rpartition("printed on")[0]
     scene.wait_until(lambda: str(on_page(run).get("report")).rpartition("printed on")[0] == undated)
-    assert [one["release"] for one in on_page(run)["sites"]] == [__version__] * len(SITES)
+    assert [one["version"] for one in on_page(run)["sites"]] == [__version__] * len(SITES)
     # Between two runs there is no node to hear of it.
     scene.wait_until(lambda: bool(on_page(site)["can_stop"]))
     assert "leaves its run" in on_page(site, "do/stop")["said"]

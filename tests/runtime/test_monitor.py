@@ -48,7 +48,7 @@ def test_the_end_of_a_run(federate: Builder) -> None:
     board = watched(federation)
     outcome = federation.run()
     report = board.report(HubTraffic(10, 20, {"unpinned": 1}, {federation.roster.sites[0].name: "1.2.3"}))
-    assert [site.release for site in report.sites] == ["1.2.3", "", "", ""]
+    assert [site.version for site in report.sites] == ["1.2.3", "", "", ""]
     assert report.is_over and not report.failure and report.seconds_left is None
     assert report.rounds_done == report.rounds_planned == len(outcome.ledger) == N_ROUNDS
     assert report.epsilon_spent == pytest.approx(outcome.report.epsilon)

@@ -39,7 +39,7 @@ from tests.builders import coded
 
 PATIENCE = 300.0
 REPORT = RunReport(
-    process=b"process1", run_id=bytes(32), plan_digest=bytes(range(32)), release="1.2.3", phase="collecting-vectors",
+    process=b"process1", run_id=bytes(32), plan_digest=bytes(range(32)), version="1.2.3", phase="collecting-vectors",
     rounds_done=3, rounds_planned=10, seconds=1.5, rounds_per_second=2.0, epsilon_spent=0.25, epsilon_limit=1.0,
     delta=1e-5, bytes_sent=10**10, bytes_received=20, rounds_abandoned=1,
     sites=(SiteReport("east", "ready", "", 3), SiteReport("north", "refused", "policy-over-budget", 0, 1, 2)),

@@ -37,7 +37,7 @@ function run(state) {
 
 function site(one) {
   const counts = (one.counts || []).map((count) => (count ? String(count) : "-"));
-  const made = row([one.name, `${one.mark} ${one.state}`, one.why || "", one.release || "", ...counts], [4, 5, 6]);
+  const made = row([one.name, `${one.mark} ${one.state}`, one.why || "", one.version || "", ...counts], [4, 5, 6]);
   made.children[1].dataset.mood = one.is_calm ? "good" : "waits";
   return made;
 }

@@ -87,7 +87,7 @@ def publish(board: RunBoard, hub: ListeningHub, monitors: Monitors, page: Audien
 
     def traffic() -> HubTraffic:
         counted = hub.traffic()
-        return HubTraffic(counted.sent, counted.received, dict(hub.refusals), dict(hub.releases))
+        return HubTraffic(counted.sent, counted.received, dict(hub.refusals), dict(hub.versions))
 
     with ExitStack() as stack:
         stack.callback(monitors.close)

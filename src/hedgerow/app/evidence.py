@@ -21,7 +21,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from hedgerow import __version__
 from hedgerow.app import recount
 from hedgerow.app.attack import render_attack, render_figures_of_attack
 from hedgerow.app.document import (
@@ -52,6 +51,7 @@ from hedgerow.privacy.ledger import EVALUATION_KINDS
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.privacy.rounding import format_up
 from hedgerow.privacy.statement import PLACES, TOGETHER, UNRECORDED
+from hedgerow.version import __version__
 
 _LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
 _OF_MODEL = ("outcome", "created_with", "plan_digest", "agreed_digest")

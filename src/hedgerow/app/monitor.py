@@ -203,7 +203,7 @@ class MonitorView:
         elif not state:
             head = Text(f"Dialling {self._address} ...", style="yellow")
         else:
-            where = f"   connected to {self._address}, release {dict(state['facts'])['release']}"
+            where = f"   connected to {self._address}, version {dict(state['facts'])['version']}"
             head = Text.assemble((state["phase"], f"bold {_STYLES.get(state['mood'], '')}"), (where, "dim"))
         if not state:
             return Panel(head, title=title, title_align="left", width=width)

@@ -146,7 +146,7 @@ class RunView:
             "curve": list(self._curve),
             "facts": [
                 ["plan", format_spoken(report.plan_digest)[:9]],
-                ["release", report.release],
+                ["version", report.version],
                 ["time", span(report.seconds)],
                 ["to the sites", megabytes(report.bytes_sent)],
                 ["from the sites", megabytes(report.bytes_received)],
@@ -198,7 +198,7 @@ def _describe_site(site: SiteReport) -> dict[str, Any]:
     mark, mood = _MARKS[SiteState(site.state)] if site.state in set(SiteState) else ("", "")
     counts = [site.rounds, site.dropouts, site.refusals]
     words = {"name": site.name, "mark": mark, "mood": mood, "state": site.state, "why": site.code}
-    return {**words, "release": site.release, "is_calm": site.state in _CALM, "counts": counts}
+    return {**words, "version": site.version, "is_calm": site.state in _CALM, "counts": counts}
 
 
 def in_words(events: Iterable[EventReport]) -> list[dict[str, str]]:

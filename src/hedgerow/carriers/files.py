@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from hedgerow import __version__
 from hedgerow.app.inputs import output_folder, read_plan, read_policy
 from hedgerow.app.output import note, warn
 from hedgerow.carriers import CoordinatorFile, SiteFile
@@ -39,6 +38,7 @@ from hedgerow.storage import Database
 from hedgerow.transport.carrier import Clock, Fetched, Patience, Waiting
 from hedgerow.transport.envelope import Envelope, EnvelopeKind, parse, require_signature
 from hedgerow.transport.identities import PinnedRoster, read_private, read_roster
+from hedgerow.version import __version__
 
 _REQUEST, _REPLY = "request", "reply"
 _MIN_SECONDS = 86400.0
@@ -96,7 +96,7 @@ def _read(path: Path, kind: type[HandedOn] | type[HandedBack], identity_key: byt
     except (ValueError, WireRefusal):
         raise _refuse(path, "it is not whole, or not such a file") from None
     if isinstance(found, HandedOn):
-        require_version(found.release, "The coordinator")
+        require_version(found.version, "The coordinator")
     try:
         require_signature(data, identity_key)
     except WireRefusal:

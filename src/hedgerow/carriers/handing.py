@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from hedgerow import __version__
 from hedgerow.app.output import tell
 from hedgerow.codec import Bytes, Encoded, Shown, Word
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
@@ -28,6 +27,7 @@ from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.transport.carrier import Fetched
 from hedgerow.transport.envelope import PartKind
+from hedgerow.version import __version__
 
 MAX_HANDED_BYTES = 1 << 27
 SITE_FILE = "hedgerow.toml"
@@ -43,7 +43,7 @@ class HandedOn(Encoded):
     """A request with the coordinator's version of Hedgerow, from an app or a file to the site's node."""
 
     KIND = PartKind.HANDED_ON
-    release: Shown
+    version: Shown
     request: Bytes
 
 
@@ -90,11 +90,14 @@ def find_site(folder: Path) -> Path:
     return resident if resident.is_socket() else file
 
 
-def answer_handed_on(find: Callable[[], Path], data: bytes) -> bytes:
+def answer_handed_on(
+    find: Callable[[], Path], data: bytes, answer: Callable[[Path, bytes], bytes] | None = None
+) -> bytes:
     """Answer a HandedOn with a HandedBack; a refusal is logged in full here, and leaves as a code only.
 
     Args:
         find: gives the socket of a resident node, which answers then, or the file of the site whose node does.
+        answer: answers a request for the site of a file; a node that lives for this request when not given.
     """
     try:
         path = find()
@@ -104,11 +107,13 @@ def answer_handed_on(find: Callable[[], Path], data: bytes) -> bytes:
             asked = HandedOn.from_bytes(data)
         except ValueError:
             raise WireRefusal(WireCode.MALFORMED) from None
-        require_version(asked.release, "The coordinator")
-        # Imported here, because it takes seconds, which a caller of a resident node saves.
-        from hedgerow.carriers.site import answer_request
+        require_version(asked.version, "The coordinator")
+        if answer is None:
+            # Imported here, because it takes seconds, which a caller of a resident node saves.
+            from hedgerow.carriers.site import answer_request
 
-        return HandedBack(answer_request(path, asked.request)).to_bytes()
+            answer = answer_request
+        return HandedBack(answer(path, asked.request)).to_bytes()
     except Exception as fault:
         # A carrier sends on what an exception says, which may quote a cell, or the number of rows for which there was
         # no memory.

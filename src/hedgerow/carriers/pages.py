@@ -10,7 +10,6 @@ from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
-from hedgerow import __version__
 from hedgerow.app.output import wrap_text
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
@@ -19,6 +18,7 @@ from hedgerow.methods.tasks import find_visibility
 from hedgerow.plan.plan import who_sees
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.envelope import Envelope, EnvelopeKind
+from hedgerow.version import __version__
 
 _COLUMNS = 84
 _HOLDS = {

@@ -28,7 +28,6 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hedgerow import __version__
 from hedgerow.codec import with_hash, without_hash
 from hedgerow.data.cells import CellCounts
 from hedgerow.data.lines import LineCounts
@@ -37,6 +36,7 @@ from hedgerow.data.units import ContributionReport
 from hedgerow.errors import EnvironmentFault
 from hedgerow.plan.plan import Plan
 from hedgerow.storage import require_private
+from hedgerow.version import __version__
 
 REPORT = "report.json"
 """File name of the row report and list of arrays of a cached table. The file ends with its own hash."""

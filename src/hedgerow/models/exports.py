@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow import __version__, elementary
+from hedgerow import elementary
 from hedgerow.data.columns import MISSING_WORDS, Place, category_indices, list_texts
 from hedgerow.errors import ModelError, missing_extra
 from hedgerow.losses.kinds import Objective
@@ -58,6 +58,7 @@ from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 from hedgerow.trees.constraints import build_groups
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, prune_tree, single_as_decimal
 from hedgerow.trees.importances import Shape, contributions, shape_function
+from hedgerow.version import __version__
 
 XGBOOST_VERSION = [2, 1, 0]
 """The format that the file follows; newer XGBoosts read older formats."""

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hedgerow import __version__
 from hedgerow.data.arrow import as_columns
 from hedgerow.errors import missing_extra
 from hedgerow.models.model import Model
+from hedgerow.version import __version__
 
 try:
     import mlflow

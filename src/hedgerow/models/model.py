@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow import __version__
 from hedgerow.data.cells import CellsWarning, describe_cells
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError, warn_caller, warn_owner
@@ -60,6 +59,7 @@ from hedgerow.protocol.stream import Salvage
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.importances import contributions
+from hedgerow.version import __version__
 
 if TYPE_CHECKING:
     from hedgerow.models.bands import ShapeBands

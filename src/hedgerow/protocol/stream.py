@@ -147,14 +147,14 @@ class Introduction(Encoded):
         site: its name as in the roster. Not the certificate's: `site-mismatch`.
         roster_digest: SHA-256 of the roster that it pins. Not the coordinator's: `roster-mismatch`.
         plan_digest: SHA-256 of the plan that its owner agreed to, if any. Not the coordinator's: `plan-mismatch`.
-        release: of Hedgerow, as `1.2.3`; shown to the operator, decides nothing.
+        version: of Hedgerow, as `1.2.3`; shown to the operator, decides nothing.
     """
 
     KIND = StreamKind.INTRODUCTION
     site: Shown
     roster_digest: Hash
     plan_digest: Annotated[bytes, Maybe(Fixed(32), none=b"")] = b""
-    release: Shown = ""
+    version: Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +163,12 @@ class Admittance(Encoded):
 
     Attributes:
         max_message_bytes: of the largest message that the coordinator takes. A larger one: `oversized`.
-        release: of Hedgerow; shown to the operator, decides nothing.
+        version: of Hedgerow; shown to the operator, decides nothing.
     """
 
     KIND = StreamKind.ADMITTANCE
     max_message_bytes: Annotated[int, Unsigned(8, least=1)]
-    release: Shown = ""
+    version: Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,7 +467,7 @@ class SiteReport(Record):
         rounds: releases whose sum it is in.
         dropouts: times that its connection was lost or it did not answer in time.
         refusals: times that it refused, or sent what could not be used.
-        release: of Hedgerow, as its node has said; "" where it has not.
+        version: of Hedgerow, as its node has said; "" where it has not.
     """
 
     name: Shown
@@ -476,7 +476,7 @@ class SiteReport(Record):
     rounds: U32 = 0
     dropouts: U32 = 0
     refusals: U32 = 0
-    release: Shown = ""
+    version: Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +508,7 @@ class RunReport(Record):
         process: 8 random bytes of the coordinator's process; others after it was started again.
         run_id: the run's number; the same after the coordinator was started again.
         plan_digest: SHA-256 of the plan.
-        release: of Hedgerow.
+        version: of Hedgerow.
         phase: what the coordinator collects, a word of `RunState`, or `waiting-for-sites`.
         failure: why the run was given up, a stable code; or "".
         rounds_done: releases made.
@@ -529,7 +529,7 @@ class RunReport(Record):
     process: Annotated[bytes, Fixed(8)]
     run_id: Hash
     plan_digest: Hash
-    release: Shown
+    version: Shown
     phase: CodeWord
     failure: MaybeWord = ""
     rounds_done: U32 = 0

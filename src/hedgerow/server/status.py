@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
 
-from hedgerow import __version__
 from hedgerow.codec import MAX_TEXT_BYTES
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask
 from hedgerow.plan.plan import Plan
@@ -25,6 +24,7 @@ from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import EVALUATION, OVER, SURVEY, TRAINING, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.server.coordinator import CoordinatorRun, RunEvent, RunEventKind, count_needed
 from hedgerow.server.wait import GATHERS, GIVEN_UP_CODES, Patience, Wait, find_wait
+from hedgerow.version import __version__
 
 KEPT_EVENTS = 256
 SECONDS_BETWEEN_REPORTS = 0.2
@@ -56,13 +56,13 @@ EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]
 class HubTraffic:
     """What the hub has counted: bytes of messages, and streams refused before they were joined, by reason.
 
-    Besides, which release of Hedgerow each site's node has said that it is.
+    Besides, the version of Hedgerow that each site's node has told.
     """
 
     sent: int = 0
     received: int = 0
     refused: Mapping[str, int] | None = None
-    releases: Mapping[str, str] | None = None
+    versions: Mapping[str, str] | None = None
 
 
 class RunBoard:
@@ -229,9 +229,9 @@ class RunBoard:
         with self._lock:
             now = self._clock() - self._began if self._ended is None else self._ended
             base, ledger, paces = self._base, self._ledger, tuple(self._paces)
-            said = traffic.releases or {}
+            said = traffic.versions or {}
             sites = tuple(
-                replace(site, rounds=self._rounds[name], release=said.get(name, ""))
+                replace(site, rounds=self._rounds[name], version=said.get(name, ""))
                 for name, site in self._sites.items()
             )
             n_abandoned = self._n_abandoned

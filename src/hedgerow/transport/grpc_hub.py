@@ -22,7 +22,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hedgerow import __version__
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.stream import (
     FRAME_HEADROOM,
@@ -75,6 +74,7 @@ from hedgerow.transport.grpc_link import (
 )
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, format_spoken, require_pinned
 from hedgerow.transport.interface import Address, Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
+from hedgerow.version import __version__
 
 _log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 5.0
@@ -305,8 +305,8 @@ class GrpcHub:
         self._repeats = Repeats()
         self.refusals: dict[str, int] = defaultdict(int)
         """How many streams were refused before they were joined, by code."""
-        self.releases: dict[str, str] = {}
-        """Which release of Hedgerow each site's node has said that it is."""
+        self.versions: dict[str, str] = {}
+        """Version of Hedgerow that each site's node has told."""
         self.port = background.run(self._start(address))
         """The port it listens on."""
 
@@ -438,7 +438,7 @@ class GrpcHub:
     def _check(self, node: Introduction, site: str) -> None:
         if node.site != site:
             raise WireRefusal(WireCode.SITE_MISMATCH)
-        self.releases[site] = node.release
+        self.versions[site] = node.version
         if node.roster_digest != self._roster_digest:
             pinned, own = format_spoken(node.roster_digest), format_spoken(self._roster_digest)
             raise WireRefusal(WireCode.ROSTER_MISMATCH, f"{site} holds {pinned}, and the coordinator {own}.")

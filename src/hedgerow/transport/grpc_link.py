@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar, cast
 
-from hedgerow import __version__
 from hedgerow.codec import VERSION
 from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.protocol.stream import (
@@ -47,6 +46,7 @@ from hedgerow.protocol.stream import (
 )
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, require_pinned
 from hedgerow.transport.interface import Connected, Disconnected, Traffic, UplinkEvent
+from hedgerow.version import __version__
 
 # gRPC's core logs every failed handshake on stderr; strangers must not be able to fill the operator's log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -118,7 +118,7 @@ class ListeningHub(Hub, Protocol):
         """Number of refused peers by code."""
 
     @property
-    def releases(self) -> Mapping[str, str]:
+    def versions(self) -> Mapping[str, str]:
         """Version of Hedgerow by site, as each site's node stated it; sites that stated none are missing."""
 
     def traffic(self) -> Traffic:
@@ -188,4 +188,3 @@ class Repeats:
 def times(count: int) -> str:
     """Return the end of a log line that repeats an earlier one: "" for the first time."""
     return "" if count == 1 else f" ({count} times by now)"
-
