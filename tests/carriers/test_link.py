@@ -28,9 +28,11 @@ from hedgerow import __version__
 from hedgerow.app.inputs import read_plan
 from hedgerow.carriers import coordinator, handing, read_coordinator_file, read_site_file, site
 from hedgerow.carriers.handing import HandedBack, HandedOn, NodeSocket, answer_handed_on, ask
+from hedgerow.carriers.resident import ResidentNode
 from hedgerow.carriers.site import LinkStore
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
+from hedgerow.client.node_session import NodeRun
 from hedgerow.client.state import RUN_ROWS, OwnerDesk
 from hedgerow.codec import head
 from hedgerow.crypto import KEY_BYTES
@@ -779,6 +781,87 @@ def test_what_happens_to_rows_in_a_run_is_not_seen(
         return office.seen
 
     assert play() == play("insert", "insert", "lose")
+
+
+class Lives:
+    """How long each site's node lives: for one message, for the run, or until it is struck, by a seed above 0."""
+
+    def __init__(self, office: Office, seed: int | None) -> None:
+        self.nodes = {place: ResidentNode() for place in office.places.values()}
+        self._places, self._random, self._seed = office.places, random.Random(seed), seed
+        self.n_struck = 0
+
+    def answer(self, node: int, data: bytes) -> bytes:
+        place = self._places[node]
+        if self._seed is None:
+            return site.answer_request(place, data)
+        if self._seed and self._random.random() < 0.3:
+            self.n_struck += 1
+            self.nodes[place].close()
+        return self.nodes[place].answer(place, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes_policy", [False, True])
+def test_a_node_sends_the_same_bytes_however_long_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes_policy: bool
+) -> None:
+    """A resident node, struck between messages or never, sends and keeps what a node that lives for one message does:
+    in a training, in an evaluation, and where its owner makes the policy narrower while the run goes on."""
+    monkeypatch.setattr("hedgerow.app.node.SystemNoise", lambda entropy: SeededNoise(5))
+    federation = Federation(tmp_path / "keys", 3, {"n_trees": 3, "batch_size": 1})
+
+    def play(name: str, seed: int | None) -> tuple[list[bytes], list[object]]:
+        federation.folder = shutil.copytree(tmp_path / "keys", tmp_path / name)
+        office, n_letters = office_of(federation), [0]
+        lives = Lives(office, seed)
+        office.answer = lives.answer  # type: ignore[method-assign]
+        monkeypatch.setattr("os.urandom", draw_alike())
+
+        def bend(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+            n_letters[0] += 1
+            if n_letters[0] == 21 and changes_policy:
+                policy = federation.folder / "policy.toml"
+                policy.write_text(policy.read_text().replace("max_epsilon = ", "max_epsilon = 0.0"))
+            return office.plainly(node, data, answer)
+
+        office.bend = bend
+        with pytest.raises(HedgerowError) if changes_policy else contextlib.nullcontext():
+            run(federation, office)
+            run(federation, office, "evaluation.toml")
+        assert (lives.n_struck > 0) == bool(seed)
+        for node in lives.nodes.values():
+            node.close()
+        left = list[object]()
+        for site_name in federation.sites:
+            key = read_private(Path(federation.path(f"{site_name}.private.json"))).public.identity_key
+            with closing(BudgetBook(federation.folder / f"{site_name}-budget.db")) as book:
+                left += [(line.status, line.epsilon(1e-6)) for line in book.lines()]
+                left += sorted(book.peers.headers(key).items())
+            counter = json.loads((federation.folder / f"{site_name}-state" / "counter.json").read_bytes())
+            left.append({name: counter[name] for name in ("attempt", "sequence", "answered", "masked")})
+        return office.seen, left
+
+    expected = play("one-message", None)
+    assert len(expected[0]) > 40
+    for seed in (0, 1, 2):
+        assert play(f"lives-{seed}", seed) == expected
+
+
+def test_a_resident_node_takes_each_release_once(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a run grows with its rounds, and not with their square."""
+    taken, feed = [0], NodeRun.feed
+
+    def count(node_run: NodeRun, release: Any) -> None:
+        taken[0] += 1
+        feed(node_run, release)
+
+    monkeypatch.setattr(NodeRun, "feed", count)
+    federation = office.federation  # type: ignore[attr-defined]
+    office.answer = Lives(office, 0).answer  # type: ignore[method-assign]
+    model, _ = run(federation, office)
+    assert taken[0] == len(federation.sites) * len(model.ledger.releases)
+    assert federation.model() == federation.local_model()
 
 
 @pytest.mark.parametrize("text", ["version = 1\n", "version = 2\n", "no toml", 'version = 1\nsurprise = "x"\n'])

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site's node that lives for one request, whatever carries it: Flower, NVFlare, files; and a resident one.
+"""A site's node, whatever carries its messages: Flower, NVFlare, files.
 
-It answers as a node over gRPC would: the same policy, the same state, the same budget book. ``hedgerow resident-node``
-is resident: apart from what carries its messages, in a process of its own, behind a socket (`carriers.handing`).
+It answers as a node over gRPC would: the same policy, the same state, the same budget book. It lives for one request,
+or stays (`carriers.resident`) and keeps the session of its run in memory.
 
-One request comes in and one reply goes out, everything in between is on the node's own disk. Where no node is resident,
-every message has a new process, perhaps on the other side of a restart. So a request is noted before it is worked on
-and its reply before it leaves: a repeated request gets the same bytes again, and one whose process ended in between is
-answered with "lost", after which the coordinator greets the node again, as after a broken connection.
+One request comes in and one reply goes out, and everything that the next request needs is on the node's own disk:
+whether the node stays or not, the next request may find another process, perhaps on the other side of a restart. So a
+request is noted before it is worked on and its reply before it leaves: a repeated request gets the same bytes again,
+and one whose process ended in between is answered with "lost", after which the coordinator greets the node again, as
+after a broken connection.
 """
 
 from __future__ import annotations
@@ -15,24 +16,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import is_terminal, read_plan, read_policy
-from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book, note_leaving, open_node_files
-from hedgerow.app.output import begin_log, note, tell
+from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book
+from hedgerow.app.output import note, tell
 from hedgerow.app.owner import approval_command, list_facts
 from hedgerow.app.rows import check_table, make_loader, read_rows_ahead
 from hedgerow.builds import describe_build
 from hedgerow.carriers import SiteFile, read_site_file
-from hedgerow.carriers.handing import NodeSocket, answer_handed_on
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.joining import check_own_plan
-from hedgerow.client.node import available_threads, use_threads, warm_up
+from hedgerow.client.node import available_threads, use_threads
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import Policy
 from hedgerow.client.setup import LoadRows, NodeSetup
@@ -76,6 +75,7 @@ create table if not exists link (
 )
 """
 _VERSION = 3
+_ENDED = (NodeState.FINISHED, NodeState.STOPPED)
 _END = "update link set link = x'', hub_key = x'', secret = x'', request = x'', reply = null, kept = x''"
 
 
@@ -134,20 +134,34 @@ class LinkStore:
 
 
 class CarriedNode:
-    """A site's node for a single request.
+    """A site's node, for one request or for many.
+
+    A node that stays keeps its session and its files open while it is in a run. What a fault leaves in memory may
+    differ from the disk, so the next request then begins from the disk.
 
     Args:
         identity: the site's, from its own file, as `roster`.
         folder: the node's own, for its states, and for what its owner alone is told.
         budget: the budget book's file.
+        stays: keep the session of a run from one request to the next.
     """
 
     def __init__(
-        self, identity: PrivateIdentity, roster: PinnedRoster, setup: NodeSetup, folder: Path, budget: Path
+        self,
+        identity: PrivateIdentity,
+        roster: PinnedRoster,
+        setup: NodeSetup,
+        folder: Path,
+        budget: Path,
+        *,
+        stays: bool = False,
     ) -> None:
         require_pinned(identity, roster)
         self._identity, self._roster, self._setup = identity, roster, setup
-        self._folder, self._budget = folder, budget
+        self._folder, self._budget, self._stays = folder, budget, stays
+        self._open = ExitStack()
+        self._links: LinkStore | None = None
+        self._session: NodeSession | None = None
 
     def answer(self, data: bytes) -> bytes:
         """Answer one request.
@@ -160,8 +174,24 @@ class CarriedNode:
         is_ours = request.site in ("", self._identity.public.name)
         if request.kind not in (EnvelopeKind.GREETING, EnvelopeKind.REQUEST) or not is_ours:
             raise WireRefusal(WireCode.UNEXPECTED_FRAME)
-        with closing(LinkStore(self._folder, self._roster.coordinator.identity_key)) as store:
-            return self._reply(request, store)
+        is_kept = False
+        try:
+            if self._links is None:
+                store = LinkStore(self._folder, self._roster.coordinator.identity_key)
+                self._links = self._open.enter_context(closing(store))
+            with use_threads(self._setup.n_threads):
+                reply = self._reply(request, self._links)
+            session = self._session
+            is_kept = self._stays and session is not None and session.run_id != b"" and session.state not in _ENDED
+            return reply
+        finally:
+            if not is_kept:
+                self.close()
+
+    def close(self) -> None:
+        """Close the files; the next request begins from the disk."""
+        self._session = self._links = None
+        self._open.close()
 
     def _reply(self, request: Envelope, store: LinkStore) -> bytes:
         link = store.load()
@@ -189,9 +219,12 @@ class CarriedNode:
     def _feed_session(self, messages: Sequence[bytes], link: _Link, *, is_greeting: bool) -> tuple[list[bytes], bytes]:
         """Return the session's answers, and its state for the next process."""
         hello = [encode(Hello(0, build=describe_build()))] if is_greeting else []
-        with closing(NodeStore(self._folder)) as store, closing(BudgetBook(self._budget)) as book:
+        session, is_new = self._session, self._session is None
+        if session is None:
+            state = self._open.enter_context(closing(NodeStore(self._folder)))
+            book = self._open.enter_context(closing(BudgetBook(self._budget)))
             try:
-                session = NodeSession(self._setup, store, book)
+                session = NodeSession(self._setup, state, book)
             except HedgerowError as fault:
                 # The rows, plan or policy have changed since the run began, so the node refuses.
                 log_failure(self._folder, fault)
@@ -199,23 +232,25 @@ class CarriedNode:
                     if isinstance(message, Invitation | EvaluationInvitation | SurveyInvitation):
                         book.note_invitation(read_invitation(message)[0], fault.code)
                 return [*hello, encode(Refused(0, fault.public_code))], b""
-            if session.set_aside is not None and is_greeting:
-                log_failure(self._folder, session.set_aside)
-            stopped = session.consider()
-            if session.failure is not None:
-                answers = hello + stopped
-            elif is_greeting:
-                answers = self._greet(session, messages)
-            else:
+        if is_new and session.set_aside is not None and is_greeting:
+            log_failure(self._folder, session.set_aside)
+        stopped = session.consider()
+        if session.failure is not None:
+            answers = hello + stopped
+        elif is_greeting:
+            answers = self._greet(session, messages)
+        else:
+            if is_new:
                 session.restore_pending(link.kept)
-                answers = [answer for message in messages for answer in session.receive(message)]
-            if session.failure is not None:
-                log_failure(self._folder, session.failure)
-            if session.question is not None:
-                said = "; ".join(f"{name}: {value}" for name, value in list_facts(session.question))
-                command = approval_command(session.question, self._folder)
-                _log(self._folder, f"The owner is asked first. {said}; {command}")
-            return answers, session.pending_state()
+            answers = [answer for message in messages for answer in session.receive(message)]
+        self._session = session
+        if session.failure is not None:
+            log_failure(self._folder, session.failure)
+        if session.question is not None:
+            said = "; ".join(f"{name}: {value}" for name, value in list_facts(session.question))
+            command = approval_command(session.question, self._folder)
+            _log(self._folder, f"The owner is asked first. {said}; {command}")
+        return answers, session.pending_state()
 
     def _greet(self, session: NodeSession, messages: Sequence[bytes]) -> list[bytes]:
         """Open a new connection. The greeting's messages reach only nodes outside an epoch."""
@@ -308,15 +343,20 @@ def build_setup(
     return make_setup(options, keys, policy, plan, n_threads, read, _make_teller(folder))
 
 
-def answer_request(path: Path, request: bytes) -> bytes:
-    """Answer one request for the site of this file; raise as `CarriedNode.answer`, and UsageError."""
+def build_node(path: Path, *, stays: bool = False) -> CarriedNode:
+    """Build the node of the site of this file, which may stay; raise UsageError."""
     options = build_options(read_site_file(path))
     keys, folder = (read_private(Path(options.identity)), read_roster(Path(options.roster))), Path(options.state or "")
     with use_threads(options.threads or available_threads()) as n_threads:
         setup = build_setup(options, keys, read_policy(options.policy), n_threads)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        budget = note_book(folder, book_file(options.budget, options.policy, setup.site))
-        return CarriedNode(*keys, setup, folder, budget).answer(request)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    budget = note_book(folder, book_file(options.budget, options.policy, setup.site))
+    return CarriedNode(*keys, setup, folder, budget, stays=stays)
+
+
+def answer_request(path: Path, request: bytes) -> bytes:
+    """Answer one request for the site of this file; raise as `CarriedNode.answer`, and UsageError."""
+    return build_node(path).answer(request)
 
 
 def _make_teller(folder: Path) -> Tell:
@@ -340,29 +380,3 @@ def _log(folder: Path, text: str) -> Path:
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as stream:
         stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
     return log
-
-
-def serve_resident(path: Path, socket: Path, log_format: str, *, leaves: bool) -> None:
-    """Answer requests of a carrier's app over a socket, until interrupted.
-
-    Args:
-        path: the site's file.
-        socket: where the app's user may knock.
-        leaves: leave the run of the state first.
-    """
-    options = build_options(read_site_file(path))
-    name = read_private(Path(options.identity)).public.name
-    begin_log(name, log_format)
-    if leaves:
-        # Leave the run first, so that the check reads the tables of the next run.
-        with open_node_files(options, name) as (store, book, _):
-            note_leaving(store, book, name)
-    check_site_file(path)
-    warm_up(None, options.threads or 1)
-    listener = NodeSocket(socket)
-    try:
-        note(f"Listening at {socket}.")
-        while True:
-            listener.take(partial(answer_handed_on, lambda: path))
-    finally:
-        listener.close()

@@ -168,6 +168,6 @@ def print_result(done: NodeResult, *, as_json: bool) -> None:
 
 def answer_carriers(arguments: argparse.Namespace) -> None:
     """Answer until interrupted."""
-    from hedgerow.carriers.site import serve_resident
+    from hedgerow.carriers.resident import serve_resident
 
     serve_resident(Path(arguments.site), Path(arguments.socket), arguments.log_format, leaves=arguments.leave)

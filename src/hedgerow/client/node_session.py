@@ -334,6 +334,9 @@ class NodeSession:
             # It has refused and said why; what the coordinator still sends on this connection is not for it.
             return self.state.value.encode()
         run = self._run
+        if run is not None:
+            # The process may end before the epoch does.
+            run.keep_headers()
         if self.state not in (NodeState.INVITED, NodeState.ENROLLING) or run is None:
             return b""
         return self.state.value.encode() + b" " + (b"" if run.enrolment is None else run.enrolment.to_bytes())
@@ -509,7 +512,7 @@ class NodeRun:
     def leave_epoch(self) -> None:
         """The node is invited again, or the run is over: what is set up or ready counts no more."""
         self.enrolment, self.participant = None, None
-        self._keep_headers()
+        self.keep_headers()
 
     def take(self, message: Payload | RoundRequest) -> Reply:
         """Answer one message; what must survive a crash is in the store when this returns."""
@@ -769,9 +772,10 @@ class NodeRun:
             self._headers |= {} if key == self._setup.identity.public else {key: signed}
         if self._seen_in != view.digest:
             self._seen_in = view.digest
-            self._keep_headers()
+            self.keep_headers()
 
-    def _keep_headers(self) -> None:
+    def keep_headers(self) -> None:
+        """Write what the neighbours have signed since the last time into the peer book."""
         # A sum may be opened over headers with broken signatures; such a one must not replace a good one.
         signed = {key: header for key, header in self._headers.items() if read_kept_header(header, key)}
         self._book.peers.keep(self._setup.identity.public, self.run_id, signed)
