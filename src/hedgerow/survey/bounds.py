@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What noisy counts say of a column: its kind, its bounds, its classes. All of it is post-processing of releases.
+"""Read a column's kind, bounds and classes off noisy counts: all post-processing of releases.
 
-All numbers here are in records. A count is believed where it stands above its noise by several standard deviations, by
-itself or together with its neighbours; the numbers are those that the measurements of docs/privacy.md found best.
+All numbers here are in records. A count is believed if it exceeds its noise by several standard deviations, alone or
+together with its neighbours. The constants are those that the measurements of docs/privacy.md found best.
 
 **A label's range** bounds all predictions and scales all noise, so it has rules of its own (`range_of_label`):
 
-- Too wide costs little: training zooms in on what is left of labels, and loses next to nothing as long as the width is
-  below a twentieth of spread times signal (the records, in standard deviations of a training's noise). A tail that is
-  cut off is a bias of all predictions, which no budget takes back. So the range reaches beyond what is seen: by two
-  times in any case, and as far as that costs nothing.
-- A range is refused (`is_seen`) where records do not stand out by far, or may spread over a small part of it only: then
-  noise would be all that a model is made of. What is refused is declared by a person; there is no guess.
-- Signs do not matter, nor do units but for powers of two that a value may just reach; and with less noise no less of
-  the tail is seen.
+- Too wide costs little: training zooms in on the range of the labels, and loses next to nothing as long as the width is
+  below a twentieth of spread times signal (the records, in standard deviations of a training's noise). Cutting off a
+  tail biases all predictions, and no budget can undo that. So the range extends beyond the values seen: to twice their
+  range in any case, and further as long as that costs nothing.
+- A range is refused (`is_seen` is false) if records do not stand out by far, or may spread over a small part of it
+  only: the model would then be little but noise. A person has to declare a refused range; there is no guess.
+- The result does not depend on signs, nor on units, except for powers of two that a value just reaches. With less
+  noise, at least as much of the tail is seen.
 """
 
 from __future__ import annotations
@@ -34,67 +34,68 @@ from hedgerow.survey import queries
 from hedgerow.survey.kinds import ABSENT, NUMBER, USUAL_CLASSES
 
 KIND_STANDS_OUT = 4.0
-"""Standard deviations of the noise by which cells of another kind have to be more than the numbers."""
+"""Standard deviations of the noise by which cells of another kind must outnumber the numbers."""
 BOOLEANS = ("false", "true")
 Counts = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
 STANDS_OUT = 4.0
-"""Standard deviations of the noise above which bins are believed in the octaves from 2**-8 to below 2**20."""
+"""Standard deviations of the noise above which a bin is believed, in the octaves from 2**-8 to below 2**20."""
 STANDS_OUT_FAR = 5.3
-"""Deviations for other octaves, of which there are 502 that no record has: one is believed in 11,000 columns."""
+"""Deviations for the other 502 octaves: an empty one of these is believed in one of 11,000 columns."""
 CLASS_STANDS_OUT = 5.5
-"""Deviations for classes: there are 1,152, and one that no record has is found in one survey of 46,000."""
+"""Deviations for the 1,152 classes: an empty one is found in one of 46,000 surveys."""
 USUAL_OCTAVES = range(-8, 20)
 WINDOWS = (1, 2, 4)
 """Bins are believed one by one first, then in windows of two and four."""
 NOTHING_SEEN = (0.0, 2.0**17)
 NARROW, NARROW_LABEL = 3, 2
-"""Octaves that the values of a column, or of a label, span at most for its bounds to leave zero out."""
+"""Most octaves that a column's, or a label's, values may span if its bounds exclude zero."""
 FEW_PARTS, MANY_RECORDS = 3.0, 8.0
-"""A column is of whole numbers where fewer than the first many standard deviations of the noise are not whole, and the
-records are more than the second many."""
+"""A column has whole numbers if its non-whole values are fewer than FEW_PARTS standard deviations of the noise, and its
+records more than MANY_RECORDS."""
 ONLY_ZEROS = (6.0, 0.03)
-"""A column of which only zeros are seen has none else if so many standard deviations are below this share of n."""
+"""(number, share): a column in which only zeros are seen has nothing else if this number of standard deviations of the
+noise is below this share of n."""
 CLEAR_VOTES = 2.0
-"""Votes of a text are clear, in the mean, above so many standard deviations; those of noise alone have 0.8."""
+"""Mean strength, in standard deviations, above which a text's votes are clear; noise alone has 0.8."""
 ZOOMS_ON = 0.25
-"""Another zoom is worth it where the last one left less than this share of the range."""
+"""Another zoom follows if the last one left less than this share of the range."""
 SHARE_IN_BOUNDS = 0.98
 """Share of the records of a column that a zoom has to keep between its bounds."""
 NEAR, STANDS_OUT_NEAR, STANDS_OUT_SIDE = 3, 3.5, 2.5
-"""Octaves up to so many from the largest that a label is seen in hold records above so many standard deviations, and
-those of one sign up to it, together, above so many."""
+"""For a label: octaves at most NEAR below the largest one seen are believed above STANDS_OUT_NEAR deviations, and all
+of one sign together above STANDS_OUT_SIDE."""
 CLEAR_LABEL = 20.0
-"""A label's range is believed where so many standard deviations of records are seen. One that is held back then leaves
-fewer than a fifth in any octave; what is cut off with them, squared, is at most that share of the label's variance."""
+"""A label's range is believed if this many standard deviations of records are seen. An octave that stays unseen then
+has fewer than a fifth of the records; cutting it off adds, squared, at most that share of the label's variance."""
 MARGINS, WIDTH_OF_SPREAD = (8.0, 4.0, 2.0), 0.25
-"""How far beyond the octaves seen a label's range reaches: the most that keeps it below this share of the records seen,
-in standard deviations of their noise, times their spread."""
+"""Factors by which a label's range exceeds the octaves seen: the largest for which its width stays below
+WIDTH_OF_SPREAD times the records seen (in standard deviations of their noise) times their spread."""
 COUNT_MARGIN, MIN_OF_COUNTS = 8.0, 1024.0
-"""How far beyond the octaves seen counts may go, and how far in any case: their model starts at their own level."""
+"""Factor by which the range of a label of counts exceeds the octaves seen, and its least upper end."""
 FEW_BINS = 4
-"""Of a label whose values lie in fewer bins of a zoom it is not known how far they spread."""
+"""Fewest bins of a zoom from which a label's spread can be estimated."""
 FEW_VALUES = 64
-"""Bounds of whole numbers are not zoomed into where there are fewer."""
+"""Fewest whole numbers between the bounds for a zoom into them."""
 RAREST = 0.005
-"""Of a usual pair, the rarer class has at least this share, for all that is known before."""
+"""Share that the rarer class of a usual pair is assumed to have at least."""
 HELD = 0.85
-"""Share of a label's records that a zoom has to keep, for all that the noise lets see."""
+"""Share of a label's records that a zoom has to keep, as far as the noise shows."""
 ZOOM_WINDOWS, STANDS_OUT_ZOOM = (1, 2, 4, 8, 16, 32), 4.5
-"""As `WINDOWS`, of the even bins of a label that lies far from zero."""
+"""As `WINDOWS` and `STANDS_OUT`, for the even bins of a label that lies far from zero."""
 CLEAR_MASS = 40.0
-"""A zoom is believed where a column has at least so many standard deviations of its noise in records."""
+"""Fewest records of a column, in standard deviations of its noise, for a zoom to be believed."""
 NARROWEST = 2.0**-20
-"""No range is zoomed into below this share of its bounds: single precision ends soon."""
+"""Narrowest range for a zoom, as a share of its bounds: single precision ends soon below it."""
 
 
 def classify_counts(counts: NDArray[np.float64], deviation: float) -> int:
-    """What a column is: of numbers, unless cells of another kind are more, and stand out: `NUMBER` to `TEXT`.
+    """Return a column's kind (`NUMBER` to `TEXT`): numbers, unless another kind clearly outnumbers them.
 
     Args:
         counts: float64 [N_KINDS], noisy.
-        deviation: of the noise of each.
+        deviation: standard deviation of the noise of each count.
     """
     most = int(counts[:ABSENT].argmax())
     return most if counts[most] - counts[NUMBER] > KIND_STANDS_OUT * deviation else NUMBER
@@ -102,14 +103,15 @@ def classify_counts(counts: NDArray[np.float64], deviation: float) -> int:
 
 @dataclass(frozen=True)
 class Range:
-    """What was found of one column.
+    """The range that was found for one column.
 
     Attributes:
         low, high: bounds, low < high.
         is_whole: whether its values are whole numbers.
         is_seen: whether any value stood out of the noise.
-        mass: about how many records were seen before zooms narrowed the bounds.
-        unheld: about how many single precision does not hold: too large, or too small where all but zeros are so.
+        mass: approximate number of records seen before zooms narrowed the bounds.
+        unheld: approximate number of values outside single precision: too large, or too small if all nonzero values
+            are.
     """
 
     low: float
@@ -121,7 +123,7 @@ class Range:
 
     @property
     def doubt(self) -> str:
-        """What a person should know of the bounds, by the releases; "" for nothing."""
+        """The warning about the bounds, by the releases; "" for none."""
         guess = "" if self.is_seen else "a guess: nothing stands out of the noise"
         if not self.unheld:
             return guess
@@ -140,12 +142,12 @@ class Range:
 
 
 def mark(counts: Counts, deviation: float, above: Counts, windows: tuple[int, ...] = WINDOWS) -> Marks:
-    """Which bins hold records, for all that the noise lets see: bool [n].
+    """Return flags of the bins that hold records, as far as the noise shows: bool [n].
 
     Args:
         counts: float64 [n], noisy counts.
-        deviation: of the noise of each; 0 without noise.
-        above: float64 [n], the standard deviations that a bin has to stand out by; the most of a window counts.
+        deviation: standard deviation of the noise of each count; 0 without noise.
+        above: float64 [n], deviations by which a bin has to stand out; for a window, the largest of its bins.
         windows: in bins, the narrowest first.
     """
     kept = np.zeros(len(counts), dtype=np.bool_)
@@ -157,7 +159,7 @@ def mark(counts: Counts, deviation: float, above: Counts, windows: tuple[int, ..
 
 
 def _best_window(counts: Counts, kept: Marks, width: int, deviation: float, above: Counts) -> Marks | None:
-    """The bins, of those not marked yet, of the window that stands out most; None where none does."""
+    """Return the unmarked bins of the window that stands out most; None if no window does."""
     free = ~kept
     starts = np.lib.stride_tricks.sliding_window_view
     sums = starts(np.where(free, counts, 0.0), width).sum(axis=1)
@@ -177,19 +179,19 @@ _SIGNS = np.sign(np.arange(queries.N_OCTAVES) - queries.ZERO)
 
 
 def octave_thresholds() -> Counts:
-    """Deviations of noise that each octave's count has to stand out by; float64 [N_OCTAVES]."""
+    """Return the deviations by which each octave's count has to stand out: float64 [N_OCTAVES]."""
     is_usual = (_OCTAVES >= USUAL_OCTAVES.start) & (_OCTAVES < USUAL_OCTAVES.stop)
     is_usual[queries.ZERO] = True
     return np.where(is_usual, STANDS_OUT, STANDS_OUT_FAR)
 
 
 def find_range(counts: Counts, n_parts: float, deviation: float, n_records: float) -> Range:
-    """The bounds of a column by its octaves: the outermost that are seen.
+    """Return the bounds of a column by its outermost octaves that are seen.
 
     Args:
         counts: float64 [N_OCTAVES], noisy.
         n_parts: noisy count of values that are not whole; its noise has twice the deviation.
-        deviation: of the noise of a count.
+        deviation: standard deviation of the noise of a count.
         n_records: public or noisy.
     """
     marks = mark(counts, deviation, octave_thresholds())
@@ -233,25 +235,25 @@ def _build_range(
 
 
 def _edge(place: int, *, outer: bool) -> float:
-    """The end of a signed octave that is away from zero, or the one towards zero; `place` is never 0."""
+    """Return the end of a signed octave away from zero (`outer`), or towards zero; `place` is never 0."""
     magnitude = 2.0 ** (abs(place) - 1 + queries.LOWEST_OCTAVE + outer)
     return math.copysign(min(magnitude, MAX_FEATURE_BOUND), place)
 
 
 def is_away_from_zero(found: Range) -> bool:
-    """Whether even bins between the bounds may say more: a column that lies within few octaves away from zero."""
+    """Return whether the range excludes zero, so that even bins between its bounds may tell more."""
     return found.is_seen and (found.low > 0 or found.high < 0)
 
 
 def zoom_in(found: Range, counts: Counts, deviation: float) -> Range:
-    """The shortest range of bins that holds nearly all that was seen before, and a bin beside it at either end.
+    """Return the shortest range of bins with nearly all records seen before, and one more bin at each end.
 
     Bins that stand out would not do: a column that spreads thinly beside one frequent value (an imputed one) would be
-    cut to that value. The same range where no bins hold so many, or where the noise could make them.
+    cut to that value. The range stays the same if no bins hold that many records, or if noise could produce them.
 
     Args:
         counts: float64 [N_ZOOM], noisy.
-        deviation: of the noise of a count.
+        deviation: standard deviation of the noise of a count.
     """
     if found.mass < CLEAR_MASS * deviation:
         return found
@@ -269,25 +271,27 @@ def zoom_in(found: Range, counts: Counts, deviation: float) -> Range:
 
 
 def wants_zoom(before: Range, after: Range) -> bool:
-    """Whether another zoom may say more."""
+    """Return whether another zoom may tell more."""
     width = after.high - after.low
     return NARROWEST * max(abs(after.low), abs(after.high)) < width < ZOOMS_ON * (before.high - before.low)
 
 
 def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: float, *, is_count: bool) -> Range:
-    """The range of a label by its octaves: those that are seen, and a margin. `is_seen` is false where there is none.
+    """Return a label's range: the octaves that are seen, and a margin.
+
+    `is_seen` is false if the range is refused.
 
     Args:
         counts, n_parts, deviation, n_records: as in `find_range`.
-        is_count: whether it is a count, whose range begins at zero and is at most `MAX_COUNT`.
+        is_count: whether the label is a count; its range then begins at zero and is at most `MAX_COUNT`.
     """
     everywhere = np.full(len(counts), STANDS_OUT_FAR)
     marks = mark(counts, deviation, everywhere)
     largest = _OCTAVES[marks].max(initial=queries.LOWEST_OCTAVE)
-    # Next to what stands out by itself less is enough, on both sides of zero.
+    # Near the largest octave that stands out by itself, a lower threshold is enough, on both sides of zero.
     marks = mark(counts, deviation, np.where(np.abs(_OCTAVES - largest) <= NEAR, STANDS_OUT_NEAR, everywhere))
     for sign in (-1, 1):
-        # A half of the labels that spreads over octaves, none of which is seen, is seen in their sum.
+        # If one sign's labels spread over several octaves that are not seen singly, their sum may be seen.
         side = (sign == _SIGNS) & (largest - NEAR <= _OCTAVES) & (largest >= _OCTAVES)
         is_there = counts[side].sum() > STANDS_OUT_SIDE * deviation * math.sqrt(side.sum())
         marks |= side & (largest == _OCTAVES) & bool(is_there and marks.any())
@@ -301,7 +305,7 @@ def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: 
     if is_count:
         high = min(max(COUNT_MARGIN * 2.0 ** (largest + 1), MIN_OF_COUNTS), float(MAX_COUNT))
         return Range(0.0, high, mass=mass)
-    # Of an octave the middle, and the spread within it.
+    # Use the middle of each octave, and the spread within it.
     sizes = np.where(_OCTAVES < queries.LOWEST_OCTAVE, 0.0, np.ldexp(1.5, _OCTAVES)) * _SIGNS
     middle = elementary.dot(sizes, seen) / mass
     spread = math.sqrt(elementary.dot((sizes - middle) ** 2 + sizes**2 / 27, seen) / mass)
@@ -311,12 +315,15 @@ def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: 
 
 
 def _is_too_wide(width: float, spread: float, mass: float, deviation: float) -> bool:
-    """Whether a label's range costs accuracy, for the spread of so many records, in so much noise."""
+    """Return whether a label's range is so wide that it costs accuracy.
+
+    `mass` is the number of records with that spread, `deviation` that of the noise.
+    """
     return width * deviation > WIDTH_OF_SPREAD * mass * spread
 
 
 def _widened(found: Range, margin: float) -> Range:
-    """The ends away from zero by so many times; those towards zero, of a label far from it, halfway."""
+    """Widen a range: multiply ends away from zero by the margin, and halve ends towards zero."""
     low, high = (
         bound * (margin if bound * side > 0 else 0.5) for bound, side in ((found.low, -1.0), (found.high, 1.0))
     )
@@ -324,22 +331,22 @@ def _widened(found: Range, margin: float) -> Range:
 
 
 def zoomed_label(found: Range, counts: Counts, deviation: float, *, is_again: bool) -> Range:
-    """The bins that are seen of a label far from zero, and as much again on either side; the same if it may stay.
+    """Return the bins of a label far from zero that are seen, and as much again on either side.
 
-    It may where no bins stand out, for then values lie in many of them, or where those that do are so many that the
-    range is not too wide. Where they are fewer, they have to hold nearly all records: else the same range stays, unless
-    it is too wide by far, and none is found.
+    The range stays the same if no bins stand out, because values then lie in many of them, or if enough bins stand out
+    that the range is not too wide. If fewer stand out, they must hold nearly all records; else the same range stays,
+    and is refused if it is too wide by far.
 
     Args:
         counts, deviation: as in `zoom_in`.
-        is_again: whether it was zoomed into before, so that no tail is left to lose: it may be half as wide then.
+        is_again: whether a zoom preceded, so that no tail is left to lose: the range may then be half as wide.
     """
     seen = np.flatnonzero(mark(counts, deviation, np.full(queries.N_ZOOM, STANDS_OUT_ZOOM), ZOOM_WINDOWS))
     if not len(seen):
         return found
     first, end = int(seen[0]), int(seen[-1]) + 1
     width, noise = end - first, deviation * math.sqrt(end - first)
-    # Values that lie evenly between two ends spread by a bit more than a fourth of the distance; in few bins, by less.
+    # Values spread evenly between two ends have a deviation of a bit more than a fourth of the distance.
     spread = width / 4 if width >= FEW_BINS else 0.0
     if not _is_too_wide(2 * queries.N_ZOOM if is_again else queries.N_ZOOM, spread, found.mass, deviation):
         return found
@@ -351,10 +358,10 @@ def zoomed_label(found: Range, counts: Counts, deviation: float, *, is_again: bo
 
 
 def wants_label_zoom(found: Range, before: Range | None = None) -> bool:
-    """Whether values may lie in a tiny part of a label's bounds, which are far from zero.
+    """Return whether a label's values may lie in a tiny part of bounds that are far from zero.
 
     Args:
-        before: what the last zoom was into; None where there was none.
+        before: the range before the last zoom; None if there was none.
     """
     if not is_away_from_zero(found) or (found.is_whole and found.high - found.low < FEW_VALUES):
         return False
@@ -362,15 +369,15 @@ def wants_label_zoom(found: Range, before: Range | None = None) -> bool:
 
 
 def usual_classes(counts: Mapping[str, float], deviation: float) -> tuple[str, ...]:
-    """The usual pair that a label's classes are; () where its classes may be others.
+    """Return the usual pair that a label's classes are; () if they may be other classes.
 
-    A pair is likely before any count, so it is believed where both together stand out, from any other pair as well, and
-    nothing else does. That one of the two is too rare to be seen says nothing against it, unless there is so little
+    A pair is likely before any count. So it is believed if both classes together stand out, from any other pair as
+    well, and nothing else does. That one of the two is too rare to be seen is no objection, unless there is so little
     noise that it would be seen.
 
     Args:
-        counts: noisy, of each class of `USUAL_CLASSES`, and as "" of all others.
-        deviation: of the noise of each.
+        counts: noisy counts of each class of `USUAL_CLASSES`, and of all others as "".
+        deviation: standard deviation of the noise of each count.
     """
     totals = sorted((sum(counts[name] for name in pair), pair) for pair in USUAL_CLASSES)
     (second, _), (total, pair) = totals[-2:]
@@ -384,16 +391,16 @@ def usual_classes(counts: Mapping[str, float], deviation: float) -> tuple[str, .
 
 
 def read_value_classes(counts: Counts, deviation: float) -> tuple[int, ...]:
-    """The whole numbers whose counts stand out, ascending: `ValueCounts`."""
+    """Return the whole numbers whose counts in `ValueCounts` stand out, ascending."""
     seen = np.flatnonzero(counts > CLASS_STANDS_OUT * deviation)
     return tuple((seen + queries.LOWEST_VALUE).tolist())
 
 
 def read_vote_classes(votes: Counts, deviation: float) -> tuple[str, ...]:
-    """The texts that the votes spell, sorted: `NameVotes`.
+    """Return the texts that the votes of `NameVotes` spell, sorted.
 
-    A text counts where it belongs into the bucket that spells it, and where its votes are, in the mean, larger than
-    noise alone could make them: then hardly one of its bits is wrong, and with a wrong bit it would belong elsewhere.
+    A text counts if its hash belongs to the bucket that spells it, and if its votes are on average larger than noise
+    alone could make them: then hardly one of its bits is wrong, and a wrong bit would change the bucket.
 
     Args:
         votes: float64 [N_BUCKETS N_BITS].
@@ -408,15 +415,16 @@ def read_vote_classes(votes: Counts, deviation: float) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a survey found.
+    """The findings of a survey.
 
     Attributes:
-        n_records: as declared, or about: at least 1, and rather too many than far too few.
+        n_records: the declared or approximate number of records: at least 1, and rather too many than far too few.
         ranges: per column of numbers, in the order of the questions.
-        label: the range of a label that is a number; a guess where it is not seen.
+        label: the range of a label that is a number; a guess if it is not seen.
         classes: whole numbers or texts, sorted.
-        unknown: per column of which nothing was known its kind, `NUMBER` to `TEXT`, and the range of numbers and dates.
-        label_kind: of classes, where it was asked for.
+        unknown: for each column without a declaration, its kind, `NUMBER` to `TEXT`, and the range of numbers and
+            dates.
+        label_kind: kind of the classes, if the survey asked for it.
     """
 
     n_records: int
@@ -428,11 +436,11 @@ class Findings:
 
     @property
     def lacks_label(self) -> bool:
-        """Whether neither the range nor two classes of a label that was asked for stand out of the noise."""
+        """Whether neither a range nor two classes of the requested label stand out of the noise."""
         return len(self.classes) < 2 if self.label is None else not self.label.is_seen
 
     def require_label(self, spent: float) -> None:
-        """Refuse to go on with a guess, after a search that has cost the epsilon `spent`.
+        """Raise DataError if the label was not found, in a search that has cost the epsilon `spent`.
 
         Raises:
             DataError: code "data-range" or "data-one-class".

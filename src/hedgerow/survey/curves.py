@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kaplan-Meier curves by group: who is still without an event at the ends of public intervals, from one noisy sum.
+"""Compute Kaplan-Meier curves by group, at the ends of public intervals, from one noisy sum.
 
-A record adds one to one cell, of its group and of what is known of its time (`survival_codes`). With the noisy counts
-d_j of events in interval j, c_j of those lost in it, and r_j at risk in it,
+A record adds one to one cell, given by its group and by what is known of its time (`survival_codes`). With the noisy
+counts d_j of events in interval j, c_j of records lost in it, and r_j at risk in it,
 
     S_j = (1 - d_1 / r_1) ... (1 - d_j / r_j),    r_j = d_j + c_j / 2 + all that were followed further,
 
-which is the Kaplan-Meier estimate where no interval has both events and losses, and else the life table's: a record
-that was lost in an interval was at risk in half of it. All below the release is post-processing.
+which is the Kaplan-Meier estimate if no interval has both events and losses, and else the life table's: a record that
+was lost in an interval was at risk in half of it. All computations on the release are post-processing.
 
-The variance of log S_j is Greenwood's, of the sample, and to first order that of the noise. Bands are of both. A curve
-ends where too few are left to be told from noise. docs/privacy.md, section "Kaplan-Meier curves".
+The variance of log S_j is Greenwood's for the sample, plus that of the noise to first order. Bands cover both. A curve
+ends when too few records are left to be distinguished from noise. docs/privacy.md, section "Kaplan-Meier curves".
 
 Source: Kaplan and Meier, JASA 53 (1958); Cutler and Ederer, J. Chronic Diseases 8 (1958); Greenwood 1926.
 """
@@ -40,8 +40,8 @@ class SurvivalCounts(OneCount):
 
     Attributes:
         time, event: their indices in `RawSite.columns`.
-        ends: of the intervals, ascending, above 0.
-        codes: what the column of events may say; by turns, it was not seen, or it was.
+        ends: ends of the intervals, ascending, above 0.
+        codes: texts of the column of events, alternating: not seen, seen.
         by: the index of the column of groups; None for one group of all.
         groups: its categories; ("",) for one group of all.
     """
@@ -55,7 +55,7 @@ class SurvivalCounts(OneCount):
 
     @property
     def n_codes(self) -> int:
-        """Cells of a group."""
+        """Number of cells of a group."""
         return 2 * len(self.ends) + 1
 
     def answer(self, site: RawSite) -> IntVector:
@@ -73,11 +73,11 @@ class SurvivalCounts(OneCount):
 
 @dataclass(frozen=True, kw_only=True)
 class AskedCurves:
-    """What curves are asked for.
+    """The curves that a survey asks for.
 
     Attributes:
         ends, groups, codes: as in `SurvivalCounts`.
-        names: of the columns of times, of events, and of groups ("" for none).
+        names: names of the columns of times, of events, and of groups ("" for none).
     """
 
     ends: tuple[float, ...]
@@ -87,7 +87,7 @@ class AskedCurves:
 
     @property
     def query(self) -> SurvivalCounts:
-        """The one query, before its numbers are filled in."""
+        """The only query, before its numbers are filled in."""
         by = 2 if self.names[2] else None
         return blank(SurvivalCounts, time=0, event=1, ends=self.ends, codes=self.codes, by=by, groups=self.groups)
 
@@ -98,11 +98,11 @@ class Curve:
 
     Attributes:
         group: its category; "" for all records.
-        n_records: about how many records.
-        at_risk: in each interval, those lost in it half; not shown from where too few are left.
-        survival: the chance to be without the event at the end of each interval that is shown, not ascending, with the
-            standard deviation of its noise alone.
-        low, high: of each, between which it lies with a chance of 95 %, by the noise and the sample.
+        n_records: approximate number of records.
+        at_risk: records at risk in each interval, counting those lost in it half; not shown once too few are left.
+        survival: the probability of no event until the end of each shown interval, not ascending, with the standard
+            deviation of its noise alone.
+        low, high: 95 % bounds of each probability, for noise and sample together.
     """
 
     group: str
@@ -113,7 +113,7 @@ class Curve:
     high: tuple[float, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; None for what is not shown."""
+        """Return plain values; None for a value that is not shown."""
         hidden = [None] * (len(self.at_risk) - len(self.survival))
         return {
             "group": self.group,
@@ -127,14 +127,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class SurvivalCurves:
-    """Curves of all groups.
+    """The curves of all groups.
 
     Attributes:
         time, event, by: the columns; "" for no groups.
-        ends: of the intervals.
+        ends: ends of the intervals.
         curves: by group, in the order of its categories.
-        n_records: about how many records with a time, an event and a group.
-        doubt: what to look at in their times, by the released counts; "" for nothing.
+        n_records: approximate number of records with a time, an event and a group.
+        doubt: a warning about the times, by the released counts; "" for none.
     """
 
     time: str
@@ -146,7 +146,7 @@ class SurvivalCurves:
     doubt: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "n_records": self.n_records.to_dict(),
             "time": self.time,
@@ -159,7 +159,7 @@ class SurvivalCurves:
 
 
 def read_curves(asked: AskedCurves, counts: Reals, deviation: float) -> SurvivalCurves:
-    """All curves.
+    """Compute the curves of all groups from noisy counts.
 
     Args:
         counts: float64 [n_groups, 2 K + 1], noisy.
@@ -173,7 +173,7 @@ def read_curves(asked: AskedCurves, counts: Reals, deviation: float) -> Survival
 
 
 def read_curve(group: str, counts: Reals, deviation: float) -> Curve:
-    """A group's curve from its noisy counts.
+    """Compute one group's curve from its noisy counts.
 
     Args:
         counts: float64 [2 K + 1], by code.
@@ -181,7 +181,7 @@ def read_curve(group: str, counts: Reals, deviation: float) -> Curve:
     """
     n_intervals = len(counts) // 2
     events = counts[1::2]
-    # By interval and code: what a record counts at the end of the interval, and at risk in it.
+    # [interval, code]: how much a record counts as surviving the interval, and as at risk in it.
     places, codes = np.arange(n_intervals)[:, None], np.arange(2 * n_intervals + 1)
     stays = (codes >= 2 * places + 2) + 0.5 * (codes == 2 * places)
     exposed = stays + (codes == 2 * places + 1)
@@ -193,9 +193,9 @@ def read_curve(group: str, counts: Reals, deviation: float) -> Curve:
     n_shown = hidden.index(True) if True in hidden else n_intervals
     left, risk, events = left[:n_shown], risk[:n_shown], np.maximum(events[:n_shown], 0.0)
     raw = np.cumprod(np.maximum(1 - counts[1::2][:n_shown] / risk, 0.0))
-    # What rises is noise: the middle of the closest curves below and above that do not.
+    # A rise is noise: take the middle of the closest non-rising curves below and above.
     survival = np.clip((np.minimum.accumulate(raw) + np.maximum.accumulate(raw[::-1])[::-1]) / 2, 0.0, 1.0)
-    # At least half a record stays, so that a curve that ends at 0 has a band.
+    # Keep at least half a record, so that a curve that ends at 0 has a band.
     left = np.maximum(left, 0.5)
     slopes = np.cumsum(stays[:n_shown] / left[:, None] - exposed[:n_shown] / risk[:, None], axis=0)
     noise = deviation * np.array([elementary.norm(row) for row in slopes])

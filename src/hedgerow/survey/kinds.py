@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of cells that a survey counts; by themselves, for commands that read cells load no compiled code for it."""
+"""The kinds of cells that a survey counts.
+
+They have a module of their own, so that commands that read cells load no compiled code.
+"""
 
 from __future__ import annotations
 
 NUMBER, DATE, TRUTH, TEXT, ABSENT = range(5)
-"""What a cell can be: a number, a date or moment, true or false, another text, or none of these, which is missing."""
+"""Kinds of cells: a number, a date or moment, true or false, another text, or none of these (missing)."""
 N_KINDS = 5
 USUAL_CLASSES = (
     ("0", "1"), ("1", "2"), ("-1", "1"), ("false", "true"), ("no", "yes"), ("No", "Yes"), ("NO", "YES"), ("n", "y"),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The survey: a generator that yields questions about raw cells, one after the other, and returns what they say.
+"""The survey: a generator that yields questions about raw cells and returns the findings.
 
-Which there are, and what share of the budget each takes, stands in `hedgerow.survey.questions`. Only what is not
-declared is asked for: what that is follows from declarations and earlier releases, never from a type that one cell may
-have decided. Nothing here depends on rows but by the noisy sums.
+`hedgerow.survey.questions` lists the questions and each one's share of the budget. The survey asks only for undeclared
+facts. Declarations and earlier releases determine them, never a type that one cell may have decided. Nothing here
+depends on rows except through the noisy sums.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from hedgerow.survey.kinds import ABSENT, DATE, MAX_FOUND_CLASSES, N_KINDS, NUMB
 from hedgerow.survey.questions import N_ZOOMS, USUAL_BINS, Budget, Questions
 
 MIN_COUNT = 2.0
-"""A count below so many standard deviations of its noise is taken to be that many: then the true number is, but for one
-chance in 30,000, at most three times what is found."""
+"""Smallest count, in standard deviations of its noise: a lower one is raised to it. With probability 29,999/30,000 the
+true number is then at most three times the result."""
 UNKNOWN = -1
-"""Of a table's column, where too few cells are seen."""
+"""Kind of a table's column in which too few cells are seen."""
 
 Found = statistics.TableStatistics | SurvivalCurves
-"""What surveys of tables find."""
+"""Findings of a survey of a table."""
 SurveyProgram = Generator[queries.SurveyQuery, IntVector, Any]
-"""Yields queries, receives the noisy sum of each, returns what it found: which kind, `Questions.about` says."""
+"""Yields queries, receives each one's noisy sum, and returns the findings; `Questions.about` tells their type."""
 _Step = Generator[queries.SurveyQuery, IntVector, None]
 
 
 def survey(questions: Questions, excess: float = 1.0) -> SurveyProgram:
-    """The program that answers the questions.
+    """Return the program that answers the questions.
 
     Args:
-        excess: the deviation of the noise in the releases, over that of the noise that is accounted for: above 1 where
-            all sites add noise, and some of them are enough. It changes no query, only what is said of the releases.
+        excess: the noise's deviation in the releases divided by the accounted one: above 1 if all sites add noise
+            although some would be enough. It changes no query, only the reported errors of the releases.
 
     Raises:
         PrivacyError: epsilon or delta out of range.
@@ -71,7 +71,7 @@ def survey(questions: Questions, excess: float = 1.0) -> SurveyProgram:
 
 
 class _Survey:
-    """What is known of each column by its index, declared or released so far, and the questions that find more."""
+    """The state of a survey: known facts of each column by its index, and the questions that find more."""
 
     def __init__(self, questions: Questions, budget: Budget) -> None:
         self._asked, self._budget = questions, budget
@@ -83,11 +83,14 @@ class _Survey:
         self._categories: dict[int, tuple[str, ...]] = {}
         self._classes: tuple[int, ...] | tuple[str, ...] = ()
         self._bins: dict[int, queries.Bins] = {}
-        # Of a table's columns: which share of the cells is missing, or is not of its kind, and how many are.
+        # By column of a table: share of missing cells, share of cells of another kind, and number of cells of its kind.
         self._missing, self._odd, self._present = list[statistics.Noisy](), list[statistics.Noisy](), list[float]()
 
     def _place(self, index: int) -> int:
-        """Where a column is read: what was found to be of dates, as dates, after all columns (`RawSite.numbers`)."""
+        """Return the index at which a column is read.
+
+        Columns that were found to be dates are read as dates, after all columns (`RawSite.numbers`).
+        """
         return index + len(self._kinds) * (self._kinds[index] == DATE)
 
     def _of_numbers(self) -> list[int]:
@@ -96,12 +99,12 @@ class _Survey:
     # The gaps of a plan ----------------------------------------------------------------------------------------------
 
     def of_plan(self) -> Generator[queries.SurveyQuery, IntVector, Findings]:
-        """Bounds, classes, the number of records."""
+        """Find the gaps of a plan: bounds, classes, and the number of records."""
         asked = self._asked
         if asked.n_records is None:
             query = self._budget.ask("records", queries.blank(queries.RecordCount))
             found = float(queries.in_records((yield query))[0])
-            # Never far too small: the checks of releases allow for a few times as many.
+            # Never use a far too small number: the checks of releases allow only for a few times as many records.
             self._n_records = max(found, MIN_COUNT * queries.noise_deviation(query))
         label_range = None
         if asked.label is not None and not asked.has_bounds:
@@ -128,7 +131,7 @@ class _Survey:
         )
 
     def _usual_classes(self, label: int) -> _Step:
-        """The classes of a label where they are a pair that labels commonly have: few records tell it."""
+        """Find a label's classes if they are a usual pair: few records are enough for that."""
         query = self._budget.ask("pairs", queries.blank(queries.CellCounts, columns=(label,), bins=(USUAL_BINS,)))
         counts = queries.in_records((yield query)).tolist()
         pair = usual_classes(
@@ -142,7 +145,10 @@ class _Survey:
             self._kinds[label], self._classes = TEXT, pair
 
     def _range_of_label(self, label: int) -> Generator[queries.SurveyQuery, IntVector, Range]:
-        """Its bounds scale all noise, so they are asked for by themselves, however many columns there are."""
+        """Find the range of a numeric label.
+
+        Its range scales all noise, so the label has queries of its own, however many columns there are.
+        """
         query = self._budget.ask("label octaves", queries.blank(queries.OctaveCounts, columns=(label,)))
         counts, deviation = queries.in_records((yield query)), queries.noise_deviation(query)
         parts, is_count = 2 * float(counts[queries.N_OCTAVES]), self._asked.is_count
@@ -157,11 +163,11 @@ class _Survey:
             before, found = found, zoomed_label(found, seen, queries.noise_deviation(zoom), is_again=number > 0)
         if not wants_label_zoom(found, before):
             return found
-        # How far within these bounds the values spread is not known, and it may be a tiny part.
+        # The values' spread within these bounds is unknown and may be tiny, so refuse the range.
         return replace(found, is_seen=False)
 
     def _classes_of_plan(self, label: int) -> _Step:
-        """The classes of a label; none of a label of dates."""
+        """Find the classes of a label; a label of dates has none."""
         kind = self._kinds[label]
         if kind == NUMBER:
             values = self._budget.ask("classes", queries.blank(queries.ValueCounts, column=label))
@@ -175,7 +181,7 @@ class _Survey:
     # Statistics of a table -------------------------------------------------------------------------------------------
 
     def of_table(self) -> Generator[queries.SurveyQuery, IntVector, statistics.TableStatistics]:
-        """Histograms, shares of categories, and the label by bin of each column."""
+        """Find each column's histogram or shares of categories, and the label by bin."""
         asked, budget = self._asked, self._budget
         if asked.label is None:
             budget.skip("values", "rates")
@@ -189,7 +195,7 @@ class _Survey:
             if bounds is None:
                 wanted.append(index)
             else:
-                # The upper end of a range is not in it.
+                # A range excludes its upper end.
                 self._ranges[index] = Range(bounds[0], bounds[1] + is_whole, is_whole)
         yield from self._bounds(wanted)
         yield from self._names()
@@ -206,11 +212,11 @@ class _Survey:
         return statistics.TableStatistics(n_records, tuple(columns), label, classes, self._label_range)
 
     def _kinds_of_table(self) -> _Step:
-        """What kind each column is, and how much of it is missing."""
+        """Find each column's kind, and its share of missing cells."""
         columns, budget = self._asked.columns, self._budget
         query = budget.ask("kinds", queries.blank(queries.KindCounts, columns=tuple(range(len(columns)))))
         counts = queries.in_records((yield query)).reshape(-1, N_KINDS)
-        # What is neither a number nor missing are three counts.
+        # Cells that are neither numbers nor missing are the sum of three counts.
         spread = math.sqrt(N_KINDS - 2)
         deviation, said = queries.noise_deviation(query), budget.reported_deviation(query)
         total = max(self._n_records, 1.0)
@@ -230,7 +236,7 @@ class _Survey:
             self._missing.append(statistics.show_count(missing, said).over(total))
 
     def _names(self) -> _Step:
-        """The common texts of the columns of text, where they are not declared."""
+        """Find the common texts of text columns without declared categories."""
         texts = {index: self._asked.columns[index].categories for index, kind in enumerate(self._kinds) if kind == TEXT}
         self._categories |= texts
         wanted = [index for index, declared in texts.items() if not declared]
@@ -243,7 +249,7 @@ class _Survey:
             self._categories[index] = read_vote_classes(column_votes, queries.noise_deviation(query))
 
     def _classes_of_table(self) -> _Step:
-        """The label's classes, if it has few."""
+        """Find the label's classes, if it has few."""
         label, budget = self._asked.label, self._budget
         if label is None:
             return
@@ -258,7 +264,7 @@ class _Survey:
             budget.skip("rates")
 
     def _cells(self) -> Generator[queries.SurveyQuery, IntVector, list[statistics.ColumnStatistics]]:
-        """A histogram, or the shares of categories, of every column of which something is known."""
+        """Find a histogram, or the shares of categories, of every column that is not unknown."""
         for index in self._of_numbers():
             if index in self._ranges:
                 self._bins[index] = queries.NumberBins(
@@ -291,7 +297,7 @@ class _Survey:
         return columns
 
     def _rates(self, columns: list[statistics.ColumnStatistics]) -> _Step:
-        """The shares of the label's classes by bin, put into the columns."""
+        """Find the shares of the label's classes by bin, and put them into the columns."""
         label = self._asked.label or 0
         bins: dict[int, queries.Bins] = {}
         for index, known in self._bins.items():
@@ -320,7 +326,7 @@ class _Survey:
     # Bounds, of both -------------------------------------------------------------------------------------------------
 
     def _bounds(self, wanted: list[int]) -> _Step:
-        """The bounds of these columns; of a table's, about where their values lie between them."""
+        """Find the bounds of these columns; for a table also the rough distribution between them."""
         budget, is_table = self._budget, self._asked.about == "table"
         if not wanted:
             budget.skip("octaves", *(f"zoom {number}" for number in range(N_ZOOMS)))
@@ -331,7 +337,7 @@ class _Survey:
             queries.noise_deviation(query),
         )
         for index, octaves in zip(wanted, counts, strict=True):
-            # What stands beside the octaves of a column is in halves of a unit.
+            # The count of non-whole values behind a column's octaves is in halves of a unit.
             released = octaves[: queries.N_OCTAVES], 2 * float(octaves[queries.N_OCTAVES]), deviation, self._n_records
             self._ranges[index] = found = find_range(*released)
             if is_table and index == self._asked.label:
@@ -361,7 +367,7 @@ class _Survey:
             wanted = again
 
     def _takes(self, index: int, before: Range, after: Range, counts: Counts, deviation: float) -> bool:
-        """Whether a column has what a zoom into it has found from now on."""
+        """Return whether a column accepts the result of a zoom; for a table, also keep its density."""
         if self._asked.about == "plan":
             # A feature's bounds may be wide, but not narrow.
             return wants_zoom(before, after)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a record adds to a survey: counts over public bins of its raw cells; and a site, which adds them up.
+"""The queries of a survey: counts over public bins of a record's raw cells, and a site's sums.
 
     query        a record adds                                                            squared norm, in units
     RecordCount  one                                                                      1
@@ -9,9 +9,9 @@
     ValueCounts  one to a whole number from -128 to 1023                                  1
     NameVotes    votes for or against each bit of its text, in the bucket of that text    128
 
-A missing cell adds nothing. A cell's place depends on that cell alone, so adding or removing one record changes the
-answer by that record's own contribution, and by the whole of it: some record has each norm above. `rows_per_unit`
-multiplies them where a unit of privacy has several rows. docs/privacy.md, section "A survey of the columns".
+A missing cell adds nothing. A cell's bin depends on that cell alone, so adding or removing one record changes the
+answer by exactly that record's contribution. Each norm above is attained by some record. `rows_per_unit` multiplies the
+norms if a unit of privacy has several rows. docs/privacy.md, section "A survey of the columns".
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from hedgerow.survey.kinds import ABSENT, N_KINDS, NUMBER
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 UNIT = RECORD_NORM
-"""What one record adds to one count: so fine that noise on the grid costs nothing to speak of."""
+"""Integer that one record adds to one count: so large that rounding the noise to the grid costs next to nothing."""
 HALF_UNIT = UNIT // 2
 LOWEST_OCTAVE, HIGHEST_OCTAVE = -150, 128
-"""Octave k holds magnitudes from 2**k to below 2**(k + 1): all that single precision holds, which bounds and edges are
-in. All smaller ones but zero are in the lowest, and all larger ones in the highest."""
+"""Octave k holds magnitudes from 2**k to below 2**(k + 1). The octaves cover single precision, in which bounds and
+edges are. All smaller magnitudes except zero are in the lowest octave, all larger ones in the highest."""
 N_SIGNED = HIGHEST_OCTAVE - LOWEST_OCTAVE + 1
 ZERO = N_SIGNED
-"""The bin of zero: those before it are of negative numbers, the largest magnitude first."""
+"""The bin of zero. Bins before it hold negative numbers, the largest magnitude first."""
 N_OCTAVES = 2 * N_SIGNED + 1
 N_ZOOM = 128
 LOWEST_VALUE, HIGHEST_VALUE = -128, 1023
@@ -61,19 +61,22 @@ class Column(Protocol):
 
     @property
     def kinds(self) -> NDArray[np.int8]:
-        """Int8 [n], what each cell is: `NUMBER` to `ABSENT`."""
+        """The kind of each cell, int8 [n]: `NUMBER` to `ABSENT`."""
 
     @property
     def numbers(self) -> NDArray[np.floating]:
-        """Float [n], NaN where a cell is not a number; of a column declared to be of dates, the days."""
+        """The numbers, float [n], NaN for a cell without one; the days if the column is declared to hold dates."""
 
     @property
     def days(self) -> NDArray[np.float64]:
-        """Float64 [n], days since 1970-01-01, NaN where a cell is not a date."""
+        """The days since 1970-01-01, float64 [n], NaN for a cell without a date."""
 
     @property
     def texts(self) -> tuple[Sequence[str], NDArray[np.intp]]:
-        """The distinct texts of all cells, those of numbers too, and which of them each has: intp [n], -1 for none."""
+        """The distinct texts of all cells, and each cell's index among them.
+
+        Numbers are among the texts; the index is intp [n], -1 for none.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +84,9 @@ class RawSite:
     """A site's rows as a survey sees them.
 
     Attributes:
-        columns: in the order of the questions; a label that is asked for is the last. Float arrays [n_all] are numbers.
-        rows: intp [n], which of them are this site's; None for all.
-        n_all: rows of the columns.
+        columns: in the order of the questions, the label last if there is one. Float arrays [n_all] are numbers.
+        rows: intp [n], the indices of this site's rows; None for all.
+        n_all: number of rows of the columns.
     """
 
     columns: Sequence[Column | NDArray[np.floating]]
@@ -95,53 +98,56 @@ class RawSite:
         return self.n_all if self.rows is None else len(self.rows)
 
     def own(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Those of a column's values that are of this site's rows."""
+        """Return the values of this site's rows, out of a column's values."""
         return values if self.rows is None else values[self.rows]
 
     def only(self, rows: NDArray[np.intp]) -> RawSite:
-        """Some of the rows, by their numbers."""
+        """Return some of the rows, by their numbers."""
         return replace(self, rows=self.own(np.arange(self.n_all))[rows])
 
     def numbers(self, index: int) -> Reals:
-        """One column: float64 [n], NaN where there is none. From len(columns) on, the columns are read as dates."""
+        """Return one column as float64 [n], NaN for no number.
+
+        From len(columns) on, indices mean the same columns read as dates.
+        """
         if index >= len(self.columns):
             return np.asarray(self.own(self.cells(index - len(self.columns)).days), dtype=np.float64)
         column = self.columns[index]
         return np.asarray(self.own(column if isinstance(column, np.ndarray) else column.numbers), dtype=np.float64)
 
     def column(self, index: int) -> Reals:
-        """`numbers` without the missing cells: float64 [at most n]."""
+        """Return `numbers` without the missing cells: float64 [at most n]."""
         own = self.numbers(index)
         return own[~np.isnan(own)]
 
     def cells(self, index: int) -> Column:
-        """A column that was given cell by cell."""
+        """Return a column that has cells; raise ValueError for a plain array of numbers."""
         column = self.columns[index]
         if isinstance(column, np.ndarray):
             raise ValueError("these rows have nothing but numbers here")
         return column
 
     def text_counts(self, index: int) -> list[tuple[str, int]]:
-        """The distinct texts of a column, and how many rows have each."""
+        """Return the distinct texts of a column, with the number of rows that have each."""
         texts, codes = self.cells(index).texts
         counts = np.bincount(self.own(codes) + 1, minlength=len(texts) + 1)[1:]
         return [(text, count) for text, count in zip(texts, counts.tolist(), strict=True) if count]
 
     def list_contents(self) -> list[NDArray[Any]]:
-        """All that the rows are, as numbers, each [n_records]."""
+        """Return everything that distinguishes rows, as arrays of numbers of shape [n_records]."""
         found: list[NDArray[Any]] = []
         for column in self.columns:
             if isinstance(column, np.ndarray):
                 found.append(column)
                 continue
             texts, codes = column.texts
-            # The last one is for cells without a text, whose code is -1.
+            # The last hash is for cells without a text, whose code is -1.
             hashes = np.array([*(crc32(str(text).encode()) for text in texts), 0], dtype=np.uint64)
             found += [column.kinds, hashes[codes]]
         return [self.own(values) for values in found]
 
     def digest(self) -> bytes:
-        """32 bytes that tell whether the rows are the same as before; they never leave the site."""
+        """Return 32 bytes that differ if the rows differ; they never leave the site."""
         hasher = hashlib.sha256(self.n_all.to_bytes(8, "big"))
         parts = [b"" if self.rows is None else self.rows.tobytes()]
         for column in self.columns:
@@ -164,22 +170,22 @@ class SurveyQuery(Query, ABC):
 
     @abstractmethod
     def norm_squared(self) -> int:
-        """The largest squared norm of one record's contribution, in squared integer units."""
+        """Return the largest squared norm of one record's contribution, in squared integer units."""
 
     def largest_entry(self) -> int:
-        """The most that one record adds to one entry, in integer units."""
+        """Return the largest amount that one record adds to one entry, in integer units."""
         return UNIT
 
     @abstractmethod
     def expected_length(self) -> int:
-        """The entries of an answer, by the query's other numbers."""
+        """Return the number of entries of an answer, by the query's other numbers."""
 
     @abstractmethod
     def totals(self, released: Reals) -> Reals:
-        """Sums of entries to each of which one record adds at most one `largest_entry` together."""
+        """Return sums of entries such that one record adds at most one `largest_entry` to each sum."""
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: counts, of no more records than there can be."""
+        """See `Query.faults`: counts must be possible for the number of rows."""
         totals = self.totals(released)
         per_total = -(-self.length // len(totals))
         if released.min() < -facts.reach(1):
@@ -211,7 +217,7 @@ class RecordCount(OneCount):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnCounts(SurveyQuery):
-    """Per column so many counts, to one of which a record adds `UNIT`, or nothing: int64 [n_columns n_cells].
+    """Counts of each column, to one of which a record adds `UNIT`, or nothing: int64 [n_columns n_cells].
 
     Attributes:
         columns: their indices in `RawSite.columns`.
@@ -277,7 +283,7 @@ class ZoomCounts(ColumnCounts):
     In each column a record adds `UNIT` to one bin, or nothing where its cell is outside the bounds or missing.
 
     Attributes:
-        ranges: (low, high) of each, low < high, both finite.
+        ranges: (low, high) of each column, low < high, both finite.
     """
 
     n_cells = N_ZOOM
@@ -288,7 +294,7 @@ class ZoomCounts(ColumnCounts):
         for index, (low, high) in zip(self.columns, self.ranges, strict=True):
             cells = site.column(index)
             inside = cells[(cells >= low) & (cells < high)]
-            # Each operation is rounded as IEEE 754 says, so the same cell has the same bin on every machine.
+            # IEEE 754 defines the rounding of each operation, so a cell has the same bin on every machine.
             bins = np.minimum(((inside - low) / (high - low) * N_ZOOM).astype(np.int64), N_ZOOM - 1)
             parts.append(np.bincount(bins, minlength=N_ZOOM) * UNIT)
         return np.concatenate(parts).astype(np.int64)
@@ -324,11 +330,11 @@ class ValueCounts(OneCount):
 class NameVotes(SurveyQuery):
     """Votes on the bits of the label's texts, by public bucket of the text: int64 [N_BUCKETS N_BITS].
 
-    A record adds, in the one bucket of its text, a vote to each bit that is 1 in the text's UTF-8 bytes and in the byte
-    of zeros that ends it, takes one from each that is 0, and has no part in the bytes after it. The fewer bits, the
-    larger a vote: of N_BITS bits `UNIT`, and of fewer as much as keeps the squared norm at N_BITS UNIT**2. A text
-    beyond N_BYTES, or none, adds nothing. Where one text has most of a bucket, the signs of the sums spell it, whatever
-    the text is: the names come from the sums, and no list of names is ever looked up in the data.
+    A record votes in the one bucket of its text, on the bits of the text's UTF-8 bytes and of the zero byte that ends
+    it: it adds a vote to each bit that is 1 and subtracts one from each bit that is 0. It adds nothing to later bytes.
+    A vote is `UNIT` for N_BITS bits, and larger for fewer bits, so that the squared norm stays at most N_BITS UNIT**2.
+    A text beyond N_BYTES, or none, adds nothing. If one text has most of a bucket, the signs of the sums spell it,
+    whatever the text is: the names come from the sums, and no list of names is ever looked up in the data.
     """
 
     def answer(self, site: RawSite) -> IntVector:
@@ -340,7 +346,7 @@ class NameVotes(SurveyQuery):
         return votes.ravel()
 
     def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`: texts of as many bytes as there may be, or one less, have it exactly."""
+        """See `SurveyQuery.norm_squared`: texts of N_BYTES bytes, or one less, attain it exactly."""
         return N_BITS * UNIT * UNIT
 
     def largest_entry(self) -> int:
@@ -351,17 +357,19 @@ class NameVotes(SurveyQuery):
         return N_BUCKETS * N_BITS
 
     def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`: a vote may be against."""
+        """See `SurveyQuery.totals`: a vote may be negative."""
         return np.asarray(np.abs(released).max(keepdims=True))
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: votes are of both signs."""
+        """See `Query.faults`: votes have both signs."""
         if self.totals(released).max() > facts.n_rows * self.largest_entry() + facts.reach(1):
             yield "a vote is larger than the rows allow"
 
 
 def find_octaves(cells: Reals) -> NDArray[np.int64]:
-    """The signed octave of each number, 0 to N_OCTAVES - 1: int64 [n]; infinities are in the highest ones.
+    """Return the signed octave of each number: int64 [n], 0 to N_OCTAVES - 1.
+
+    Infinities are in the highest octaves.
 
     Args:
         cells: float64 [n], none of them NaN.
@@ -372,12 +380,15 @@ def find_octaves(cells: Reals) -> NDArray[np.int64]:
 
 
 def hash_label(text: str) -> int:
-    """The public bucket of a label's text: 0 to N_BUCKETS - 1."""
+    """Return the public bucket of a label's text: 0 to N_BUCKETS - 1."""
     return int.from_bytes(hashlib.sha256(_NAME_DOMAIN + _encode(text)).digest()[:8], "big") % N_BUCKETS
 
 
 def encode_votes(text: str) -> NDArray[np.int64] | None:
-    """What a record with this text adds in its bucket: int64 [N_BITS]; None for a text that is too long, or empty."""
+    """Return the votes of a record with this text in its bucket: int64 [N_BITS].
+
+    The result is None for a text that is too long, or empty.
+    """
     content = _encode(text)
     if not 0 < len(content) <= N_BYTES:
         return None
@@ -388,23 +399,29 @@ def encode_votes(text: str) -> NDArray[np.int64] | None:
 
 
 def _n_voted(n_bytes: int) -> int:
-    """Bits of a text of so many bytes, with those of the zero that ends it where there is room for one."""
+    """Return the number of bits that a text of `n_bytes` votes on.
+
+    They include the zero byte that ends the text, if there is room for it.
+    """
     return min(8 * (n_bytes + 1), N_BITS)
 
 
 def _vote(n_bytes: int) -> int:
-    """Of each bit of a text of so many bytes, in integer units: rounded down, so that the norm is never larger."""
+    """Return the vote on each bit of a text of `n_bytes`, in integer units.
+
+    It is rounded down, so that the norm never exceeds its bound.
+    """
     return math.isqrt(N_BITS * UNIT * UNIT // _n_voted(n_bytes))
 
 
 def spelt(votes: Reals) -> tuple[str, float] | None:
-    """The text that votes spell, up to the first zero byte, and how strong its votes are in the mean.
+    """Return the text that votes spell, up to the first zero byte, and its votes' mean strength.
 
     Args:
-        votes: float64 [N_BITS], of one bucket.
+        votes: float64 [N_BITS], the votes of one bucket.
 
     Returns:
-        None where they spell none that could be shown as it is.
+        None if they spell no text that can be shown as it is.
     """
     content = np.packbits(votes > 0).tobytes().split(b"\0", 1)[0]
     try:
@@ -428,8 +445,8 @@ def _encode(text: str) -> bytes:
 #     CellCounts  per column one to one public bin of its cell                      1 per column
 #     JointCounts per column one to one public bin of its cell and its label's      1 per column
 #
-# A cell's place depends on that cell (and, in JointCounts, on the same record's label) alone, so the norms are exact:
-# one record more changes the answer by that record's own contribution. docs/privacy.md, section "Statistics before
+# A cell's bin depends on that cell (and, in JointCounts, on the same record's label) alone, so the norms are exact: one
+# record more changes the answer by that record's own contribution. docs/privacy.md, section "Statistics before
 # training".
 
 Places = NDArray[np.intp]
@@ -437,9 +454,9 @@ Places = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class NumberBins:
-    """Bins between public edges, ascending; bin 0 is below the first edge, the last one from the last edge on.
+    """Bins between public edges, ascending.
 
-    A number x is in bin k if k of the edges are at most x.
+    Bin 0 is below the first edge, the last bin starts at the last edge.
     """
 
     edges: tuple[float, ...]
@@ -449,7 +466,7 @@ class NumberBins:
         return len(self.edges) + 1
 
     def places(self, site: RawSite, index: int) -> Places:
-        """The bin of each cell of a column: intp [n], -1 for a cell without a number."""
+        """Return the bin of each cell of a column: intp [n], -1 for a cell without a number."""
         numbers = site.numbers(index)
         places = np.searchsorted(np.array(self.edges), numbers, side="right")
         return np.asarray(np.where(np.isnan(numbers), -1, places), dtype=np.intp)
@@ -457,7 +474,10 @@ class NumberBins:
 
 @dataclass(frozen=True)
 class TextBins:
-    """A bin for each public category, then `n_others` for all other texts, by a public hash; none of them for 0."""
+    """One bin for each public category, then `n_others` bins for all other texts, by a public hash.
+
+    With 0 others, such texts have no bin.
+    """
 
     categories: tuple[str, ...]
     n_others: int = 1
@@ -467,7 +487,7 @@ class TextBins:
         return len(self.categories) + self.n_others
 
     def places(self, site: RawSite, index: int) -> Places:
-        """The bin of each cell of a column: intp [n], -1 for a missing cell, or one that no bin is for."""
+        """Return the bin of each cell of a column: intp [n], -1 for a missing cell, or one without a bin."""
         texts, codes = site.cells(index).texts
         place_of = {text: place for place, text in enumerate(self.categories)}
         n_listed, n_others = len(self.categories), self.n_others
@@ -524,7 +544,7 @@ class CellCounts(ColumnCounts):
 
     @property
     def n_labels(self) -> int:
-        """Counts of each bin."""
+        """Number of counts of each bin."""
         return 1
 
     def answer(self, site: RawSite) -> IntVector:
@@ -543,7 +563,7 @@ class CellCounts(ColumnCounts):
         return np.array(edges, dtype="<f8").tobytes()
 
     def by_column(self, counts: Reals) -> list[Reals]:
-        """The counts of each column: float64 [n_bins, n_labels] each."""
+        """Split counts by column: float64 [n_bins, n_labels] each."""
         ends = np.cumsum([bins.n_bins * self.n_labels for bins in self.bins])
         return [table.reshape(-1, self.n_labels) for table in np.split(counts, ends[:-1])]
 
@@ -585,7 +605,7 @@ _NO_PURPOSE = Purpose(0, "", "")
 
 
 def blank(kind: type[Kind], **about: Any) -> Kind:
-    """A query of a kind before its numbers are filled in."""
+    """Return a query of a kind, before its numbers are filled in."""
     blank: dict[str, Any] = {
         "purpose": _NO_PURPOSE, "length": 0, "bound": UNIT, "sensitivity_squared": 1, "noise_multiplier": 0.0,
     }  # fmt: skip
@@ -593,27 +613,27 @@ def blank(kind: type[Kind], **about: Any) -> Kind:
 
 
 def noise_deviation(query: SurveyQuery) -> float:
-    """Standard deviation of the noise of one count, in records."""
+    """Return the standard deviation of the noise of one count, in records."""
     if not query.noise_multiplier:
         return 0.0
     return integer_sigma(query.noise_multiplier, query.sensitivity_squared) / UNIT
 
 
 def in_records(released: Sequence[int] | NDArray[np.int64]) -> Reals:
-    """A release in records: float64."""
+    """Convert a release to records: float64."""
     return np.asarray(released, dtype=np.float64) / UNIT
 
 
 # A site ---------------------------------------------------------------------------------------------------------------
-# It answers questions about its raw cells, and believes no sensitivity but its own.
+# It answers questions about its raw cells, and computes each query's sensitivity itself.
 
 
 class SurveyNode:
-    """A site that answers a `SurveyQuery` and nothing else.
+    """A site that answers survey queries only.
 
     Args:
         rows: its raw rows, at most `max_rows_per_unit` of each unit.
-        rows_per_unit: rows of one unit in a sum over all sites, at most.
+        rows_per_unit: most rows of one unit in a sum over all sites.
     """
 
     def __init__(self, site: str, rows: RawSite, rows_per_unit: int = 1) -> None:
@@ -624,7 +644,7 @@ class SurveyNode:
     n_worse = 0
 
     def answer(self, query: Query) -> IntVector:
-        """The site's vector for a query: int64 [query.length].
+        """Return the site's vector for a query: int64 [query.length].
 
         Raises:
             RemoteProtocolError: for a query of another kind, or one that claims less sensitivity than one unit's
@@ -633,7 +653,7 @@ class SurveyNode:
         return self.sum_rows(query)
 
     def sum_rows(self, query: Query) -> IntVector:
-        """The sums of a query, as `answer`: nothing is drawn here."""
+        """Return the sums of a query, as `answer` does: nothing is drawn here."""
         if not isinstance(query, SurveyQuery) or isinstance(query, SiteQuery):
             raise refuse_query(f"a {type(query).__name__} query has no place in a survey")
         least = query.norm_squared() * self._rows_per_unit**2
@@ -644,4 +664,4 @@ class SurveyNode:
         return query.answer(self._rows)
 
     def finish(self, query: Query) -> None:
-        """A round that this node missed: raw cells stay what they are."""
+        """Accept a round that this node missed; raw cells do not change."""

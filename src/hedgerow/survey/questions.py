@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a survey is asked, and the budget that its questions share.
+"""The questions of a survey, and the budget that they share.
 
     stage    query            what for                                                      plan     table
     records  RecordCount      about how many records                                        0.0025   0.01
@@ -16,12 +16,12 @@
     rates    JointCounts      the label by bin of each column                                        0.16
     curves   SurvivalCounts   survival curves, alone                                        1
 
-Of a plan's gaps each question has a fixed share of mu**2 of the whole promise: the training is calibrated to what is
-left (`Plan.prepared`), and a zoom that is not needed costs nothing. Of a table, the shares are weights: each question
-takes its weight's part of what is left of mu**2, beside the weights that may still follow, so that what one stage does
-not need goes to those after it, and the last one spends the rest (to the last digit where the noise is the
-coordinator's). However later noise follows from earlier releases, all mu**2 add up to no more than the whole, which is
-a filter (Koskela, Tobaben & Honkela, arXiv 2209.15596, for Gaussian releases; docs/privacy.md).
+For a plan's gaps, each question has a fixed share of mu**2 of the whole promise: the training is calibrated to what is
+left (`Plan.prepared`), and a zoom that is not needed costs nothing. For a table, the shares are weights: each question
+takes its weight's part of the remaining mu**2, relative to all weights that may still follow. What one stage does not
+need thus goes to later ones, and the last one spends the rest (to the last digit if the coordinator adds the noise).
+Although later noise depends on earlier releases, all mu**2 add up to no more than the whole: this is a filter (Koskela,
+Tobaben & Honkela, arXiv 2209.15596, for Gaussian releases; docs/privacy.md).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from hedgerow.survey.queries import (
 from hedgerow.survey.statistics import MAX_LISTED_VALUES
 
 USUAL_BINS = TextBins(tuple(dict.fromkeys(word for pair in USUAL_CLASSES for word in pair)))
-"""One for each class of a usual pair, and one for all others."""
+"""One bin for each class of a usual pair, and one for all others."""
 N_ZOOMS = 3
 BOUNDS_SHARE = 0.05
 """Share of mu**2 for the number of records and all bounds together."""
@@ -65,12 +65,13 @@ COUNT_SHARE = 0.05 * BOUNDS_SHARE
 OCTAVES_SHARE = 0.67 * BOUNDS_SHARE
 ZOOM_SHARE = (BOUNDS_SHARE - COUNT_SHARE - OCTAVES_SHARE) / N_ZOOMS
 LABEL_SHARE, LABEL_ZOOM_SHARE = 0.04, 0.02
-"""Shares of mu**2 for the range of a label, beside that of bounds, and for each zoom into it."""
+"""Shares of mu**2 for the range of a label, in addition to bounds, and for each zoom into it."""
 CLASSES_SHARE = 0.02
-"""Share of mu**2 for the classes of a label, beside that of bounds: for those that are usual, and again for others."""
+"""Share of mu**2 for the classes of a label, in addition to bounds: once for usual pairs, and once for other
+classes."""
 KINDS_SHARE = 0.01
-"""Share of mu**2 for what columns are. With d columns some 170 sqrt(d) / epsilon records of a kind are enough (at a
-delta of 1e-6), about as many as bounds need; the noise of the training grows by half a hundredth."""
+"""Share of mu**2 for the kinds of columns. With d columns some 170 sqrt(d) / epsilon records of a kind are enough (at a
+delta of 1e-6), about as many as bounds need; the noise of the training grows by half a percent."""
 SHARES = {
     "plan": {
         "records": COUNT_SHARE, "kinds": KINDS_SHARE, "octaves": OCTAVES_SHARE,
@@ -84,22 +85,22 @@ SHARES = {
     },
     "curves": {"curves": 1.0},
 }  # fmt: skip
-"""Of mu**2, by what is asked about and by stage, in their order."""
+"""Shares of mu**2, by subject and by stage, in the order of the stages."""
 _SLACK, _SLACK_OF_CURVES = 1e-3, 5e-3
-"""Share of mu**2 that is kept for the price of the grid. The last query knows and pays it, unless the sites add the
-noise: each share of it is rounded up by itself then."""
+"""Share of mu**2 that is kept for rounding to the grid. The last query knows and spends it, unless the sites add the
+noise: each site's share is then rounded up by itself."""
 
 
 @dataclass(frozen=True)
 class AskedColumn:
-    """What is declared of a column; all of it is public.
+    """The public declaration of one column.
 
     Attributes:
-        name: of the column.
+        name: the column's name.
         kind: "number" or "text"; "" to find it.
         bounds: (min, max) of numbers; None to find them.
         is_whole: whether declared bounds are of whole numbers.
-        categories: of texts; empty to find them.
+        categories: the categories of texts; empty to find them.
         is_date: whether its numbers are days since 1970-01-01.
         layout: how its text writes a date; None for ISO 8601.
     """
@@ -115,20 +116,20 @@ class AskedColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Questions:
-    """What a survey is asked for, and at what price. All of it is public.
+    """The questions of a survey, and their price; all public.
 
     Attributes:
-        columns: what is known of each, in the order of `RawSite.columns`.
-        epsilon, delta, accountant: of the whole promise; epsilon may be infinite.
-        rows_per_unit: rows of one unit of privacy at most.
-        noise: who adds it, as `privacy.noise` of a plan says it.
-        about: the gaps of a "plan", whose training has most of the promise, a "table", or "curves".
-        label: the index of the label, of which classes, or the shares of its classes by bin, are asked for; None for
-            none. A plan's is the last column.
+        columns: the declaration of each, in the order of `RawSite.columns`.
+        epsilon, delta, accountant: those of the whole promise; epsilon may be infinite.
+        rows_per_unit: most rows of one unit of privacy.
+        noise: the party that adds it, as in a plan's `privacy.noise`.
+        about: "plan" for the gaps of a plan, whose training has most of the promise, "table", or "curves".
+        label: the index of the label, whose classes (or their shares by bin) are asked for; None for none. A plan's
+            label is the last column.
         n_records: the declared number, of a plan; None asks for it.
-        has_bounds: whether a plan's label is a number, of which bounds are asked for in place of classes.
+        has_bounds: whether a plan's label is a number; its bounds are then asked for, not its classes.
         is_count: whether that number is a count.
-        curves: what is asked for of curves.
+        curves: the curves that are asked for.
 
     Raises:
         PrivacyError: code "survey-pure", for a promise of pure differential privacy.
@@ -156,14 +157,14 @@ class Questions:
         cls, *, epsilon: float, delta: float, accountant: str = "gdp", n_columns: int = 0, n_unknown: int = 0,
         n_records: int | None = None, label: str = "", rows_per_unit: int = 1,
     ) -> Questions:  # fmt: skip
-        """The gaps of a plan.
+        """Return the questions about the gaps of a plan.
 
         Args:
-            n_columns: columns of numbers whose bounds are asked for: the first ones.
-            n_unknown: columns after them of which nothing is known: their kind is asked for, then bounds of numbers and
-                dates.
-            label: of the column after the others: "" for nothing; "bounds" of a number, "counts" of one that counts;
-                "classes" for what they are, and which.
+            n_columns: number of the first columns: numbers whose bounds are asked for.
+            n_unknown: number of the columns after them, of unknown kind: the kind is asked for, then bounds of numbers
+                and dates.
+            label: question about a last column: "" for none; "bounds" for a number, "counts" for a count; "classes" for
+                the kind and the list of classes.
         """
         known = [AskedColumn("", "number")] * n_columns + [AskedColumn("")] * n_unknown
         columns = (*known, *([AskedColumn("", "" if label == "classes" else "number")] if label else []))
@@ -175,25 +176,25 @@ class Questions:
 
     @property
     def unknown(self) -> tuple[int, ...]:
-        """The columns of a plan of which the kind is asked for, the label among them."""
+        """Indices of a plan's columns of unknown kind, the label included."""
         return tuple(index for index, column in enumerate(self.columns) if not column.kind)
 
     @property
     def surveyed(self) -> tuple[int, ...]:
-        """The features of a plan whose bounds are asked for, at most."""
+        """Indices of a plan's features whose bounds may be asked for."""
         return tuple(index for index in range(len(self.columns)) if index != self.label)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is asked for."""
+        """Whether there is no question."""
         return not self.columns and self.n_records is not None
 
     @cached_property
     def schedule(self) -> Schedule:
-        """What a survey asks for and what it costs, at most.
+        """The queries of a survey and its largest cost.
 
-        How a table's questions share what it may cost depends on what they find, so that is one release. A stage that
-        has nothing to ask here is reserved all the same: all parties count as many rounds.
+        How a table's questions share the cost depends on what they find, so the table counts as one release. A stage
+        without a question is reserved all the same, so that all parties count the same rounds.
 
         Raises:
             PrivacyError: epsilon or delta out of range.
@@ -212,7 +213,7 @@ class Questions:
 
     @property
     def _largest(self) -> dict[str, SurveyQuery]:
-        """By stage the query, as large as it may be."""
+        """The query of each stage, at its largest possible size."""
         if self.curves is not None:
             return {"curves": self.curves.query}
         if self.about == "table":
@@ -243,7 +244,7 @@ class Questions:
         if self.label is not None:
             queries["values"] = blank(ValueCounts, column=self.label)
         if columns:
-            # Of a column of which nothing is known, the texts that may be found are most.
+            # For an undeclared column, assume the most texts that may be found.
             most = [len(column.categories or range(N_BUCKETS)) for column in self.columns]
             bins = tuple(
                 TextBins(("",) * (2 * MAX_LISTED_VALUES - 1 if column.kind == "number" else n_texts), 1)
@@ -258,16 +259,16 @@ class Questions:
 
 
 def _bounds_of(columns: tuple[int, ...]) -> dict[str, SurveyQuery]:
-    """By stage the queries for the bounds of columns, as large as they may be."""
+    """Return by stage the queries for the bounds of columns, at their largest possible size."""
     zoom = blank(ZoomCounts, columns=columns, ranges=((0.0, 1.0),) * len(columns))
     return {"octaves": blank(OctaveCounts, columns=columns), **{f"zoom {number}": zoom for number in range(N_ZOOMS)}}
 
 
 class Budget:
-    """Gives each query its part of mu**2.
+    """The part of mu**2 that each query of a survey spends.
 
     Args:
-        excess: the deviation of the noise in the releases, over that of the noise that is accounted for.
+        excess: the noise's deviation in the releases divided by the accounted one.
 
     Raises:
         PrivacyError: epsilon or delta out of range.
@@ -283,15 +284,15 @@ class Budget:
         self._open = list(self._shares)
 
     def reported_deviation(self, query: SurveyQuery) -> float:
-        """The deviation of the noise of one count in what is said of it; what is asked next does not follow from it."""
+        """Return the deviation of the noise of one count for reports; later queries do not depend on it."""
         return self._excess * noise_deviation(query)
 
     def skip(self, *stages: str) -> None:
-        """These stages will not come: their weights go to the others."""
+        """Skip these stages: their weights go to the others."""
         self._open = [stage for stage in self._open if stage not in stages]
 
     def ask(self, stage: str, query: Kind) -> Kind:
-        """The query with its numbers filled in; stages before this one will not come any more."""
+        """Return the query with its numbers filled in; stages before this one cannot follow any more."""
         asked, share, is_part = self._questions, self._shares[stage], self._questions.about == "plan"
         if not is_part:
             self._open = self._open[self._open.index(stage) :]
@@ -306,9 +307,10 @@ class Budget:
             sensitivity_squared=query.norm_squared() * asked.rows_per_unit**2,
             noise_multiplier=self._multiplier / math.sqrt(share),
         )
-        # What the shares of sites cost, each rounded up by itself, is not known before: a little is left unspent there.
+        # The cost of the sites' shares, each rounded up by itself, is not known before, so a little is left unspent
+        # there.
         if not self._open and self._multiplier and asked.noise == "server":
-            # The least noise of the last query by the account of all others: the price of the grid is paid for here.
+            # Give the last query the least noise that the events so far allow, the price of the grid included.
             demand = NoiseDemand(filled.sensitivity_squared, filled.length)
             (sigma,) = calibrate_sigmas(asked.epsilon, asked.delta, [demand], asked.accountant, self.spent)
             filled = replace(filled, noise_multiplier=sigma / math.sqrt(filled.sensitivity_squared))

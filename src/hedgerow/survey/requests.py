@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a survey is asked for: statistics of a whole table, or curves, as every party has it.
+"""The request of a survey, as every party has it: statistics of a whole table, or curves.
 
-The promise, the columns, what is public of each:
+It has the promise, the columns, and each column's public declarations:
 
     {"privacy": {"epsilon": 0.3, "delta": 1e-6, "noise": "distributed"}, "label": "readmitted",
      "columns": [{"name": "age", "type": "numeric", "min": 0, "max": 110}, {"name": "ward"}, {"name": "readmitted"}]}
 
-A column is written as a plan's [[features]] are, with two liberties: a number or a date may lack both bounds, and where
-nothing but its name is known, it has no type. What is missing is found by the statistics. The label, "" for none, is
-one of the columns.
+A column is written like a plan's [[features]], with two liberties: a number or a date may lack both bounds, and a
+column of which only the name is known has no type. The statistics find what is missing. The label, "" for none, is one
+of the columns.
 
-With "curves": {"event": "died", "intervals": [365, 730], "by": "ward"} nothing is asked for but Kaplan-Meier curves.
-The columns are then the label's, of times, the event's, and that of the groups, "by", with its categories; without "by"
-all records are one group.
+With "curves": {"event": "died", "intervals": [365, 730], "by": "ward"} the request is for Kaplan-Meier curves only. The
+columns are then the label's (times), the event's, and that of the groups ("by") with its categories; without "by" all
+records are one group.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from hedgerow.survey.questions import AskedColumn, Questions
 from hedgerow.survey.statistics import TableStatistics
 
 MAX_RECORDS = 10**9
-"""The records that there may be where a survey is to find how many: words are made for so many, and nothing wraps."""
+"""Largest number of records if a survey has to find it: words are wide enough for it, so that no sum wraps."""
 _TRIAL_BOUNDS = {"min": 0.0, "max": 1.0}
 
 
 HASH_BUCKETS = 32
-"""Of a column of text without a list of values."""
+"""Buckets of a text column without a list of values."""
 _NO_LABEL = "(no label)"
 _SECTIONS = {"privacy", "federation", "label", "columns", "curves"}
 
 
 @dataclass(frozen=True, eq=False)
 class OpenTable:
-    """The statistics that are asked for.
+    """A request for the statistics of a table.
 
     Attributes:
-        table: as plain values: `tomllib` and `json` give them.
+        table: the request in plain values, as from `tomllib` or `json`.
 
     Raises:
         PlanError: a value is wrong.
@@ -83,12 +83,15 @@ class OpenTable:
 
     @classmethod
     def of(cls, columns: Sequence[AskedColumn], label: str, privacy: Mapping[str, Any]) -> OpenTable:
-        """What is asked, of what is known of each column, and a plan's [privacy] without `n_records`."""
+        """Build the request from the columns' declarations and a plan's [privacy] without `n_records`."""
         return cls({"privacy": dict(privacy), "label": label, "columns": [_write_column(column) for column in columns]})
 
     @classmethod
     def of_curves(cls, label: Label, by: AskedColumn | None, privacy: Mapping[str, Any]) -> OpenTable:
-        """Kaplan-Meier curves for a label that is a time to an event, by the categories of a column, or of all."""
+        """Build the request for Kaplan-Meier curves, by a column's categories or for all records.
+
+        `label` is a time to an event.
+        """
         columns = [AskedColumn(name) for name in label.columns] + ([] if by is None else [by])
         curves: dict[str, Any] = {"event": label.event, "intervals": list(label.intervals)}
         curves |= {"event_codes": list(label.event_codes)} if label.event_codes else {}
@@ -100,7 +103,7 @@ class OpenTable:
 
     @property
     def label(self) -> str:
-        """The column whose classes are asked for by bin of each other; "" for none."""
+        """The column whose classes are counted by bin of each other column; "" for none."""
         label = self.table.get("label", "")
         if not isinstance(label, str):
             raise refuse("label", label, "the name of a column")
@@ -108,7 +111,7 @@ class OpenTable:
 
     @cached_property
     def columns(self) -> tuple[AskedColumn, ...]:
-        """What is known of each column."""
+        """The declaration of each column."""
         items = self.table.get("columns")
         if not isinstance(items, list | tuple) or not all(isinstance(item, Mapping) for item in items):
             raise refuse("columns", items, "a list of columns")
@@ -116,7 +119,10 @@ class OpenTable:
 
     @cached_property
     def questions(self) -> Questions:
-        """The program's; PrivacyError (code "survey-pure") where there can be none."""
+        """The questions of the survey's program.
+
+        Raises PrivacyError, code "survey-pure", if there can be none.
+        """
         privacy, curves = self.carrier.privacy, self._curves if "curves" in self.table else None
         names = [column.name for column in self.columns]
         return Questions(
@@ -133,7 +139,10 @@ class OpenTable:
 
     @property
     def _curves(self) -> AskedCurves:
-        """The curves that are asked for; PlanError where the columns are not those of curves."""
+        """The requested curves.
+
+        Raises PlanError if the columns are not those of curves.
+        """
         section = self.table["curves"]
         may_have = {"event", "intervals", "event_codes", "by"}
         if not isinstance(section, Mapping) or not {"event", "intervals"} <= set(section) <= may_have:
@@ -153,7 +162,7 @@ class OpenTable:
 
     @cached_property
     def carrier(self) -> Plan:
-        """A plan that says how the sums are made, and which columns are read. It is never trained by."""
+        """The plan by which the sums are made and the columns are read. It is never trained."""
         privacy = self.table.get("privacy")
         if not isinstance(privacy, Mapping):
             raise refuse("privacy", privacy, "a [privacy] table, which says what is promised")
@@ -173,21 +182,22 @@ class OpenTable:
 
     @property
     def epsilon(self) -> float:
-        """What the statistics may cost at the promise's delta."""
+        """The largest cost of the statistics at the promise's delta."""
         return self.questions.epsilon
 
     def program(self, excess: float = 1.0) -> SurveyProgram:
-        """A fresh program; `excess` and errors as of `survey`."""
+        """Return a fresh program; `excess` and errors are those of `survey`."""
         return survey(self.questions, excess)
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: equal requests give equal bytes."""
+        """Return canonical JSON: equal requests give equal bytes."""
         return json.dumps(self.table, sort_keys=True, separators=(",", ":"), allow_nan=True).encode()
 
     def statistics(self, releases: Sequence[IntVector], ledger: Ledger) -> TableStatistics | SurvivalCurves:
-        """What releases say, with the noise that is in them: where sites added it, the shares of all of them.
+        """Compute the findings from releases, with the noise that is really in them.
 
-        The program itself reckons with the noise that is accounted for, which all parties know beforehand.
+        If sites added the noise, that is the shares of all of them. The program itself uses the accounted noise, which
+        all parties know beforehand.
         """
         cohorts = [release.cohort for release in ledger if release.cohort is not None]
         excess = max((math.sqrt(cohort.n_sites / cohort.n_shares) for cohort in cohorts), default=1.0)
@@ -203,7 +213,7 @@ class OpenTable:
 
 
 def declare_column(feature: Feature) -> AskedColumn:
-    """What a plan's feature says of its column."""
+    """Return the declaration that a plan's feature makes of its column."""
     if feature.is_hashed:
         return AskedColumn(feature.name, "text")
     if feature.is_categorical:
@@ -215,14 +225,14 @@ def declare_column(feature: Feature) -> AskedColumn:
 
 
 def _trial(item: Mapping[str, Any]) -> dict[str, Any]:
-    """A column as a plan's feature, with something in place of what is not known."""
+    """Return a column as a plan's feature, with placeholders for unknown values."""
     if "type" not in item:
         return {**item, "type": "numeric", **_TRIAL_BOUNDS}
     return {**item, **_TRIAL_BOUNDS} if _lacks_bounds(item) else dict(item)
 
 
 def _lacks_bounds(feature: Mapping[str, Any]) -> bool:
-    """Whether both are open; one bound alone is a mistake, which the plan refuses."""
+    """Return whether both bounds are open; one bound alone is a mistake, which the plan refuses."""
     bounds = feature.get("min"), feature.get("max")
     return feature.get("type") in ("numeric", "date") and bounds == (None, None)
 
@@ -242,7 +252,7 @@ def _read_column(item: Mapping[str, Any], path: str) -> AskedColumn:
 
 
 def _write_column(column: AskedColumn) -> dict[str, Any]:
-    """A column as `_read_column` reads it."""
+    """Write a column so that `_read_column` reads it."""
     if column.kind == "text":
         if column.categories:
             return {"name": column.name, "type": "categorical", "categories": list(column.categories)}

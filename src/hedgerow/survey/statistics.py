@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What noisy counts say of a column of a table: shares, histograms, quantiles, means, and a label's classes by bin."""
+"""Describe a column by noisy counts: shares, histograms, quantiles, means, and classes by bin."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from hedgerow.survey.bounds import Counts, Range
 from hedgerow.survey.queries import HIGHEST_OCTAVE, LOWEST_OCTAVE, N_OCTAVES, N_ZOOM, ZERO, Bins, NumberBins, TextBins
 
 # What the counts say of a column --------------------------------------------------------------------------------------
-# Shares, quantiles, means, rates, each with the noise that it has. All of it is post-processing of releases, so it
-# costs nothing. Errors are those of the noise alone; that a sample is a sample, and that values are only known by their
-# bin, comes on top. A count below `MIN_RECORDS`, or below `CLEAR` standard deviations of its noise, is not shown, and
-# neither is what would rest on it.
+# Shares, quantiles, means and rates come with their noise. All of them are post-processing of releases, so they cost
+# nothing. Errors cover the noise alone, neither sampling nor the width of bins. A count below `MIN_RECORDS`, or below
+# `CLEAR` standard deviations of its noise, is not shown, and neither is anything computed from it.
 
 N_HASHED = 16
-"""Bins of a column's texts where no common text was found."""
+"""Bins of a column's texts if no common text was found."""
 MAX_BEYOND = 0.05
-"""A column of which a larger share lies beyond its bounds is shown without a mean."""
+"""Largest share of a column beyond its bounds for which its mean is shown."""
 MIN_RECORDS = 10.0
 CLEAR = 3.0
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 BAND = 1.96
 """Standard deviations of the noise on either side that a band covers: 95 %."""
 N_BINS = 32
-"""Of a histogram whose column is not of a few whole numbers."""
+"""Bins of a histogram, unless the column has only a few whole numbers."""
 MAX_LISTED_VALUES = 40
-"""Whole numbers up to so many have a bin each."""
+"""Most whole numbers that have a bin each."""
 N_GROUPS = 8
-"""Bins at most that a label's rates are given by."""
+"""Most bins for a label's rates."""
 MIN_LISTED = 0.5
-"""A plan hashes a column where the found list covers a smaller share of the cells: the rest would be one category."""
+"""Smallest share of the cells that a found list must cover. Else a plan hashes the column: the rest would be one
+category."""
 VAGUE = 0.1
-"""Rates whose noise has a larger standard deviation are not shown."""
+"""Largest standard deviation of the noise for which rates are shown."""
 SHARE_IN_RANGE = 0.95
-"""Share of a column's cells that its range has to hold to be made narrower."""
+"""Share of a column's cells that a narrower range has to hold."""
 _TINY = 2.0**LOWEST_OCTAVE
-"""Magnitudes below count as zero."""
+"""Magnitudes below this count as zero."""
 
 
 @dataclass(frozen=True)
 class Noisy:
-    """A number with the standard deviation of its noise; not to be shown where it rests on too few records."""
+    """A number with its noise's standard deviation; not to be shown if it rests on too few records."""
 
     value: float
     deviation: float
@@ -57,27 +57,27 @@ class Noisy:
 
     @property
     def limit(self) -> float:
-        """What a count that is not shown is below, with a chance of 95 %: the noise may have hidden some of it."""
+        """The upper 95 % limit of a count that is not shown: the noise may have hidden some of it."""
         return max(MIN_RECORDS, CLEAR * self.deviation) + BAND * self.deviation
 
     def over(self, whole: float) -> Noisy:
-        """The share of a whole that is taken as it is."""
+        """Return the share of `whole`, which is taken as exact."""
         return Noisy(self.value / whole, self.deviation / whole, self.is_shown)
 
     def to_dict(self) -> dict[str, float] | None:
-        """Plain values; None where it is not shown."""
+        """Return plain values; None if it is not shown."""
         return {"value": self.value, "deviation": self.deviation} if self.is_shown else None
 
 
 def show_count(value: float, deviation: float, n_counts: int = 1) -> Noisy:
-    """A sum of so many counts of one deviation each, shown if it is large enough."""
+    """Return a sum of `n_counts` counts, each with this deviation; it is shown if it is large enough."""
     deviation *= math.sqrt(n_counts)
     return Noisy(value, deviation, value >= max(MIN_RECORDS, CLEAR * deviation))
 
 
 @dataclass(frozen=True)
 class FoundQuantile:
-    """The value that a share of the records is below, and between which values noise leaves it (95 %)."""
+    """The value below which a share of the records lies, and its 95 % bounds under the noise."""
 
     share: float
     value: float
@@ -90,21 +90,21 @@ class Group:
     """One bin of a column, with its count or with the label's shares.
 
     Attributes:
-        name: for a person: a category, a number, or a range.
-        low, high: of numbers, -inf and inf at the ends; of a text both.
+        name: a category, a number or a range, in words for a person.
+        low, high: the ends of a bin of numbers; -inf and inf if open, and for a text.
         count: records in it.
         rates: by class of the label, in order; empty without a label.
     """
 
     name: str
-    # No NaN: from Python 3.13 on a dataclass that holds one is not equal to itself.
+    # Use no NaN here: from Python 3.13 on a dataclass that holds one is not equal to itself.
     low: float = -math.inf
     high: float = math.inf
     count: Noisy = Noisy(0.0, 0.0, is_shown=False)
     rates: tuple[Noisy, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; counts and rates that are not shown are None."""
+        """Return plain values; counts and rates that are not shown are None."""
         found: dict[str, Any] = {"name": self.name}
         if (self.low, self.high) != (-math.inf, math.inf):
             found |= {"low": self.low, "high": self.high}
@@ -116,22 +116,22 @@ class Group:
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """What was found of one column.
+    """The findings about one column.
 
     Attributes:
-        name: of the column.
+        name: the column's name.
         missing: share of its cells that are missing.
         kind: "number", "text", or "unknown" where too few cells were seen.
-        range: the bounds of numbers, and what is to be known of them.
+        range: the bounds of numbers, with their doubts.
         present: cells that are counted in the bins.
         groups: the bins of numbers, or the categories.
         mean, quantiles: of numbers, by the bins; quantiles that rest on too few records are left out.
-        is_hashed: no common text was found, and the groups are hashes.
-        rates: the label's shares of classes by coarser bins; empty without.
+        is_hashed: whether the groups are hashes, because no common text was found.
+        rates: the shares of the label's classes by coarser bins; empty without a label.
         odd: share of the cells of a column of numbers that are not numbers.
         is_date: whether its numbers are days since 1970-01-01.
         layout: how its text writes a date; None for ISO 8601.
-        is_declared: whether its bounds or categories were; else what is said of them was found.
+        is_declared: whether its bounds or categories were declared, not found.
     """
 
     name: str
@@ -150,17 +150,17 @@ class ColumnStatistics:
     is_declared: bool = False
 
     def format(self, value: float) -> str:
-        """One of its numbers for a person."""
+        """Format one of its numbers for a person."""
         return clamp_to_date(value) if self.is_date else short(value)
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Texts that were found or declared."""
+        """The texts that were found or declared."""
         return () if self.kind != "text" or self.is_hashed else tuple(group.name for group in self.groups[:-1])
 
     @property
     def listed_share(self) -> float:
-        """Of the cells that are counted, those whose text is listed, by the noisy counts; 1 where all are declared."""
+        """The share of counted cells whose text is listed, by noisy counts; 1 if all are declared."""
         if self.kind != "text" or self.is_hashed or self.is_declared:
             return 1.0
         total = max(self.present.value, 1.0)
@@ -168,11 +168,11 @@ class ColumnStatistics:
 
     @property
     def shown_rates(self) -> tuple[Group, ...]:
-        """The bins whose rates may be shown."""
+        """The bins whose rates are shown."""
         return tuple(group for group in self.rates if group.rates and group.rates[0].is_shown)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         found: dict[str, Any] = {"name": self.name, "kind": self.kind, "missing": self.missing.to_dict()}
         if self.range is not None and self.range.doubt:
             found["doubt"] = self.range.doubt
@@ -196,13 +196,13 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """What was found of a table.
+    """The findings about a table.
 
     Attributes:
-        n_records: about how many records.
+        n_records: approximate number of records.
         columns: all of them, in order.
-        label, classes: of the label, and its classes if it has few.
-        label_range: for a plan, of a label that is a number and not declared; its column has the one to be shown.
+        label, classes: the label's name, and its classes if it has few.
+        label_range: for a plan, the range of an undeclared numeric label; its column has the range to show.
     """
 
     n_records: Noisy
@@ -212,7 +212,7 @@ class TableStatistics:
     label_range: Range | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "n_records": self.n_records.to_dict(),
             "label": self.label,
@@ -226,14 +226,16 @@ class TableStatistics:
 
 @dataclass(frozen=True, eq=False)
 class Density:
-    """Mass between edges: float64 [n + 1] and [n], the mass at least 0."""
+    """Mass between edges, at least 0: float64 [n + 1] edges, [n] masses."""
 
     edges: NDArray[np.float64]
     mass: Counts
 
 
 def spread_octaves(counts: Counts, found: Range, deviation: float) -> Density:
-    """Where values lie by their octaves, within the range that was found; what the noise may have made counts nothing.
+    """Return the rough density of values by their octaves, within the range found.
+
+    Counts that noise may have made are left out.
 
     Args:
         counts: float64 [N_OCTAVES].
@@ -244,7 +246,7 @@ def spread_octaves(counts: Counts, found: Range, deviation: float) -> Density:
 
 
 def spread_zoom(before: Range, counts: Counts, found: Range, deviation: float) -> Density:
-    """Where values lie by the even bins of a zoom into a range.
+    """Return the rough density of values by the even bins of a zoom into a range.
 
     Args:
         counts: float64 [N_ZOOM].
@@ -253,12 +255,14 @@ def spread_zoom(before: Range, counts: Counts, found: Range, deviation: float) -
 
 
 def holds_most(before: Range, found: Range, counts: Counts, deviation: float, n_cells: float) -> bool:
-    """Whether a narrower range is sure to hold nearly all cells of a column: in much noise, a zoom sees but peaks.
+    """Return whether a narrower range certainly holds nearly all cells of a column.
+
+    In much noise, a zoom only sees peaks.
 
     Args:
-        before: what was zoomed into.
-        counts: float64 [N_ZOOM], of its even bins.
-        n_cells: about how many cells the column has.
+        before: the range that the zoom was into.
+        counts: float64 [N_ZOOM], counts of its even bins.
+        n_cells: approximate number of the column's cells.
     """
     edges = np.linspace(before.low, before.high, N_ZOOM + 1)
     inside = (edges[:-1] >= found.low) & (edges[1:] <= found.high)
@@ -271,14 +275,14 @@ def _within(edges: NDArray[np.float64], counts: Counts, found: Range, deviation:
     cut = np.clip(edges, found.low, found.high)
     kept = np.diff(cut) > 0
     if len(edges) == N_OCTAVES + 1 and found.low == 0:
-        # Zero's own bin begins at zero here, and is as narrow as can be.
+        # The bin of zero begins at zero here, so its width is 0; keep it.
         kept[ZERO] = True
     first, last = np.flatnonzero(kept)[[0, -1]]
     return Density(cut[first : last + 2], mass[first : last + 1])
 
 
 def choose_edges(found: Range, density: Density | None) -> tuple[float, ...]:
-    """Public edges of a column's bins: one for each of few whole numbers, else of about equal weight.
+    """Return public edges of a column's bins: one per value for few whole numbers, else by equal weight.
 
     Args:
         density: None for even bins.
@@ -295,15 +299,18 @@ def choose_edges(found: Range, density: Density | None) -> tuple[float, ...]:
     if found.is_whole:
         edges = np.rint(edges - 0.5) + 0.5
     else:
-        # A value at the upper bound belongs into the last bin.
+        # A value at the upper bound belongs to the last bin.
         edges[edges == high] = np.nextafter(high, math.inf)
     return tuple(np.unique(edges).tolist())
 
 
 def _even_weights(density: Density) -> NDArray[np.float64]:
-    """Edges between which the density has about equal mass; around a point mass, if there is one, a bin of its own."""
+    """Return edges that divide the density into about equal masses.
+
+    A point mass at zero has a bin of its own.
+    """
     mass = density.mass / density.mass.sum()
-    # A little everywhere: what the noise hid is somewhere.
+    # Add a little mass everywhere for the records that the noise hid.
     mass = 0.97 * mass + 0.03 / len(mass)
     below = np.concatenate([[0.0], np.cumsum(mass)])
     edges = elementary.interpolate(np.arange(N_BINS + 1) / N_BINS, below / below[-1], density.edges)
@@ -320,7 +327,7 @@ def _even_weights(density: Density) -> NDArray[np.float64]:
 def describe_numbers(
     name: str, missing: Noisy, found: Range, bins: NumberBins, counts: Counts, deviation: float
 ) -> ColumnStatistics:
-    """A column of numbers by its bins.
+    """Describe a column of numbers by its bins.
 
     Args:
         counts: float64 [bins.n_bins].
@@ -330,13 +337,13 @@ def describe_numbers(
     if not own.present.is_shown:
         return own
     beyond = sum(group.count.value for group in (own.groups[0], own.groups[-1]) if group.count.is_shown)
-    # Values beyond the bounds count as the bounds: of many such values the mean would be another one.
+    # Values beyond the bounds count as the bounds; many of them would distort the mean.
     mean = None if beyond > MAX_BEYOND * own.present.value else _mean(bins, counts, deviation, found)
     return replace(own, mean=mean, quantiles=_quantiles(bins, counts, deviation, own))
 
 
 def describe_texts(name: str, missing: Noisy, bins: TextBins, counts: Counts, deviation: float) -> ColumnStatistics:
-    """A column of texts by its categories; `counts` as above."""
+    """Describe a column of texts by its categories; `counts` as in `describe_numbers`."""
     names = [*bins.categories, *_name_others(bins)]
     groups = tuple(
         Group(group, count=show_count(float(count), deviation)) for group, count in zip(names, counts, strict=True)
@@ -360,7 +367,7 @@ def _group_numbers(bins: NumberBins, counts: Counts, deviation: float, is_whole:
 
 
 def name_by_dates(column: ColumnStatistics, layout: str | None) -> ColumnStatistics:
-    """A column of days since 1970-01-01, whose bins are called by their dates."""
+    """Name the bins of a column of days since 1970-01-01 by their dates."""
 
     def called(group: Group) -> Group:
         first, last = math.ceil(max(group.low, FIRST_DAY)), math.ceil(min(group.high, LAST_DAY)) - 1
@@ -379,12 +386,12 @@ def name_by_dates(column: ColumnStatistics, layout: str | None) -> ColumnStatist
 
 
 def clamp_to_date(days: float) -> str:
-    """The date of a number of days since 1970-01-01; the first or last that has a text, beyond them."""
+    """Return the date of a number of days since 1970-01-01, clamped to dates that have a text."""
     return format_day(math.floor(min(max(days, FIRST_DAY), LAST_DAY)))
 
 
 def name_range(low: float, high: float, is_whole: bool) -> str:
-    """A bin for a person."""
+    """Name a bin for a person."""
     if low == -math.inf:
         return f"below {short(math.ceil(high) if is_whole else high)}"
     if high == math.inf:
@@ -396,7 +403,7 @@ def name_range(low: float, high: float, is_whole: bool) -> str:
 
 
 def short(value: float) -> str:
-    """A number in few digits."""
+    """Format a number in few digits."""
     if abs(value) <= _TINY:
         return "0"
     if abs(value) < 10_000:
@@ -405,36 +412,36 @@ def short(value: float) -> str:
 
 
 def two_digits(value: float) -> str:
-    """An error in two digits."""
+    """Format an error in two digits."""
     return short(float(f"{value:.2g}"))
 
 
 def _mean(bins: NumberBins, counts: Counts, deviation: float, found: Range) -> Noisy:
-    """The mean by the middles of the bins; those outside count as the bounds."""
+    """Return the mean by the middles of the bins; values outside count as the bounds."""
     edges = np.clip(bins.edges, found.low, found.high) if not found.is_whole else np.array(bins.edges)
     low, high = found.bounds
     middles = np.concatenate([[low], (edges[1:] + edges[:-1]) / 2, [high]])
     total = float(counts.sum())
-    # No product of vectors: BLAS rounds it as the machine's processor has it.
+    # Use no BLAS product of vectors: its rounding depends on the processor.
     mean = elementary.dot(middles, counts) / total
     spread = deviation * elementary.norm(middles - mean) / total
     return Noisy(min(max(mean, low), high), spread)
 
 
 def _quantiles(bins: NumberBins, counts: Counts, deviation: float, own: ColumnStatistics) -> tuple[FoundQuantile, ...]:
-    """Those of `QUANTILES` that have enough records on either side, and are not outside all edges."""
+    """Return the `QUANTILES` with enough records on either side that lie between the outer edges."""
     found, groups = own.range, own.groups
     if found is None:
         return ()
     below = np.cumsum(counts)
     total = float(below[-1])
-    # Sums that fall are noise: the mean of the least curve above and the largest below them rises.
+    # A falling sum is noise: take the mean of the closest rising curves above and below.
     rising = (np.maximum.accumulate(below) + np.minimum.accumulate(below[::-1])[::-1]) / 2
     curve = np.clip(rising / total, 0.0, 1.0)[:-1]
     quantiles = []
     for share in QUANTILES:
         value = _at(share, curve, bins, found)
-        # Of the noise of (sum below) - share * (sum of all), with so many bins below.
+        # Variance of (sum below) - share * (sum of all), with n_below bins below.
         n_below = int(np.searchsorted(curve, share)) + 1
         weights = n_below * elementary.square(1 - share) + (len(counts) - n_below) * elementary.square(share)
         spread = deviation * math.sqrt(weights)
@@ -451,7 +458,10 @@ def _quantiles(bins: NumberBins, counts: Counts, deviation: float, own: ColumnSt
 
 
 def _at(share: float, curve: NDArray[np.float64], bins: NumberBins, found: Range) -> float:
-    """The value below which a share of the records is: on straight lines between the edges, whole for whole numbers."""
+    """Return the value below which a share of the records lies.
+
+    It is interpolated linearly between the edges, and whole for whole numbers.
+    """
     low, high = found.bounds
     edges = np.array(bins.edges)
     place = int(np.searchsorted(curve, share, side="left"))
@@ -472,7 +482,7 @@ def _at(share: float, curve: NDArray[np.float64], bins: NumberBins, found: Range
 
 
 def merge_bins(bins: NumberBins, column: ColumnStatistics) -> NumberBins:
-    """Coarser bins of about equal weight, by the counts that were released."""
+    """Return coarser bins of about equal weight, by the released counts."""
     if bins.n_bins <= N_GROUPS + 2:
         return bins
     counts = np.array([max(0.0, group.count.value) for group in column.groups])
@@ -485,11 +495,11 @@ def merge_bins(bins: NumberBins, column: ColumnStatistics) -> NumberBins:
 
 
 def compute_rates(bins: Bins, table: NDArray[np.float64], deviation: float) -> tuple[Group, ...]:
-    """The shares of the label's classes in each bin.
+    """Return the shares of the label's classes in each bin.
 
     Args:
         table: float64 [bins.n_bins, n_classes], noisy counts.
-        deviation: of each.
+        deviation: standard deviation of each count.
     """
     if isinstance(bins, NumberBins):
         is_whole = all(edge % 1 == 0.5 for edge in bins.edges)
