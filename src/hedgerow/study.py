@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A study's parties, from one invitation file each to the roster that all of them pin: enrolment, and what is on disk.
+"""Enrol a study's parties, from one invitation file each to the roster that all of them pin.
 
-An invitation holds a one-time secret S and the coordinator's keys. I is the hash of all that stands in it. Both ends
-draw random numbers of 32 bytes: the party `nonce` and a second one with the hash `sealed`, the coordinator `challenge`.
+An invitation holds a one-time secret S and the coordinator's keys. I is the hash of its whole content. Both ends draw
+random numbers of 32 bytes: the party `nonce` and a second one with the hash `sealed`, the coordinator `challenge`.
 
     party                                             coordinator
      | -- Knock: hash(I, keys, nonce, sealed), HMAC_S --> |  keeps the first commitment, refuses another
@@ -15,16 +15,16 @@ draw random numbers of 32 bytes: the party `nonce` and a second one with the has
      | <--------------- Standing: all second numbers ---- |  when all have the roster
      |        all: four words = hash(the roster, all second numbers)
 
-Where somebody is withdrawn while the roster is being sent, the others are given its next edition. Their numbers are
-known by then, so that one has no words at them: people compare its fingerprint.
+If a party is withdrawn while the roster is being sent, the others receive its next edition. Their numbers are known by
+then, so that edition has no words for them: people compare its fingerprint.
 
-All of it goes over TLS to the certificate that the invitation pins. Why this keeps out whom is argued in
-docs/secure-aggregation.md. In short: four words have 40 bits, few enough to try all values of, so one who could choose
-a key or a number after having seen the other side's could make words fit. Here each side is bound before it sees
-anything (Vaudenay, "Secure communications over insecure channels based on short authenticated strings", CRYPTO 2005),
-and an invitation, once answered, is answered again only in the same way: someone in between has one try.
+All messages go over TLS to the certificate that the invitation pins. docs/secure-aggregation.md argues whom this keeps
+out. In short: four words have 40 bits, few enough to try all values, so an attacker who could choose a key or a number
+after seeing the other side's could make words fit. Here each side is bound before it sees anything (Vaudenay, "Secure
+communications over insecure channels based on short authenticated strings", CRYPTO 2005), and an invitation that was
+answered is answered again only in the same way: an attacker in between has one try.
 
-Whatever a message shows is on the disk before it is sent: a process that was killed says the same again.
+Everything that a message shows is on the disk before it is sent: a process that was killed sends the same again.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def _list() -> tuple[str, ...]:
 
 
 def spell_words(of: bytes) -> str:
-    """The first 40 bits of a digest as four words, with spaces between them."""
+    """Return the first 40 bits of a digest as four words, separated by spaces."""
     number = int.from_bytes(of[:5], "big")
     return " ".join(_list()[number >> shift & 1023] for shift in range((N_WORDS - 1) * _BITS, -1, -_BITS))
 
 
 def are_same_words(said: str, expected: str) -> bool:
-    """Whether somebody said these words; capitals and what stands between words do not count."""
+    """Return whether `said` has the expected words; capitals and separators do not count."""
     return re.findall("[a-z]+", said.lower()) == expected.split()
 
 
@@ -109,10 +109,10 @@ def are_same_words(said: str, expected: str) -> bool:
 
 @dataclass(frozen=True)
 class Ends:
-    """What the words of one party are about.
+    """The facts that the words of one party are computed from.
 
     Attributes:
-        invitation: hash of all that stands in the invitation, 32 bytes.
+        invitation: hash of the invitation's whole content, 32 bytes.
         secret: the invitation's, 32 bytes.
         coordinator, party: the keys of both ends.
     """
@@ -123,22 +123,25 @@ class Ends:
     party: PublicIdentity
 
     def commitment(self, nonce: bytes, sealed: bytes) -> bytes:
-        """What the party sends first, 32 bytes: it binds the party, and tells nothing while `nonce` is not known."""
+        """Return the party's first message: a 32-byte commitment.
+
+        It binds the party, and reveals nothing while `nonce` is unknown.
+        """
         return digest(_DOMAIN + "commitment", self.invitation, self.party.digest(), nonce, sealed)
 
     def words(self, nonce: bytes, sealed: bytes, challenge: bytes) -> str:
-        """The four words."""
+        """Return the four words of this enrolment."""
         keys = self.coordinator.digest(), self.party.digest()
         return spell_words(digest(_DOMAIN + "words", self.invitation, *keys, sealed, nonce, challenge))
 
 
 def derive_tag(secret: bytes, kind: str, *parts: bytes) -> bytes:
-    """What proves that somebody holds the invitation, 32 bytes."""
+    """Return the 32-byte tag that proves possession of the invitation."""
     return hmac.digest(secret, digest(_DOMAIN + kind, *parts), "sha256")
 
 
 def _knock_tag(secret: bytes, invitation: bytes, commitment: bytes) -> bytes:
-    # Over the whole invitation: one that was changed on its way does not use the true one up.
+    # Authenticate the whole invitation, so that a changed copy does not use up the true one.
     return derive_tag(secret, "knock", invitation, commitment)
 
 
@@ -152,10 +155,10 @@ def _digest_asking(invitation: bytes, step: AskingStep, roster: bytes, nonce: by
 
 
 def roster_words(roster: PinnedRoster, nonces: Sequence[bytes]) -> str:
-    """The four words of a roster.
+    """Return the four words of a roster.
 
-    No one could choose a second roster with the same ones: each party's number came to light only after that party had
-    been given the roster, and the hashes of all the other numbers.
+    No one could choose a second roster with the same words: each party's number became known only after that party had
+    received the roster and the hashes of all other numbers.
     """
     return spell_words(digest(_DOMAIN + "roster", roster.digest(), *nonces))
 
@@ -164,14 +167,15 @@ def roster_words(roster: PinnedRoster, nonces: Sequence[bytes]) -> str:
 
 
 class Applicant:
-    """The invited party's end.
+    """The enrolment of an invited party, at the party's end.
 
     Args:
-        ends: of this party; its `party` is the public part of `identity`.
-        identity: its own.
-        notes: kept from one start to the next.
-        entropy: ``os.urandom`` but in tests.
-        max_rows: the most rows that it uses, a round public number; 0 to say none. What was said first counts.
+        ends: the ends of this enrolment; `ends.party` is the public part of `identity`.
+        identity: the party's own identity.
+        notes: notebook that keeps the enrolment's state across restarts.
+        entropy: ``os.urandom`` except in tests.
+        max_rows: the most rows that the party uses, a round public number; 0 to state none. The number stated first
+            counts.
     """
 
     def __init__(
@@ -185,14 +189,15 @@ class Applicant:
         self._sealed = sha256(self._second).digest()
 
     def knock(self) -> Knock:
-        """The first message."""
+        """Return the first message."""
         commitment = self._ends.commitment(self._nonce, self._sealed)
         return Knock(self._name, commitment, _knock_tag(self._ends.secret, self._ends.invitation, commitment))
 
     def opening(self, answer: bytes) -> Opening:
-        """The second message, after the answer to the first; raises WireRefusal.
+        """Return the second message, given the answer to the first; raise WireRefusal.
 
-        The first challenge counts: another one, after the numbers were shown, could be chosen to fit.
+        Keeps the first challenge on disk and refuses any other: one that was chosen after the numbers were shown could
+        be made to fit.
         """
         heard = read_first(Challenge, answer).nonce
         self._notes.keep(challenge=heard)
@@ -208,7 +213,7 @@ class Applicant:
 
     @property
     def words(self) -> str:
-        """The four words of this enrolment; only after `opening`."""
+        """The four words of this enrolment, once `opening` has been called."""
         return self._ends.words(self._nonce, self._sealed, self._notes.read("challenge") or b"")
 
     @property
@@ -218,19 +223,19 @@ class Applicant:
 
     @property
     def roster_words(self) -> str:
-        """The roster's four words; empty for one that came once this party had shown its second number."""
+        """The roster's four words; empty for an edition that came after this party showed its second number."""
         return (self._notes.read("roster_words") or b"").decode()
 
     @property
     def roster(self) -> PinnedRoster | None:
-        """The roster, once everybody has it, and this party has checked that all of them have this one's words."""
+        """The roster, once everybody has it and this party has checked all numbers; else None."""
         offered = self._offered
         if offered is None or self._notes.read("roster_words") is None:
             return None
         return parse_roster(offered.roster.decode(), "the coordinator's roster")
 
     def asking(self) -> Asking:
-        """The next question."""
+        """Return the next question to the coordinator."""
         offered = self._offered
         if offered is None:
             step, roster, nonce = AskingStep.WAITS, NOTHING, NOTHING
@@ -242,12 +247,12 @@ class Applicant:
         return Asking(self._name, step, roster, nonce, self._key.sign(_SIGNED, body))
 
     def take(self, answer: bytes) -> None:
-        """Take note of the answer to a question.
+        """Read the answer to a question, and keep what it brings on disk.
 
         Raises:
-            WireRefusal: the coordinator's own, or its answer cannot be read.
-            RemoteProtocolError: code "roster-offered"; a roster without this party's keys or the pinned coordinator's,
-                another one than before, or numbers that were not sealed.
+            WireRefusal: the coordinator refuses, or its answer cannot be read.
+            RemoteProtocolError: code "roster-offered"; the roster lacks this party's keys or the pinned coordinator's,
+                differs from an earlier one, or has numbers that were not sealed.
         """
         standing = read_first(Standing, answer)
         if not standing.roster:
@@ -255,14 +260,14 @@ class Applicant:
         offered = self._offered
         if offered is None:
             _require_own(standing, self._ends, self._sealed, self._max_rows)
-            # From now on it is this one: the second number comes to light with the next question.
+            # Bind this party to this roster now: its next question shows the second number.
             self._notes.keep(offered=Standing(standing.roster, standing.sealed).to_bytes())
             return
         if (standing.roster, standing.sealed) != (offered.roster, offered.sealed):
             if not follows(_read_roster(standing.roster), _read_roster(offered.roster)):
                 raise RemoteProtocolError("roster-offered", why="it is another one than before")
             _require_own(standing, self._ends, self._sealed, self._max_rows)
-            # Who knows the second number could choose this one so that its words fit: it has none.
+            # The second number is known now, so this edition could have been chosen to fit: give it no words.
             again = Standing(standing.roster, standing.sealed).to_bytes()
             self._notes.exchange(offered=again, is_shown=b"1", roster_words=None)
             return
@@ -299,17 +304,17 @@ def _require_own(standing: Standing, ends: Ends, sealed: bytes, max_rows: int) -
 
 @dataclass(frozen=True)
 class Guest:
-    """What the coordinator knows of an invited party; fields are empty as long as nothing is known.
+    """The coordinator's knowledge of an invited party; fields are empty until known.
 
     Attributes:
-        name, role, secret, invitation: as `Ends`.
-        commitment, challenge: of its Knock, and what was answered.
+        name, role, secret, invitation: as in the invitation and in `Ends`.
+        commitment, challenge: the commitment in its Knock, and the challenge in the answer.
         party: its keys, from its Opening.
         nonce, sealed: from its Opening.
         is_confirmed: whether the operator has compared the words.
-        second: what it had sealed.
+        second: the number that it had sealed.
         has_all: whether it has the roster and everybody's numbers.
-        max_rows: the most rows that it uses; 0 where it does not say.
+        max_rows: the most rows that it uses; 0 if it does not state any.
     """
 
     name: str
@@ -327,7 +332,7 @@ class Guest:
     max_rows: int = 0
 
     def words(self, coordinator: PublicIdentity) -> str:
-        """Its four words, empty until it has opened its commitment."""
+        """Return its four words; empty until it has opened its commitment."""
         if self.party is None:
             return ""
         ends = Ends(self.invitation, self.secret, coordinator, self.party)
@@ -335,18 +340,18 @@ class Guest:
 
 
 class Reception:
-    """The coordinator's end: takes a message, gives its answer; never raises for what a peer may send.
+    """The coordinator's end of enrolments. It never raises because of a peer's message.
 
     Args:
-        coordinator: its own keys.
-        entropy: ``os.urandom`` but in tests.
+        coordinator: the coordinator's own keys.
+        entropy: ``os.urandom`` except in tests.
     """
 
     def __init__(self, coordinator: PublicIdentity, book: StudyBook, entropy: Entropy) -> None:
         self._coordinator, self._book, self._entropy = coordinator, book, entropy
 
     def answer(self, message: bytes) -> Encoded:
-        """A Challenge, a Standing, or a Farewell."""
+        """Answer a message with a Challenge, a Standing, or a Farewell; keep what it brings on disk."""
         try:
             return self._answer(message)
         except WireRefusal as refusal:
@@ -373,7 +378,10 @@ class Reception:
         return guest
 
     def _update_guest(self, guest: Guest, **fields: object) -> Guest:
-        """The guest with these fields, on the disk; raises WireRefusal where another invitation has taken its place."""
+        """Write these fields of a guest to the disk, and return the guest.
+
+        Raises WireRefusal if another invitation has replaced this one.
+        """
         self._book.note(guest, **fields)
         found = self._find_guest(guest.name)
         if found.invitation != guest.invitation:
@@ -386,7 +394,7 @@ class Reception:
         if not hmac.compare_digest(expected, knock.tag):
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
         if not guest.commitment:
-            # One challenge for an invitation, ever: who could ask for a second one could try until the words fit.
+            # Draw one challenge per invitation, ever: with a second one an attacker could try until the words fit.
             guest = self._update_guest(guest, commitment=knock.commitment, challenge=self._entropy(32))
         if guest.commitment != knock.commitment:
             raise WireRefusal(WireCode.INVITATION_USED)
@@ -417,7 +425,7 @@ class Reception:
         except PrimitiveFault:
             raise WireRefusal(WireCode.INVITATION_USED) from None
         standing = self._book.standing()
-        # Who comes once there is a roster waits for the next one: this one has other keys under the name, or none.
+        # A party that enrols after the roster was made waits for the next edition: this one does not have its keys.
         if not standing.roster or guest.party not in _read_roster(standing.roster).everybody:
             return Standing()
         if asking.step is AskingStep.WAITS:
@@ -427,7 +435,7 @@ class Reception:
         if not guest.second:
             self._update_guest(guest, second=asking.nonce)
         if asking.roster != _read_roster(standing.roster).digest():
-            # Somebody was withdrawn while it was being sent: there is a later one.
+            # A party was withdrawn while the roster was being sent: send the later edition.
             return Standing(standing.roster, standing.sealed)
         if asking.step is AskingStep.HAS_NONCES and standing.nonces:
             self._update_guest(guest, has_all=True)
@@ -436,7 +444,7 @@ class Reception:
 
 # Invitations and folders ----------------------------------------------------------------------------------------------
 # Identities, rosters, plans and policies in these folders are the files that `hedgerow identity`, `roster`, `plan` and
-# `node` write and read; nothing here has a format of its own but the invitation and the two databases of an enrolment.
+# `node` write and read; only the invitation and the two databases of an enrolment have formats of their own.
 
 FORMAT = "hedgerow-invitation"
 FORMAT_VERSION = 1
@@ -445,19 +453,21 @@ COORDINATOR = "coordinator"
 """The name of the coordinator of every study; no party can have it."""
 PLAN, ROSTER, POLICY = "plan.toml", "roster.toml", "policy.toml"
 _MAX_BYTES = 32 << 20
-"""Of an invitation."""
+"""Largest size of an invitation."""
 _WARNING = "Secret until it has been used. Anyone who has this file can ask to take part in this party's name."
 
 
 @dataclass(frozen=True)
 class StudyInvitation:
-    """What the coordinator gives to one party, over any line: the words tell whether it has arrived unchanged.
+    """The file that the coordinator gives to one party, over any channel.
+
+    The words tell later whether it arrived unchanged.
 
     Attributes:
         study, party: names.
-        role: of the party.
-        coordinator: its keys.
-        address: where it listens, "host:port".
+        role: the party's role.
+        coordinator: the coordinator's keys.
+        address: the coordinator's address, "host:port".
         plan, policy: the texts of these files; the policy is a proposal, and empty for a monitor.
         secret: 32 bytes, for one enrolment.
     """
@@ -472,13 +482,13 @@ class StudyInvitation:
     secret: bytes
 
     def digest(self) -> bytes:
-        """Hash of everything in it, 32 bytes."""
+        """Return the 32-byte hash of its whole content."""
         texts = (self.study, self.party, self.role.value, self.address, self.plan, self.policy)
         parts = [text.encode() for text in texts]
         return digest("hedgerow/invitation/1", *parts, self.coordinator.digest(), self.secret)
 
     def to_text(self) -> str:
-        """The file's content."""
+        """Return the file's content."""
         content = {
             "format": FORMAT,
             "version": FORMAT_VERSION,
@@ -496,9 +506,10 @@ class StudyInvitation:
 
 
 def parse_invitation(text: str, where: str) -> StudyInvitation:
-    """The invitation in a file's text; raises UsageError "invitation-file", RemoteProtocolError for keys that err.
+    """Read the invitation in a file's text.
 
-    Its sender may have written it to do harm: it names no folder, no host, and no key that it could not.
+    Its sender may have written it to do harm, so it can name no folder, no invalid host and no invalid key. Raises
+    UsageError "invitation-file", or RemoteProtocolError for invalid keys.
     """
     try:
         content = json.loads(text)
@@ -520,7 +531,7 @@ def parse_invitation(text: str, where: str) -> StudyInvitation:
 
 
 def read_invitation(path: Path) -> StudyInvitation:
-    """The invitation in a file; raises as `parse_invitation`."""
+    """Read the invitation in a file; raise as `parse_invitation` does."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
@@ -554,23 +565,23 @@ _SCHEMA_VERSION = 2
 
 
 class Notebook:
-    """What an end remembers, in a database of its own; two processes may have it open."""
+    """A party's notes in a database of its own; two processes may have it open."""
 
     def __init__(self, path: Path, schema: str = _NOTES) -> None:
         self._database = Database(path, schema, _SCHEMA_VERSION, is_exclusive=False)
 
     def read(self, name: str) -> bytes | None:
-        """What was written under this name."""
+        """Return the content written under this name; None if there is none."""
         rows = self._database.rows("select content from notes where name = ?", (name,))
         return bytes(rows[0][0]) if rows else None
 
     def keep(self, **values: bytes) -> None:
-        """Write all of it to disk, or nothing; a name that something is written under keeps what came first."""
+        """Write all values to disk, or none; a name that has a value already keeps it."""
         sql = "insert or ignore into notes values (?, ?)"
         self._database.write(*((sql, (name, value)) for name, value in values.items()))
 
     def exchange(self, **values: bytes | None) -> None:
-        """Write all of it over what was there, or nothing; None deletes."""
+        """Replace all values on disk, or none; None deletes a value."""
         new, gone = "insert or replace into notes values (?, ?)", "delete from notes where name = ?"
         self._database.write(
             *((gone, (name,)) if value is None else (new, (name, value)) for name, value in values.items())
@@ -582,10 +593,10 @@ class Notebook:
 
 
 class StudyBook(Notebook):
-    """The coordinator's memory of a study: what it is, and its guests.
+    """The coordinator's notes about a study: its facts and its guests.
 
-    Several processes, or threads with one object each, may have it open: who is invited, confirmed and in the roster is
-    asked and written in one transaction.
+    Several processes, or threads with one object each, may have it open: each question about guests and the change that
+    follows are one transaction.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -597,22 +608,22 @@ class StudyBook(Notebook):
 
     @classmethod
     def create(cls, folder: Path, facts: Mapping[str, str]) -> StudyBook:
-        """A new study's book, in a folder that is there."""
+        """Create a new study's book in an existing folder."""
         write_private(folder / "study.db", "")
         book = cls(folder)
         book.keep(**{name: text.encode() for name, text in facts.items()})
         return book
 
     def fact(self, name: str) -> str:
-        """One of the facts that the study was created with."""
+        """Return one of the facts that the study was created with."""
         return (self.read(name) or b"").decode()
 
     def move(self, address: str, listen: str) -> None:
-        """Have sites dial another address, and the coordinator listen there."""
+        """Record another address for sites to dial, and for the coordinator to listen at."""
         self.exchange(address=address.encode(), listen=listen.encode())
 
     def invite(self, invitation: StudyInvitation) -> None:
-        """Expect a party. An invitation of the same name that has not been used, or that was not confirmed, is void.
+        """Record an invitation, replacing an earlier one that was not confirmed.
 
         Raises UsageError "invited-already" for a party that is confirmed.
         """
@@ -630,8 +641,8 @@ class StudyBook(Notebook):
     def void_open_invitations(self) -> list[str]:
         """Forget the parties that are not confirmed, and return their names: each needs a new invitation.
 
-        A book that was restored may have forgotten the challenge that an invitation was answered with. A second one
-        would give somebody in between a second try at the words.
+        A book that was restored may have forgotten the challenge that answered an invitation. A second challenge would
+        give an attacker in between a second try at the words.
         """
         with self._database.transaction() as execute:
             voided = [guest.name for guest in self.guests() if not guest.is_confirmed]
@@ -639,20 +650,20 @@ class StudyBook(Notebook):
         return voided
 
     def find_proposal(self, name: str) -> str | None:
-        """The policy in the newest invitation of a party; None for one that was never invited."""
+        """Return the policy in the newest invitation of a party; None if it was never invited."""
         text = self.read(f"policy of {name}")
         return None if text is None else text.decode()
 
     def withdraw(self, name: str, pin: Callable[[PinnedRoster], None]) -> PinnedRoster | None:
-        """Expect a party no more; from one that the roster has, its trust is taken by the roster's next edition.
+        """Withdraw a party; if the roster has it, make the roster's next edition without it.
 
-        Others who have not taken the roster with it yet, which they may be waiting for in vain, are given the new one.
+        Other parties that do not have the withdrawn party's roster yet receive the new edition.
 
         Args:
-            pin: puts that roster where runs read it, before the book has it: a crash in between trusts no one who is
-                not trusted any more.
+            pin: puts that roster where runs read it, before the book has it: after a crash in between, nobody who was
+                withdrawn is trusted.
 
-        Returns: the roster without the party; None where it was in none.
+        Returns: the roster without the party; None if no roster has it.
 
         Raises:
             UsageError: code "not-invited".
@@ -670,7 +681,7 @@ class StudyBook(Notebook):
         return roster
 
     def guest(self, name: str) -> Guest | None:
-        """The guest of this name, unless it was not invited."""
+        """Return the guest of this name; None if it was not invited."""
         return next((guest for guest in self.guests("where name = ?", (name,))), None)
 
     def _require_guest(self, name: str) -> Guest:
@@ -680,7 +691,7 @@ class StudyBook(Notebook):
         return guest
 
     def guests(self, where: str = "", values: Sequence[Any] = ()) -> list[Guest]:
-        """All of them in the order of a roster: the sites by name, then the monitors."""
+        """Return all guests in the order of a roster: sites by name, then monitors."""
         columns = "name, role, secret, invitation, commitment, challenge, party, nonce, sealed, is_confirmed, second, "
         columns += "has_all, max_rows"
         rows = self._database.rows(f"select {columns} from guests {where} order by role desc, name", values)
@@ -695,18 +706,18 @@ class StudyBook(Notebook):
         ]  # fmt: skip
 
     def note(self, guest: Guest, **fields: object) -> None:
-        """Write some fields of a guest to the disk, unless another invitation has taken the place of this one."""
+        """Write fields of a guest to the disk, unless another invitation has replaced this one."""
         stored = {
             field: json.dumps(to_fields(value)) if isinstance(value, PublicIdentity) else value
             for field, value in fields.items()
         }
         columns = ", ".join(f"{field} = ?" for field in stored)
-        # Of this very invitation: another process may have replaced it meanwhile.
+        # Match the invitation too: another process may have replaced it meanwhile.
         sql = f"update guests set {columns} where name = ? and invitation = ?"
         self._database.write((sql, (*stored.values(), guest.name, guest.invitation)))
 
     def standing(self) -> Standing:
-        """What all guests are told."""
+        """Return the answer that all guests receive."""
         roster = self.read("roster")
         if roster is None:
             return Standing()
@@ -716,9 +727,9 @@ class StudyBook(Notebook):
         return Standing(roster, tuple(guest.sealed for guest in guests), nonces if all(nonces) else ())
 
     def confirm(self, name: str, said: str, coordinator: PublicIdentity) -> None:
-        """Pin a party's keys, for its operator says these words.
+        """Pin a party's keys, because its operator says these words.
 
-        Raises UsageError "not-invited", "not-enrolled" before it has enrolled, "words-differ" for other words.
+        Raises UsageError "not-invited", "not-enrolled" if it has not enrolled yet, or "words-differ".
         """
         guest = self._require_guest(name)
         if guest.party is None:
@@ -728,10 +739,9 @@ class StudyBook(Notebook):
         self.note(guest, is_confirmed=1)
 
     def close_roster(self, coordinator: PublicIdentity) -> bool:
-        """Make the roster of all guests, once they are confirmed; it stays as it is. Where somebody has come since, and
-        all others have the roster as it was, make its next edition.
+        """Make the roster, or its next edition, if all guests are confirmed; return whether it has all guests.
 
-        Returns whether there is one with all guests in it.
+        The next edition is made only if parties have come since, and all others have the roster as it was.
         """
         with self._database.transaction() as execute:
             guests, previous, listed = self.guests(), self.roster, self._list_parties()
@@ -745,7 +755,7 @@ class StudyBook(Notebook):
         return True
 
     def _list_parties(self) -> set[str]:
-        """Who is in the roster, besides the coordinator."""
+        """Return the names in the roster, without the coordinator."""
         roster = self.roster
         return set() if roster is None else {party.name for party in (*roster.sites, *roster.monitors)}
 
@@ -757,7 +767,7 @@ class StudyBook(Notebook):
 
     @property
     def roster_words(self) -> str:
-        """Its four words; empty until all parties have shown their numbers."""
+        """The roster's four words; empty until all parties have shown their numbers."""
         roster, nonces = self.roster, self.standing().nonces
         return roster_words(roster, nonces) if roster is not None and nonces else ""
 
@@ -772,5 +782,5 @@ def _build_roster(coordinator: PublicIdentity, guests: list[Guest], previous: Pi
 
 
 def new_secret() -> bytes:
-    """For one invitation."""
+    """Draw the 32-byte secret of an invitation."""
     return secrets.token_bytes(32)
