@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a query to the slot that sums it: every party computes the same widths and bounds from the same plan."""
+"""Turn a query into the slot that sums it.
+
+Every party computes the same widths and bounds from the same plan.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,23 @@ from hedgerow.secagg.transitions import Refusal
 
 VECTOR_ID = "sum"
 TAIL_DEVIATIONS = 16
-"""The chance that a discrete Gaussian goes beyond so many standard deviations is below 10^-56 an entry."""
+"""Standard deviations that an entry's discrete Gaussian noise exceeds with a probability below 10^-56."""
 LAPLACE_DEVIATIONS = 96
-"""Deviations of discrete Laplace noise that have that chance: 96 standard deviations are 135 times its scale."""
+"""Deviations of discrete Laplace noise with the same probability: 96 standard deviations are 135 times its scale."""
 _MODES = {"server": NoiseMode.SERVER, "distributed": NoiseMode.DISTRIBUTED, "local": NoiseMode.LOCAL}
 HEADROOM = 4
-"""A declared number of records may be too small by this factor: nothing is refused for it, and nothing wraps."""
+"""Factor by which a declared number of records may be too small without a refusal and without a wrapped sum."""
 
 
 def noise_mode(plan: Plan) -> NoiseMode:
-    """Who adds the noise."""
+    """Return which party adds the noise."""
     return _MODES[plan.privacy.noise]
 
 
 def round_in(query: Query, plan: Plan, guarantees: Guarantees, model: bytes) -> tuple[QueryNoise, ExpectedRound]:
-    """The noise of a query in an epoch of these guarantees, and what its round must say there.
+    """Return a query's noise in an epoch with these guarantees, and the round that nodes expect.
+
+    Args and raises: as `expect_round`.
 
     Args and raises: as `expect_round`.
     """
@@ -49,11 +54,12 @@ def round_in(query: Query, plan: Plan, guarantees: Guarantees, model: bytes) -> 
 def expect_round(
     query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: int, model: bytes
 ) -> ExpectedRound:
-    """What the round of a query must say.
+    """Compute the spec that a query's round must have.
 
     Args:
-        variance: of the accounted noise (that of one record with local noise), grid units squared, 0 without privacy.
-        n_nodes: members of the epoch, each of whom may add a whole share of distributed noise.
+        variance: variance of the accounted noise (of one record with local noise), grid units squared, 0 without
+            privacy.
+        n_nodes: members of the epoch, each of which may add a whole share of distributed noise.
         model: 32-byte digest of all releases so far.
 
     Raises:
@@ -67,43 +73,48 @@ def expect_round(
 
 
 def _carrier_of_noise(query: Query, noise: NoiseMode) -> NoiseMode:
-    """How a vector's words are reckoned: a query by site has its noise in the vectors already, as local noise is."""
+    """Return the noise mode that determines a vector's words.
+
+    A query by site has its noise in the vectors already, like local noise.
+    """
     return NoiseMode.LOCAL if isinstance(query, SiteQuery) else noise
 
 
 def count_possible_rows(plan: Plan) -> int:
-    """The rows that may be there if the plan's declared number is one of units."""
+    """Return the number of rows if the plan's declared number counts units."""
     return plan.privacy.n_records * plan.privacy.rows_per_unit
 
 
 def most_rows(plan: Plan, declared: Collection[int]) -> int:
-    """The most rows that honest sites of a sum hold together: what they declare, where all of them do.
+    """Return the most rows that the honest sites of a sum hold together: the sum of their declarations.
+
+    If a site declares none, the plan's number times `HEADROOM` is used, which is also the largest result.
 
     Args:
-        declared: `max_rows` of each site that may be in the sum; 0 where it has none. Nodes use no more rows. Without a
-            number of each the plan's may be too small by `HEADROOM`, and is never taken to be more than that.
+        declared: `max_rows` of each site that may be in the sum; 0 if it declares none. Nodes use no more rows than
+            that.
     """
     slack = HEADROOM * count_possible_rows(plan)
     return min(slack, sum(declared)) if declared and all(declared) else slack
 
 
 def clip(vector: Integers, expected: ExpectedRound, own: int | None = None) -> Integers:
-    """A site's own vector within the bound on its entries; for rounds with noise.
+    """Clip a site's own vector to the bound on its entries; for rounds with noise.
 
-    To refuse an entry beyond the bound would tell the coordinator something exact about this site's own sum. Clipped
-    it moves no further than before when one record more is there, so the noise still suffices.
+    Refusing an entry beyond the bound would tell the coordinator something exact about this site's sum. A clipped entry
+    moves no further than before when one record is added, so the noise still suffices.
 
     Args:
-        own: what its declared rows can add up to (`bound_entry`); None where the roster does not say.
+        own: bound for the site's declared rows (from `bound_entry`); None if the roster does not say.
     """
     limit = min(expected.vectors[0].entry_bound, MAX_BOUND if own is None else own)
     return np.minimum(np.maximum(vector, -limit), limit)
 
 
 def bound_entry(query: Query, plan: Plan, variance: int, max_rows: int) -> int | None:
-    """What an honest site's entry does not exceed if it has `max_rows` rows, the tail of noise in it included.
+    """Return the bound on an honest site's entry with `max_rows` rows, the tail of its noise included.
 
-    None where that is not asked: the roster says 0 rows, or the query's sums are computed with as they are.
+    None means no bound: the roster says 0 rows, or the query's sums must stay as they are.
     """
     if not max_rows or query.is_pure:
         return None
@@ -112,19 +123,22 @@ def bound_entry(query: Query, plan: Plan, variance: int, max_rows: int) -> int |
 
 
 def release_bound(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
-    """What no entry of a release exceeds by chance, nor by four times the declared rows; all parties' own number."""
+    """Return a bound on a release's entries, at up to `HEADROOM` times the declared rows and noise.
+
+    All parties compute the same number.
+    """
     return HEADROOM * (
         query.bound * count_possible_rows(plan) + _tail(query, plan, noise_mode(plan), variance, n_nodes)
     )
 
 
 def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, is_known: bool = True) -> int | None:
-    """What honest nodes clip their entries of a query to, at the least; None where they do not clip.
+    """Return the least bound to which honest nodes clip a query's entries; None if they do not clip.
 
     Args:
-        variance, n_nodes: as `release_bound`.
-        is_known: whether they are those of the sum's own epoch, rather than the most that any epoch has: then the
-            narrower word is reckoned with wherever some epoch may have it.
+        variance, n_nodes: as in `release_bound`.
+        is_known: whether these are the numbers of the sum's own epoch. If not, they are the largest of any epoch, and
+            the narrower word is assumed if any epoch may have it.
     """
     if not variance or query.is_pure:
         return None
@@ -139,7 +153,7 @@ def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, 
 
 
 def require_words(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
-    """The width of a query's words.
+    """Return the width of a query's words.
 
     Raises PlanError (code "plan-sums-too-large") when no machine word holds the sums of a query of this plan.
     """
@@ -152,7 +166,7 @@ def require_words(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
 
 
 def _tail(query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: int) -> int:
-    """How far the noise in a release may come, all draws together."""
+    """Return the largest magnitude of the noise in a release, all draws together."""
     if not variance:
         return 0
     # A site without rows adds one record's noise in the local model.
@@ -167,20 +181,20 @@ def _tail(query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: in
 
 @lru_cache(maxsize=64)
 def _build_vector_spec(length: int, exact: int, tail: int, noise: NoiseMode, n_nodes: int, is_pure: bool) -> VectorSpec:
-    """The vector of a query; remembered, as many rounds have the same.
+    """Build the vector spec of a query; cached, because many rounds have the same.
 
     Args:
         exact: bound on the sum over the declared rows, all of which one site may hold.
-        tail: of the noise.
+        tail: largest magnitude of the noise.
 
-    A site's entries are clipped only where the word asks for it: so many vectors and the noise never wrap.
-    Choices of splits are computed from several entries of a sum, and their range is known for sums of whole records
-    only: releases of pure differential privacy have words so wide that no table is ever clipped.
+    A site's entries are clipped only as far as the word requires, so that the sum of all vectors and the noise never
+    wraps. Choices of splits are computed from several entries of a sum, and their range is known for sums of whole
+    records only. So releases of pure differential privacy have words so wide that no table is ever clipped.
 
     Raises Refusal WIDTH_TOO_NARROW.
     """
     own = exact + (tail if noise is NoiseMode.LOCAL else 0)
-    # Noise that comes to the sum, within the words or later, wraps with it.
+    # Noise that is added to the sum, within the words or later, wraps with it.
     added = 0 if noise is NoiseMode.LOCAL else tail
     width = width_for(max(HEADROOM * (exact + tail), n_nodes * own + added))
     if is_pure:

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over groups of sites: what a round releases of several, and the one vector that a program makes of it.
+"""Sums over groups of sites: the release of a round with several sums, and the one vector made of it.
 
 With G groups (`federation.groups`) a round is G sums over disjoint groups of the roster's sites, each with its whole
-noise. Released are all G noisy sums, as G rows of one vector:
+noise. The release is all G noisy sums, as G rows of one vector:
 
     | weight | entries of the noisy sum, as many as the query asks for |
 
-The weight w says what every party knows of a group:
+The weight w tells what every party knows about a group:
 
     above 0    the rows that its sites declare at most, or its number of sites where any site declares none
     0          the group sits the round out; its entries are 0
     -1         its sum is false: no records add up to it
 
-What a program gets follows from these rows by post-processing, which every party computes alike, in integers:
+Each party computes the vector for the program from these rows by the same post-processing, in integers:
 
-1. W is the middle weight times the number of groups that are there, and no w counts for more. So a site that declares
-   the rows of a thousand moves no other group's values by it.
+1. W is the median weight times the number of groups that are there, and any larger w counts as W. So a site that
+   declares the rows of a thousand sites does not change other groups' values.
 2. Each sum is scaled to W: x W // w.
-3. Of the values of an entry the middle one counts; of an even number the mean of the two in the middle, rounded down.
-   A group that sat out has the value 0, and one whose sum is false has none.
+3. An entry's value is the median of the groups' values; for an even number, the mean of the middle two, rounded down. A
+   group that sat out has the value 0, and one whose sum is false has none.
 
-One hostile site spoils one group's values. As long as most groups are honest, with false ones among the others, what
-counts lies between two honest values, or an honest one and 0. More than half of the groups have to be there: else the
-middle value would be 0 everywhere.
+One hostile site corrupts one group's values. As long as more than half of the groups are honest (false ones count as
+not), the median lies between two honest values, or an honest one and 0. More than half of the groups have to be there:
+else the median would be 0 everywhere.
 """
 
 from __future__ import annotations
@@ -45,26 +45,27 @@ _NOISE = {0: 1.0, 3: 2.01, 5: 2.68, 7: 3.21}
 
 
 def median_noise_factor(n_groups: int) -> float:
-    """The standard deviation of the middle of G groups' scaled noise, in units of one group's (which is a sum's).
+    """Return the noise's standard deviation in the median of G scaled groups, in units of one group's.
 
-    G times the deviation of the median of G normal numbers: 2.01 at 3, 2.68 at 5, 3.21 at 7; sqrt(pi G / 2) beyond.
+    It is G times the deviation of the median of G normal numbers: 2.01 at 3, 2.68 at 5, 3.21 at 7; sqrt(pi G / 2)
+    beyond.
     """
     return _NOISE.get(n_groups, math.sqrt(math.pi * n_groups / 2))
 
 
 def count_entries(query: Query, n_groups: int) -> int:
-    """Entries of a query's release over so many groups; 0 for one sum over all sites."""
+    """Return the entries of a query's release over `n_groups` groups (0: one sum over all sites)."""
     return n_groups * (1 + query.length) if n_groups else query.release_length
 
 
 def pack(
     sums: Mapping[int, IntVector], weights: Mapping[int, int], length: int, n_groups: int, false: Collection[int] = ()
 ) -> IntVector:
-    """The release of a round: int64 [n_groups (1 + length)].
+    """Pack the groups' sums into the release of a round: int64 [n_groups (1 + length)].
 
     Args:
-        sums: the noisy ones, by group, each int64 [length].
-        weights: > 0, of the groups that have one.
+        sums: noisy sums by group, each int64 [length].
+        weights: weights > 0 of the groups that have a sum.
         false: the groups to whose sums no records add up.
     """
     rows = np.zeros((n_groups, 1 + length), dtype=np.int64)
@@ -75,7 +76,10 @@ def pack(
 
 
 def split_by_group(release: IntVector, n_groups: int) -> IntVector:
-    """The release by groups: int64 [n_groups, 1 + length], weights first; ValueError for what is none."""
+    """Split a release by groups: int64 [n_groups, 1 + length], weights first.
+
+    Raises ValueError for a release that is not valid.
+    """
     rows = release.reshape(n_groups, -1)
     there = rows[:, 0] > 0
     if (rows[:, 0] < REJECTED_WEIGHT).any() or rows[~there, 1:].any() or there.sum() <= n_groups // 2:
@@ -84,41 +88,46 @@ def split_by_group(release: IntVector, n_groups: int) -> IntVector:
 
 
 def combine(release: IntVector, n_groups: int) -> IntVector:
-    """The one vector that a program is given: int64 [length]; raises as `split_by_group`."""
+    """Combine the groups into the one vector for the program: int64 [length].
+
+    Raises as `split_by_group` does.
+    """
     rows = split_by_group(release, n_groups)
     there = np.sort(rows[rows[:, 0] > 0, 0])
-    # Of two, the less: what one of them declares makes the other's values no larger.
+    # Take the lower of two middle weights: one group's declaration must not enlarge the other's values.
     whole = len(there) * int(there[(len(there) - 1) // 2])
-    # Declared numbers of rows have up to 48 bits: so few keep all products of sums over records within 64.
+    # Declared numbers of rows have up to 48 bits. With 31 bits, all products with sums over records fit into 64.
     shift = max(0, whole.bit_length() - _WEIGHT_BITS)
     whole >>= shift
     weights = np.where(rows[:, 0] > 0, np.clip(rows[:, 0] >> shift, 1, whole), 1)
     quotients, rests = np.divmod(rows[:, 1:], weights[:, None])
     scaled = quotients * whole + rests * whole // weights[:, None]
-    # Nothing is known by a false sum, and 0 in its place would draw all others towards it.
+    # Leave a false sum out: it tells nothing, and 0 in its place would pull the median towards 0.
     found = np.sort(scaled[rows[:, 0] != REJECTED_WEIGHT], axis=0)
     low, high = found[(len(found) - 1) // 2], found[len(found) // 2]
-    # Their mean, rounded down, without a sum that may wrap.
+    # Mean of both, rounded down, without a sum that might wrap.
     return np.ascontiguousarray((low & high) + ((low ^ high) >> 1))
 
 
 MAX_DRAWINGS = 8
-"""Of groups in a run. Each takes one of its 16 set-ups; the others are for what goes wrong."""
+"""Most drawings of groups in a run. Each uses one of the run's 16 set-ups; the others are for repeats."""
 MIN_ROUNDS = 5
-"""Of a drawing."""
+"""Fewest rounds of a drawing."""
 
 
 def count_drawing_rounds(n_rounds: int) -> int:
-    """Rounds that are summed over the same groups, where they are drawn anew, in a run of so many."""
+    """Return how many rounds are summed over the same groups before these are drawn anew."""
     return max(MIN_ROUNDS, -(-n_rounds // MAX_DRAWINGS))
 
 
 def derive_drawing(seed: int, number: int) -> bytes:
-    """By what the groups of a drawing are dealt: nothing in the first, whose sites draw the seed, else 32 bytes.
+    """Return the bytes by which a drawing deals sites to groups: none in the first drawing, else 32.
+
+    In the first drawing the sites have not drawn the seed yet.
 
     Args:
-        seed: that the sites have drawn for the trees, 0 to 2^63 - 1.
-        number: of the drawing, from 0.
+        seed: the seed that the sites have drawn for the trees, 0 to 2^63 - 1.
+        number: number of the drawing, from 0.
     """
     return digest("drawing", seed.to_bytes(8, "big"), number.to_bytes(8, "big")) if number else b""
 
@@ -126,7 +135,7 @@ def derive_drawing(seed: int, number: int) -> bytes:
 _TINY = 1e-300
 DISAGREEING_ROUNDS = 10
 DISAGREEING = 4.0
-"""Mean of the logarithm over so many rounds: the squares of a group's distances are e^4 = 55 times the others'."""
+"""Mean mark over `DISAGREEING_ROUNDS` rounds: the squares of a group's distances are e^4 = 55 times the others'."""
 MAX_OF_DRAWING, MAX_AHEAD = 2.5, 3.5
 """A site has the mean mark of its group, 0 to the first, of each drawing. Groups disagree where one site has so much
 more than any other.
@@ -213,7 +222,7 @@ class LineUp:
         return [Disagreement(groups[group], tuple(groups[:group] + groups[group + 1 :])) for group in found]
 
     def _mark_groups(self, rows: IntVector) -> dict[int, float]:
-        """By group; none where a group sits out, for distances to it mean nothing."""
+        """Return the marks by group; none if a group sits out, because distances to it mean nothing."""
         there = np.flatnonzero(rows[:, 0] > 0).tolist()
         if len(there) < self._n_groups:
             false = np.flatnonzero(rows[:, 0] == REJECTED_WEIGHT).tolist()
@@ -221,7 +230,7 @@ class LineUp:
         scaled = rows[:, 1:].astype(np.float64) / rows[:, :1]
         squares = np.zeros((len(there), len(there)))
         for one, other in combinations(there, 2):
-            # Rounded once, so that it is the same on every machine.
+            # math.fsum rounds once, so that the result is the same on every machine.
             squares[one, other] = squares[other, one] = math.fsum((scaled[one] - scaled[other]) ** 2) + _TINY
         marks = {}
         for group in there:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages of a run, and which of them may come when.
 
-`hedgerow.codec` says how they are written. Secure aggregation's own messages travel inside as payloads that this module
-does not read. What a node refuses, and why a run ends, travels as a code word only: its sentences stay with the party
-for whom they were written.
+`hedgerow.codec` defines their encoding. Secure aggregation's own messages travel inside as payloads that this module
+does not read. The reason of a refusal, or of the end of a run, travels as a code word only: its sentences stay with the
+party for whom they were written.
 
 The script is one table for both parties:
 
@@ -57,12 +57,12 @@ from hedgerow.errors import RemoteProtocolError
 from hedgerow.plan.plan import MAX_STRUCTURE_SEED
 
 MAX_MESSAGE_BYTES = 1 << 27
-"""No message of a run is longer; an engine may cut a peer off that sends more."""
+"""Longest message of a run; an engine may disconnect a peer that sends more."""
 NO_HASH = bytes(HASH_BYTES)
 
 MAX_RELEASES = 1 << 16
 Count = Annotated[int, Unsigned(4, most=MAX_RELEASES)]
-"""How many releases there are."""
+"""Number of releases."""
 Releases = Annotated[tuple[IntVector, ...], Many(Integers(most=1 << 22), size=4, most=MAX_RELEASES)]
 Seed = Annotated[int, Unsigned(8, most=MAX_STRUCTURE_SEED)]
 PlanBytes = Annotated[bytes, Blob(most=1 << 22)]
@@ -71,7 +71,7 @@ AnyReal = Annotated[float, Real()]
 
 
 def translate_fault(fault: CodecFault) -> RemoteProtocolError:
-    """The error for bytes that are no message of a run."""
+    """Return the error for bytes that are no message of a run."""
     is_version = fault.flaw is Flaw.UNKNOWN_VERSION
     return RemoteProtocolError("malformed-message", code="unknown-version" if is_version else None, fault=fault.what)
 
@@ -365,22 +365,21 @@ _BY_KIND: dict[int, type[Encoded]] = {
 
 
 def message_kind(message: Message) -> MessageKind:
-    """The kind byte of a message."""
+    """Return the kind byte of a message."""
     return message.kind if isinstance(message, Payload) else MessageKind(message.KIND)
 
 
 def encode(message: Message) -> bytes:
-    """The message's bytes; raises ValueError or OverflowError for one that no peer would accept."""
+    """Return the message's bytes; raise ValueError or OverflowError for one that no peer would accept."""
     return message.to_bytes()
 
 
 def decode(data: bytes, kinds: Collection[MessageKind] = frozenset(MessageKind)) -> Message:
-    """The message in `data`.
+    """Read the message in `data`.
 
     Args:
         data: its bytes.
-        kinds: those that the peer may send (`script.FROM_COORDINATOR`, `script.FROM_NODES`); nothing of another kind
-            is read.
+        kinds: kinds that the peer may send (`FROM_COORDINATOR`, `FROM_NODES`); no other kind is read.
 
     Raises:
         RemoteProtocolError: "malformed-message" or "unknown-version".
@@ -399,7 +398,7 @@ def decode(data: bytes, kinds: Collection[MessageKind] = frozenset(MessageKind))
 
 
 class NodeState(StrEnum):
-    """What a node knows or waits for."""
+    """A node's position in a run: what it knows or waits for."""
 
     OUTSIDE = "outside"
     INVITED = "invited"
@@ -412,7 +411,7 @@ class NodeState(StrEnum):
 
 
 class RunState(StrEnum):
-    """What the coordinator collects."""
+    """A coordinator's position in a run: what it collects."""
 
     GATHERING = "gathering"
     SETTING_UP = "setting-up"
@@ -443,7 +442,7 @@ def _cue(states: set[NodeState] | set[RunState], kind: MessageKind, then: set[No
 
 
 SCRIPT: tuple[Cue, ...] = (
-    # What a node may receive. Duplicates of what it has answered are answered alike.
+    # What a node may receive. A duplicate of an answered message gets the same answer.
     _cue({_N.OUTSIDE, _N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.INVITATION, {_N.INVITED}),
     _cue({_N.OUTSIDE, _N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.EVALUATION, {_N.INVITED}),
     _cue({_N.OUTSIDE, _N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.SURVEY, {_N.INVITED}),
@@ -456,7 +455,7 @@ SCRIPT: tuple[Cue, ...] = (
     _cue(_ALIVE, _K.WELCOME, set()),
     _cue(_ALIVE, _K.ABANDONED, {_N.WAITING}),
     _cue({_N.INVITED, *_IN_EPOCH}, _K.FINISHED, {_N.FINISHED}),
-    # Wherever a set-up or a round has stopped.
+    # It may come wherever a set-up or a round has stopped.
     _cue({_N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.SALVAGED, {_N.FINISHED}),
     _cue(_ALIVE, _K.STOP, {_N.STOPPED}),
     _cue(_ALIVE, _K.PAUSED, set()),
@@ -473,14 +472,14 @@ SCRIPT: tuple[Cue, ...] = (
 )
 
 FROM_COORDINATOR = frozenset(cue.kind for cue in SCRIPT if cue.states <= set(NodeState))
-"""What a node may be sent."""
+"""Kinds of messages for nodes."""
 FROM_NODES = frozenset(cue.kind for cue in SCRIPT if cue.states <= set(RunState))
-"""What the coordinator may be sent: none of it holds vectors that it would have to read."""
+"""Kinds of messages for the coordinator: none has vectors that the coordinator would have to read."""
 _EXPECTED = {(state, cue.kind) for cue in SCRIPT for state in cue.states}
 
 
 def is_expected(state: NodeState | RunState, kind: MessageKind) -> bool:
-    """Whether the script has this message in this state."""
+    """Return whether the script has this message in this state."""
     return (state, kind) in _EXPECTED
 
 

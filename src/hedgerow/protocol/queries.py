@@ -8,9 +8,8 @@ record's contribution to one entry, and the squared L2 sensitivity in integer un
 A kind of query is a class, and its name is the class's: ledgers have it, and policies may allow or refuse it. Kinds
 stand beside what answers them, in `trees` or in the folder of their method. A kind says by its base which noise it has:
 Gaussian (`Query`), Gaussian over secret samples (`SampledQuery`), Gaussian of each site by itself (`SiteQuery`),
-Laplace (`PureQuery`), or a choice by the exponential mechanism (`Choice`). The rest of a kind are its methods: what a
-site answers, what makes the answer depend on more than its purpose says, and which releases cannot be sums over
-records.
+Laplace (`PureQuery`), or a choice by the exponential mechanism (`Choice`). A kind's methods define the rest: a site's
+answer, further facts that the answer depends on, and the releases that cannot be sums over records.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from hedgerow.errors import RemoteProtocolError
 
 @dataclass(frozen=True)
 class Purpose:
-    """What a query is for. Each purpose is released at most once in a run.
+    """The purpose of a query. Each purpose is released at most once in a run.
 
     Attributes:
         round: 0-based number of the round within the run.
         kind: the kind of the query.
-        subject: what it is about, e.g. "trees 0-24".
+        subject: its subject, such as "trees 0-24".
     """
 
     round: int
@@ -46,13 +45,13 @@ class Purpose:
 
 @dataclass(frozen=True)
 class NoiseCohort:
-    """The sites that a sum with noise of the sites was agreed among, and what its noise is counted by.
+    """The sites of a sum with sites' noise, and the numbers by which its noise is counted.
 
     Attributes:
         n_sites: members, also those that fall silent later, >= 1.
-        n_colluders: how many of them may work together against the others' rows, 0 to n_sites - 1.
-        n_shares: shares of noise that are in every sum over them, and unknown to so many colluders: 1 to
-            n_sites - n_colluders.
+        n_colluders: number of members that may work together against the others' rows, 0 to n_sites - 1.
+        n_shares: shares of noise that are in every sum over them and unknown to the colluders: 1 to n_sites -
+            n_colluders.
 
     Raises:
         ValueError: a number is out of range.
@@ -69,12 +68,12 @@ class NoiseCohort:
             raise ValueError(f"no cohort has {self}")
 
     def to_dict(self) -> dict[str, int]:
-        """The cohort as a dictionary of JSON values."""
+        """Return the cohort as a dictionary of JSON values."""
         return {"sites": self.n_sites, "colluders": self.n_colluders, "shares": self.n_shares}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NoiseCohort:
-        """The inverse of `to_dict`; raises KeyError or ValueError."""
+        """Read a cohort from `to_dict`; raise KeyError or ValueError."""
         return cls(data["sites"], data["colluders"], data["shares"])
 
 
@@ -86,7 +85,7 @@ class TreeBatch:
     Nodes are numbered as in a heap: the children of i are 2i+1 (left) and 2i+2; leaf l is node l + 2**depth - 1.
 
     Attributes:
-        feature: int32 [B, 2**depth - 1], the feature each internal node asks for.
+        feature: int32 [B, 2**depth - 1], the feature of each internal node.
         goes_left: uint8 [B, 2**depth - 1, n_codes], 1 where a code goes left.
         threshold: int32 [B, 2**depth - 1]: for a split of ordered codes, the last code that goes left; -1 for one by
             sets of categories.
@@ -111,7 +110,7 @@ class TreeBatch:
 
 @dataclass(frozen=True, eq=False)
 class FittedTrees:
-    """Structures with values: what a round adds to every record's scores.
+    """Structures with values: the trees that a round adds to every record's scores.
 
     Attributes:
         trees: the structures.
@@ -123,24 +122,24 @@ class FittedTrees:
 
 
 def refuse_query(reason: str, code: str = "query-refused") -> RemoteProtocolError:
-    """The error of a query that a node does not answer."""
+    """Return the error for a query that a node does not answer."""
     return RemoteProtocolError("query-refused", code=code, reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """One question to every node; noise of the sum is Gaussian.
+    """One question to every node; the noise of its sum is Gaussian.
 
     Attributes:
-        purpose: what it is for.
+        purpose: its purpose.
         length: entries of the answer.
         bound: the largest magnitude that one record adds to one entry, in integer units.
         sensitivity_squared: the largest squared L2 norm of one record's contribution, in integer units.
         noise_multiplier: standard deviation of the noise per unit of L2 sensitivity.
         update: trees fitted since the last query, to be added to the scores before answering; or None.
-        ensemble_size: trees already in the scores before `update`; a node that holds another number has lost a round.
-        new_edges: where features were cut again since the last query, the edges of all that ever were, float32 by
-            feature; the update and all that follows speak of the cells between them. Empty where nothing changes.
+        ensemble_size: trees already in the scores before `update`; a node with another number has missed a round.
+        new_edges: if features were cut again since the last query, the edges of all features that ever were, float32 by
+            feature; the update and all later queries refer to the cells between them. Empty if nothing changes.
     """
 
     purpose: Purpose
@@ -154,11 +153,12 @@ class Query:
 
     @property
     def release_length(self) -> int:
-        """Entries of what is released: those of the sum, unless something is computed from it in between."""
+        """Entries of the release: those of the sum, unless something is computed from the sum first."""
         return self.length
 
     is_pure: ClassVar[bool] = False
-    """Whether its releases are of pure differential privacy: such sums are computed with, so no entry is clipped."""
+    """Whether its releases are of pure differential privacy. Further steps compute with such sums, so no entry is
+    clipped."""
     is_choice: ClassVar[bool] = False
     """Whether a choice is released instead of the sum."""
 
@@ -169,39 +169,40 @@ class Query:
 
     @classmethod
     def purpose_of(cls, round_number: int, subject: str) -> Purpose:
-        """A purpose of this kind, in the round of that number."""
+        """Return a purpose of this kind, in the round of that number."""
         return Purpose(round_number, cls.__name__, subject)
 
     def answer(self, site: Any) -> IntVector:
-        """What a site's rows add up to, its update applied first: int64 [length].
+        """Apply the update, then return the sum over a site's rows: int64 [length].
 
         Args:
             site: a `hedgerow.trees.leaf_sums.ScoredSite`, whose scores the update changes.
 
         Raises:
-            RemoteProtocolError: code "unknown-query-kind", for a kind that says no more than this.
+            RemoteProtocolError: code "unknown-query-kind", if a kind does not override this.
         """
         raise refuse_query(f"its kind, {type(self).__name__}, is unknown", "unknown-query-kind")
 
     def miss(self, site: Any) -> None:
-        """What a site does that has missed the round: it takes the update in.
+        """Take the update into a site that has missed the round.
 
-        Only queries of a method that says so (`Method.keeps_accounts`) may do more here.
+        Only queries of a method that declares so (`Method.keeps_accounts`) may do more here.
         """
         site.take_in(self.update)
 
     def left_open(self) -> bytes:
-        """What the answer depends on that the task, the releases so far and the purpose do not fix; usually nothing.
+        """Return facts that the answer depends on beyond task, releases and purpose; usually nothing.
 
-        That is what was computed in floating point, which another machine may round otherwise: sums of unlike answers
-        must not be made.
+        These are results of floating point, which another machine may round differently: unlike answers must not be
+        summed.
         """
         return b""
 
     def faults(self, released: Any, facts: Any, checks: Any) -> Iterator[str]:
-        """Why a release cannot be a sum over records, one reason after the other; see `hedgerow.trees.plausibility`.
+        """Yield the reasons why a release cannot be a sum over records.
 
-        That no entry is larger than the rows allow is asked of all kinds; here is what one knows besides.
+        See `hedgerow.trees.plausibility`. A check that no entry exceeds what the rows allow is made for all kinds; this
+        method adds the checks of one kind.
 
         Args:
             released: float64 [release_length], its noise included.
@@ -213,26 +214,28 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteQuery(Query):
-    """Each site has entries of its own, where its answer holds the whole noise before it leaves, and else 0.
+    """A query in which each site has entries of its own, zero elsewhere, and adds the whole noise itself.
 
-    So the promise for its rows rests on its own noise, whoever adds the noise to other releases, and whether or not
-    masks hide its vector. All parties know such a query by this class.
+    So the promise for a site's rows rests on its own noise, whoever adds the noise to other releases, and whether or
+    not masks hide its vector. All parties recognize such a query by this class.
 
     Attributes:
-        sites: whose block of equally many entries is which, all different.
+        sites: the site of each block of entries, in order, all different; blocks have equal lengths.
     """
 
     sites: tuple[str, ...] = ()
 
     def answer_alone(self, site: Any) -> IntVector:
-        """The site's own block without noise, int64 [length / n_sites]: no vector of this query.
+        """Return the site's own block without noise: int64 [length / n_sites].
 
-        Args and raises: as `Query.answer`, which such a query refuses.
+        The block alone is no vector of the query.
+
+        Args and raises: as `Query.answer`, which this class leaves unsupported.
         """
         raise refuse_query(f"its kind, {type(self).__name__}, is unknown", "unknown-query-kind")
 
     def place(self, name: str, block: IntVector | None) -> IntVector:
-        """The vector of a site with this noisy block; empty for None, and for a site that has no entries."""
+        """Return a site's vector with this noisy block; zeros for None, and for a site without entries."""
         vector = np.zeros((len(self.sites), self.length // len(self.sites)), dtype=np.int64)
         if block is not None and name in self.sites:
             vector[self.sites.index(name)] = block
@@ -245,15 +248,15 @@ FILTER_UNITS = 2**52
 
 @dataclass(frozen=True, eq=False)
 class FilterTerms:
-    """What a node's individual Renyi filter charges a record for a round, whether or not the record is drawn.
+    """The charges of a node's individual Renyi filter for one round, whether or not a record is drawn.
 
     Attributes:
-        order: of the divergences.
+        order: order of the divergences.
         budget: largest sum of divergences of one record over all rounds.
         costs: int64 [n_levels], ascending: the divergence of a record whose gradient statistic has a magnitude of up to
             the level's upper end, in units of budget / FILTER_UNITS, rounded up (`hedgerow.methods.s_gbdt.trees`).
-        limit: what a record may have spent after this round, in the same units: FILTER_UNITS is the whole budget, and
-            what is missing to it is kept back for later rounds.
+        limit: the most that a record may have spent after this round, in the same units: FILTER_UNITS is the whole
+            budget, and the difference is kept for later rounds.
     """
 
     order: int
@@ -263,16 +266,16 @@ class FilterTerms:
 
 
 SAMPLING_STEPS = 2**32
-"""A record is drawn with a chance of a query's `sampling_threshold` in so many."""
+"""Denominator of sampling rates: a record is drawn with probability `sampling_threshold` / SAMPLING_STEPS."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SampledQuery(Query):
-    """Its sum is over a Poisson sample that each node draws in secret, of the records that its filter lets through.
+    """A query whose sum is over a secret Poisson sample of the records that each node's filter admits.
 
     Attributes:
-        sampling_threshold: a record is in the sum with a chance of sampling_threshold / SAMPLING_STEPS.
-        filter: what the individual filter charges; None without a filter.
+        sampling_threshold: a record is in the sum with probability sampling_threshold / SAMPLING_STEPS.
+        filter: the charges of the individual filter; None without a filter.
     """
 
     sampling_threshold: int
@@ -284,23 +287,23 @@ class SampledQuery(Query):
 
     @property
     def sampling_rate(self) -> float:
-        """Each record's chance, exactly."""
+        """The exact probability that a record is drawn."""
         return self.sampling_threshold / SAMPLING_STEPS
 
 
 MAX_SCORE = 2**61
-"""Scores of a choice are within this magnitude, whatever the sums are: a choice never fails for an exact sum."""
+"""Bound on the scores of a choice, whatever the sums are: an exact sum can never make a choice fail."""
 
 
 @dataclass(frozen=True)
 class PureNoise:
-    """What makes a release epsilon-DP with epsilon = sensitivity / scale, without sampling.
+    """The noise that makes a release epsilon-DP with epsilon = sensitivity / scale, before sampling.
 
     Attributes:
-        scale: of the noise, in integer units; 0 without privacy.
+        scale: scale of the noise, in integer units; 0 without privacy.
         sensitivity: for sums the L1 norm that one unit adds at most; for a choice the range over which it can move the
             scores.
-        sampling_threshold: each record is in the sum with a chance of sampling_threshold / SAMPLING_STEPS, drawn by its
+        sampling_threshold: each record is in the sum with probability sampling_threshold / SAMPLING_STEPS, drawn by its
             node in secret, again for every query.
     """
 
@@ -310,13 +313,13 @@ class PureNoise:
 
     @property
     def sampling_rate(self) -> float:
-        """Each record's chance, exactly."""
+        """The exact probability that a record is drawn."""
         return self.sampling_threshold / SAMPLING_STEPS
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PureQuery(Query):
-    """Noise of the sum is Laplace's, by `pure`."""
+    """A query with Laplace noise on its sum, by `pure`."""
 
     pure: PureNoise
     is_pure: ClassVar[bool] = True
@@ -328,14 +331,14 @@ class PureQuery(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Choice(PureQuery):
-    """Released is what the exponential mechanism chooses by scores that follow from the exact sum."""
+    """A query that releases a choice of the exponential mechanism, by scores from the exact sum."""
 
     is_choice: ClassVar[bool] = True
 
     def candidates(self, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """For each choice its candidates (int64 [n]) and their scores (int64 [n]), from the sum, int64 [length].
+        """Return each choice's candidates (int64 [n]) and scores (int64 [n]), from the sum, int64 [length].
 
         Raises:
-            RemoteProtocolError: as `answer`, for a kind that says no more than this.
+            RemoteProtocolError: as `answer`, if a kind does not override this.
         """
         raise refuse_query(f"its kind, {type(self).__name__}, is unknown", "unknown-query-kind")

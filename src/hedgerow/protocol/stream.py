@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said on a connection besides the messages of a run: how a stream begins and why it ends, gRPC's wrapping,
-the enrolment of a party that was invited, and the reports that monitors get.
+"""The messages on a connection besides those of a run: streams, enrolment and monitors.
 
-A node says its Introduction; the coordinator answers with an Admittance, or with a Farewell that says why not. After
-that both send messages of the run, and the side that ends the stream says a Farewell first. The words of the codes are
-what `Refused.code` carries, what `Left.reason` and `Disconnected.reason` hold, and what logs and the monitor show. They
-stay the same between versions; `errors.toml` has the sentences for an operator.
+They begin and end a stream, wrap messages for gRPC, enrol an invited party, and report to monitors.
+
+A node says its Introduction; the coordinator answers with an Admittance, or with a Farewell that says why not. Then
+both send messages of the run, and the side that ends the stream says a Farewell first. The codes are the words in
+`Refused.code`, `Left.reason` and `Disconnected.reason`, and those that logs and the monitor show. They stay the same
+between versions; `errors.toml` has the sentences for an operator.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from hedgerow.protocol import hedgerow_pb2 as pb
 
 
 class WireCode(StrEnum):
-    """The reasons by their stable words."""
+    """The reasons to end a stream, by their stable words."""
 
     MALFORMED = "malformed"
     UNKNOWN_VERSION = "unknown-version"
@@ -86,11 +87,11 @@ FINAL = frozenset(
         WireCode.INVITATION_USED,
     }
 )
-"""After these a node stops; after all others it tries again with back-off."""
+"""Codes after which a node stops; after all others it tries again with back-off."""
 
 
 class WireRefusal(RemoteProtocolError):
-    """A stream was ended, or must be; `detail` is a sentence beside those of the code."""
+    """A stream was ended, or must be; `detail` is a sentence in addition to those of the code."""
 
     def __init__(self, wire_code: WireCode, detail: str = "") -> None:
         super().__init__(wire_code.value)
@@ -104,7 +105,7 @@ class WireRefusal(RemoteProtocolError):
 
 
 def read_code(code: str) -> WireCode:
-    """The code of a word that a peer sent; CLOSED for a word of a later version."""
+    """Return the code of a peer's word; CLOSED for a word of a later version."""
     try:
         return WireCode(code)
     except ValueError:
@@ -114,12 +115,12 @@ def read_code(code: str) -> WireCode:
 # Messages -------------------------------------------------------------------------------------------------------------
 
 FRAME_HEADROOM = 1 << 16
-"""A message so much larger than the limit is let through, to be refused by name."""
+"""Bytes above the limit up to which gRPC passes a message on, so that it can be refused by name."""
 Read = TypeVar("Read", bound=Encoded)
 
 
 class StreamKind(IntEnum):
-    """The kind bytes of what a stream, a monitor and a party that enrols say besides messages of a run."""
+    """The kind bytes of messages that are not messages of a run."""
 
     INTRODUCTION = 64
     ADMITTANCE = 65
@@ -186,24 +187,24 @@ class Farewell(Encoded):
 
     @classmethod
     def from_refusal(cls, refusal: WireRefusal) -> Self:
-        """What is said of a refusal."""
+        """Build the farewell of a refusal."""
         shown = "".join(letter for letter in refusal.what if letter.isprintable())
         return cls(refusal.code, shown.encode()[:MAX_TEXT_BYTES].decode(errors="ignore"))
 
     def refusal(self) -> WireRefusal:
-        """A farewell as an error of this side, with what the peer said beyond the code's own sentence."""
+        """Return the farewell as an error of this side, with the peer's words beyond the code's own sentence."""
         code = read_code(self.code)
         return WireRefusal(code, self.reason.removeprefix(WireRefusal(code).what).strip())
 
 
 def translate_fault(fault: CodecFault) -> WireRefusal:
-    """The refusal of bytes that are no message."""
+    """Return the refusal of bytes that are no message."""
     is_version = fault.flaw is Flaw.UNKNOWN_VERSION
     return WireRefusal(WireCode.UNKNOWN_VERSION if is_version else WireCode.MALFORMED, fault.what)
 
 
 def read_as(expected: type[Read], content: bytes) -> Read:
-    """The message of a kind; raises WireRefusal."""
+    """Read a message of the expected kind; raise WireRefusal."""
     try:
         return expected.from_bytes(content)
     except CodecFault as fault:
@@ -211,12 +212,12 @@ def read_as(expected: type[Read], content: bytes) -> Read:
 
 
 def wrap_message(content: bytes) -> bytes:
-    """What gRPC carries for a message."""
+    """Wrap a message for gRPC."""
     return pb.Message(content=content).SerializeToString()
 
 
 def unwrap_message(raw: bytes, most: int) -> bytes:
-    """The message that gRPC has carried; raises WireRefusal MALFORMED, or OVERSIZED beyond `most` bytes."""
+    """Unwrap a message of gRPC; raise WireRefusal MALFORMED, or OVERSIZED beyond `most` bytes."""
     try:
         content = pb.Message.FromString(raw).content
     except DecodeError:
@@ -227,7 +228,10 @@ def unwrap_message(raw: bytes, most: int) -> bytes:
 
 
 def read_first(expected: type[Read], content: bytes) -> Read:
-    """The first message of the other side; raises WireRefusal, which is the other side's own if it says Farewell."""
+    """Read the first message of the other side.
+
+    Raises WireRefusal, which is the other side's own if it says Farewell.
+    """
     try:
         kind = kind_in(content)
         if kind == StreamKind.FAREWELL:
@@ -240,7 +244,10 @@ def read_first(expected: type[Read], content: bytes) -> Read:
 
 
 def farewell_in(content: bytes) -> Farewell | None:
-    """The Farewell that a message is, if it is one; raises WireRefusal for what only a stream's beginning may say."""
+    """Return the Farewell that a message is; None for a message of a run.
+
+    Raises WireRefusal for a message that only the beginning of a stream may have.
+    """
     if not content.startswith(_OF_STREAMS):
         return None
     try:
@@ -250,12 +257,12 @@ def farewell_in(content: bytes) -> Farewell | None:
 
 
 # Enrolment ------------------------------------------------------------------------------------------------------------
-# What an invited party and the coordinator of a study say to each other before there is a roster. The party asks, the
-# coordinator answers each message with one of its own; `hedgerow.study` says what each is for, and whom it keeps out.
-# What is asked may be asked again after a connection broke, and has the same answer.
+# Messages between an invited party and a study's coordinator before there is a roster. The party asks, and the
+# coordinator answers each message with one of its own; `hedgerow.study` explains each one's purpose and whom it keeps
+# out. A party may repeat a question after a broken connection, and gets the same answer.
 
 MAX_ENROLMENT_BYTES = 64 << 20
-"""Of the largest message: a model, or a roster of 4,096 sites."""
+"""Size of the largest message: a model, or a roster of 4,096 sites."""
 MAX_CERTIFICATE_BYTES = 4096
 NOTHING = bytes(32)
 
@@ -263,7 +270,7 @@ Signature = Annotated[bytes, Fixed(64)]
 
 
 class AskingStep(IntEnum):
-    """How far a party that asks has come."""
+    """A party's progress in its enrolment."""
 
     WAITS = 1
     HAS_ROSTER = 2
@@ -402,7 +409,7 @@ class Result(Encoded):
 
 # Monitors and reports -------------------------------------------------------------------------------------------------
 # What a monitor sees of a run: only what every party knows, or anyone who watches the network; nothing from rows.
-# A monitor sends one request, and is told of the run in reports; both are checked before they are believed.
+# A monitor sends one request and receives reports; both are checked before they are believed.
 
 Amount = Annotated[float, Real(least=0.0)]
 Seconds = Annotated[float, Real(least=0.0, most=1e15)]
@@ -410,7 +417,7 @@ MaybeWord = Annotated[str, Word(least=0)]
 
 
 class SiteState(StrEnum):
-    """How a site is."""
+    """A site's state, as reports show it."""
 
     ABSENT = "absent"
     CONNECTED = "connected"
@@ -429,14 +436,14 @@ WAITING = "waiting-for-sites"
 
 
 _MAX_SECONDS = 1e9
-"""More than thirty years: a number that someone made up, or infinity."""
+"""Largest time left that is shown (about 30 years); a longer one is invented or infinite."""
 TRAINING, EVALUATION, SURVEY = "training", "evaluation", "survey"
-"""What a run is for."""
+"""Tasks of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """That a training could not go on, and ended with the model of the rounds that were released.
+    """A training that could not go on, and ended with the model of the rounds released so far.
 
     Attributes:
         code: why it could not, a stable code.
@@ -449,7 +456,7 @@ class Salvage:
     n_planned: int
 
     def text(self) -> str:
-        """What a person is told, as one sentence."""
+        """Return what a person is told, as one sentence."""
         return (
             f"The run could not go on ({self.code}). The model is that of the {self.n_used} of {self.n_planned} rounds "
             "that were released before."
@@ -553,7 +560,7 @@ class RunReport(Record):
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the run still takes at its present pace; None when it has none, or one that no run has."""
+        """The time that the run still takes at its present pace; None if unknown or absurd."""
         if self.is_over or self.phase == WAITING or self.rounds_per_second <= 0:
             return None
         left = max(0, self.rounds_planned - self.rounds_done) / self.rounds_per_second
@@ -564,7 +571,7 @@ class RunReport(Record):
 
 MAX_REQUEST_BYTES = 1024
 MAX_REPORT_BYTES = 4 << 20
-"""Enough for 4096 sites with the longest names and codes, and all events."""
+"""Largest report: 4096 sites with the longest names and codes, and all events."""
 MAX_EVENTS = 256
 MIN_INTERVAL, MAX_INTERVAL = 0.2, 60.0
 """Seconds between two reports."""
@@ -606,14 +613,14 @@ class Update(Encoded):
 
 
 def report_bytes(report: RunReport) -> bytes:
-    """The part of an `Update` that is the same for all monitors; `event_bytes` is appended to it."""
+    """Return the part of an `Update` that all monitors share; `event_bytes` is appended to it."""
     parts = [head(StreamKind.TOLD)]
     report.write_fields(parts)
     return b"".join(parts)
 
 
 def event_bytes(events: Sequence[EventReport], missed: int) -> bytes:
-    """The rest of the message."""
+    """Return the rest of the message: events and the number of missed ones."""
     parts: list[bytes] = []
     (_, of_events), (_, of_missed) = layout(Update)[1:]
     of_events.write(events, parts)
