@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other packages add, loaded on the word of whoever runs this process, and of nobody else.
+"""Load what other packages add, on the word of whoever runs this process and of nobody else.
 
 A plug-in is a module that calls one of the functions `add_...` when it is imported. It is named by an entry point of
-the group `hedgerow.plugins`, as a module, or as a file. What a plan, a model or a peer names is never imported. On
-one's own machine `--plugin` names it; a node or a coordinator loads what its own file names, with the version and the
-digest that its owner has read: the bytes that were hashed are those that run. Of what else those import, other packages
-and Python itself, nothing is compared.
+the group `hedgerow.plugins`, as a module, or as a file. A module that a plan, a model or a peer names is never
+imported. On one's own machine `--plugin` names it; a node or a coordinator loads the plug-ins of its own file, with the
+version and the digest that its owner has read: the bytes that were hashed are the bytes that run. The digest does not
+cover what those import, such as other packages and Python itself.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from hedgerow.errors import HedgerowError, UsageError
 
 GROUP = "hedgerow.plugins"
 UNCOVERED = "a digest covers a plug-in's own modules, and no other packages that they import"
-"""What the owner of a policy is told of its line `plugins`."""
+"""Note for the owner of a policy about its line `plugins`."""
 _COMPILED = (*BYTECODE_SUFFIXES, *EXTENSION_SUFFIXES)
 _IMPORTED = (".py", *_COMPILED)
 
 
 def load_plugin(name: str) -> ModuleType:
-    """Import a plug-in: an entry point of `GROUP`, a module, or a file that ends in .py. Twice is once.
+    """Import a plug-in: an entry point of `GROUP`, a module, or a file that ends in .py; only once.
 
     Raises:
-        UsageError: code "plugin"; there is none of that name. Code "name-taken": it adds a name that is taken.
+        UsageError: code "plugin" if there is none of that name, "name-taken" if it adds a name that is taken.
     """
     return _load(next((entry.module for entry in entry_points(group=GROUP, name=name)), name))
 
@@ -67,7 +67,7 @@ def _import_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(path)
-    # Before it runs: its dataclasses look their own module up.
+    # Register the module before it runs, because its dataclasses look it up.
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -78,7 +78,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def explain_failed_plugin(error: BaseException) -> UsageError | None:
-    """The error of a command in which a plug-in's own code has failed; None where it had no part in it."""
+    """Return the error for a command in which a plug-in's own code has failed; None if none has."""
     for frame, line in reversed(list(walk_tb(error.__traceback__))):
         name = str(frame.f_globals.get("__name__"))
         if getattr(sys.modules.get(name.partition(".")[0]), "__hedgerow_plugged__", False):
@@ -88,11 +88,11 @@ def explain_failed_plugin(error: BaseException) -> UsageError | None:
 
 
 def describe_plugin(module: ModuleType) -> str:
-    """How a policy names a plug-in: its module, its version, and the SHA-256 of its sources, in one line.
+    """Return a policy's line for a plug-in: its module, its version, and the SHA-256 of its sources.
 
     Raises:
-        UsageError: code "plugin"; no other process can load it: it has no file or no name of its own, or holds what
-            `load_agreed` refuses.
+        UsageError: code "plugin"; no other process can load it, because it has no file or no name of its own, or
+            something that `load_agreed` refuses.
     """
     top = sys.modules.get(module.__name__.partition(".")[0], module)
     if top.__name__ == "__main__" or top.__file__ is None:
@@ -107,7 +107,7 @@ def _refuse(name: str, why: str) -> UsageError:
 
 
 def _version_of(module: ModuleType) -> str:
-    """A module's own version, else its distribution's, else 0."""
+    """Return a module's own version, else its distribution's, else 0."""
     own = getattr(module, "__version__", None)
     if own is not None:
         return str(own)
@@ -118,10 +118,10 @@ def _version_of(module: ModuleType) -> str:
 
 
 class _Sources(InspectLoader):
-    """A module, or all of a package, as it was read once, whose digest is that of the very bytes that are compiled.
+    """A module or package that was read once. Its digest is of the very bytes that are compiled.
 
-    Python's own loader reads a second time, follows links and what a package adds to its `__path__`, and runs what lies
-    compiled beside sources. Of this one's modules none is looked for on the disk.
+    Python's own loader would read a second time, follow links and additions to a package's `__path__`, and run compiled
+    files beside sources. This loader looks for none of its modules on the disk.
 
     Args:
         files: the sources by their paths within the folder, in their order in the digest.
@@ -135,7 +135,10 @@ class _Sources(InspectLoader):
         self.digest = digest.hexdigest()
 
     def find_spec(self, fullname: str) -> ModuleSpec:
-        """The module's, found among what was read; raises ModuleNotFoundError, so that nobody else is asked for it."""
+        """Find a module among the sources that were read.
+
+        Raises ModuleNotFoundError for any other module, so that no other finder is asked.
+        """
         if (path := self._find_path(fullname)) is None:
             raise ModuleNotFoundError(f"No module named {fullname!r} in what was read of {self.name}", name=fullname)
         spec = ModuleSpec(
@@ -145,7 +148,7 @@ class _Sources(InspectLoader):
         return spec
 
     def _find_path(self, fullname: str) -> str | None:
-        """Where the module is: "" for a folder without an `__init__.py`, None for one that is not there."""
+        """Return the module's path; "" for a folder without an `__init__.py`, None if it is not there."""
         within = "/".join(fullname.split(".")[1:])
         first = f"{within}/__init__.py".lstrip("/")
         found = next((path for path in (first, f"{within or self.name}.py") if path in self._files), None)
@@ -166,15 +169,16 @@ class _Sources(InspectLoader):
     def get_code(self, fullname: str) -> CodeType:
         """See `InspectLoader`."""
         path = self._find_path(fullname) or ""
-        # Not the file's own name: who keeps compiled code beside a source, as numba does, would find it by that.
+        # Do not use the file's own name: tools that keep compiled code beside a source, such as numba, would find it
+        # there.
         return self.source_to_code(self._files.get(path, b""), f"<{self.name} {self.digest[:12]}>/{path}")
 
 
 def _read_sources(name: str, place: Path) -> _Sources:
-    """Read a module from its file, or all that can be imported within a package, once.
+    """Read a module from its file, or all importable files of a package, once.
 
     Raises:
-        UsageError: code "plugin"; something in it is a link, or is compiled.
+        UsageError: code "plugin"; one of the files is a link, or is compiled.
     """
     paths = [place] if place.name != "__init__.py" else []
     waiting = [] if paths else [place.parent]
@@ -184,7 +188,7 @@ def _read_sources(name: str, place: Path) -> _Sources:
         while waiting:
             for path in waiting.pop().iterdir():
                 if path.name == "__pycache__":
-                    # Nothing in it is imported: it is not among what was read.
+                    # Skip it: nothing in it can be imported, because it is not read.
                     continue
                 if path.is_dir() and not path.is_symlink():
                     waiting.append(path)
@@ -202,8 +206,10 @@ def _read_sources(name: str, place: Path) -> _Sources:
 
 
 class _Agreed(MetaPathFinder):
-    """Finds the modules of plug-ins whose sources were read, and has those run; and no code of theirs imports a module
-    that is neither read with it nor another installed package's.
+    """Finds the modules of plug-ins from the sources that were read, and nowhere else.
+
+    It also refuses an import by a plug-in's code of a module that is neither read with it nor another installed
+    package's.
     """
 
     def __init__(self) -> None:
@@ -224,14 +230,14 @@ class _Agreed(MetaPathFinder):
         return None
 
     def find_elsewhere(self, name: str) -> ModuleSpec | None:
-        """What Python would import by this name otherwise; nothing is imported for it."""
+        """Return what Python would import by this name otherwise, without importing it."""
         return next(
             filter(None, (finder.find_spec(name, None) for finder in sys.meta_path if finder is not self)), None
         )
 
 
 def _find_asking() -> str | None:
-    """The plug-in whose code asks for an import, however many functions of others are between."""
+    """Return the plug-in whose code asks for an import, however many other functions are in between."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if isinstance(loader := frame.f_globals.get("__loader__"), _Sources):
@@ -241,7 +247,7 @@ def _find_asking() -> str | None:
 
 
 def _is_of_others(spec: ModuleSpec, asking: str) -> bool:
-    """Whether a module is Python's, or in the place of an installed distribution that is not the plug-in's own."""
+    """Return whether a module is Python's own, or of another installed distribution than the plug-in."""
     places = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
     folders = {Path(place).resolve().parent for place in places}
     if not folders:
@@ -261,16 +267,17 @@ _AGREED = _Agreed()
 
 
 def load_agreed(plugins: Iterable[str]) -> None:
-    """Load what a policy names, each as `describe_plugin` says it.
+    """Load the plug-ins that a policy names, each by its line from `describe_plugin`.
 
-    Each is read once; what was read is compared by its digest, and run. Nothing else of that name is.
+    Each plug-in is read once; the bytes that were read are compared by their digest, and run. No other file of that
+    name is.
 
     Raises:
-        UsageError: code "plugin"; it is not there, or is another than the policy names; it is no module's name; it
-            holds a link or something compiled; or it imports what is neither its own nor another package's.
+        UsageError: code "plugin"; a plug-in is missing, or differs from the policy's line; the line names no module; it
+            holds a link or a compiled file; or it imports a module that is neither its own nor another package's.
     """
     lines = list(plugins)
-    # All before any: one of them may import another.
+    # Read all before loading any, because one of them may import another.
     read = {line: _read_agreed(line) for line in lines}
     for sources in read.values():
         _AGREED.sources[sources.name] = sources
@@ -280,13 +287,13 @@ def load_agreed(plugins: Iterable[str]) -> None:
         sys.meta_path.insert(0, _AGREED)
     for line in lines:
         name = line.partition(" ")[0]
-        # Not `load_plugin`: an entry point of this name may lead to another module.
+        # Do not use `load_plugin`: an entry point of this name may lead to another module.
         if (found := describe_plugin(_load(name))) != line:
             raise _refuse(name, f"This party's own file names another one; here is {found}.")
 
 
 def _read_agreed(line: str) -> _Sources:
-    """The sources that a line names; raises as `load_agreed`."""
+    """Read the sources that a line names; raise as `load_agreed` does."""
     name = line.partition(" ")[0]
     top = name.partition(".")[0]
     if name.endswith(".py") or not all(map(str.isidentifier, name.split("."))):
@@ -297,7 +304,7 @@ def _read_agreed(line: str) -> _Sources:
     if not loaders or any(loader is not sources for loader in loaders):
         if loaders:
             raise _refuse(name, "It was imported before its sources were compared: restart, and let the file load it.")
-        # The package that it is in: to find a module within would import that, unread.
+        # Look for the top package: finding a module inside it would import the package, unread.
         spec = _AGREED.find_elsewhere(top)
         if spec is None or spec.origin is None or not spec.has_location:
             raise _refuse(name, "It is named in this party's own file, and not installed here.")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A check for authors of methods, losses and queries: it plays a plan and tries to exceed what its queries state.
+"""Check methods, losses and queries: play a plan and try to exceed what its queries state.
 
-What a query states of its answer, a ledger believes. `check_method` makes rows, gives each a node of its own, and
-compares every answer with the query: its type and length, its largest entry, its norm, and whether the answers of
-single rows add up to the answer of all, of thousands of each, and of a site that missed the rounds before. It adds up
-what the releases cost, counts the rounds, gives the same releases to the program over other rows, and divides rows over
-1, 3 and 50 sites, which must give the same model. It is a search: what it finds is wrong, and what it does not find is
-not proven right. The proof of a sensitivity belongs in the docstring of its query.
+A ledger believes what a query states of its answer. `check_method` makes rows, gives each a node of its own, and
+compares every answer with the query: its type and length, its largest entry and its norm. The answers of single rows
+must add up to the answer of all rows, of thousands of copies, and of a site that missed earlier rounds. It adds up the
+cost of the releases, counts the rounds, gives the same releases to the program over other rows, and divides rows over
+1, 3 and 50 sites, which must give the same model. It is a search: each fault it reports is real, but finding none
+proves nothing. The proof of a sensitivity belongs in the docstring of its query.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from hedgerow.trees.binning import N_PLACES, CodeArray, Grid, build_grid
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict
 
 PLAYED = {"the plan's noise": 1, "no noise": 0, "64 times the noise": 64}
-"""How much noise releases have, each in a play of its own: little of it and much of it lead scores to other places."""
+"""Factors of the noise, each in a play of its own: different noise leads scores to different places."""
 N_ALONE, N_DIVIDED, SITES = 40, 200, (1, 3, 50)
 N_COPIES = 2**13 - 1
-"""Of each single row at one node: an odd number, so that single precision rounds sums, which 32 bits do not hold."""
+"""Copies of each row at one node: an odd number, so that single precision, and words of 32 bits, fail visibly."""
 
 
 @dataclass(frozen=True)
 class MethodCheck:
-    """What `check_method` found.
+    """The findings of `check_method`.
 
     Attributes:
-        faults: what is wrong, a sentence each; empty where nothing was found.
-        n_rounds: rounds of a run: vectors that it asks every node for.
-        epsilon: what its releases cost at the plan's delta, by the plan's accountant.
-        largest: by kind of query, the largest squared norm of one row's answer beside what the query states: 1 is
-            reached, less is noise that nobody needs, more is a fault.
+        faults: one sentence for each fault; empty if none was found.
+        n_rounds: rounds of a run, each of which asks every node for a vector.
+        epsilon: the cost of its releases at the plan's delta, by the plan's accountant.
+        largest: by kind of query, the largest squared norm of one row's answer divided by the stated one: 1 is exact,
+            less means unnecessary noise, more is a fault.
     """
 
     faults: tuple[str, ...]
@@ -86,7 +86,7 @@ def check_method(plan: Plan, *, seed: int = 0) -> MethodCheck:
 
 
 class _ScaledNoise(SeededNoise):
-    """Seeded noise, so many times as large as it is asked for."""
+    """Seeded noise, multiplied by a factor."""
 
     def __init__(self, seed: int, factor: int) -> None:
         super().__init__(seed, exact=False)
@@ -104,17 +104,17 @@ class _Unplayable(Exception):
 
 
 class _Checked:
-    """A plan under check, and what was found so far; attributes as of `MethodCheck`."""
+    """A plan under check, and its findings so far; attributes as in `MethodCheck`."""
 
     def __init__(self, task: TrainingTask, seed: int) -> None:
         self.task, self.plan, self.seed = task, task.plan, seed
-        # By their words, so that a fault that shows in every play and every tree is told once.
+        # Keys are the words, so that a fault that occurs in every play and every tree is reported once.
         self.faults: dict[str, None] = {}
         self.n_rounds, self.epsilon = 0, 0.0
         self.largest: dict[str, float] = {}
 
     def play(self, said: str, factor: int) -> None:
-        """Ask single rows, and all of them together, whatever the program asks."""
+        """Play the program: ask each of its queries of single rows, and of all rows together."""
         rows, numbers = make_rows(self.plan, N_ALONE, self.seed), np.arange(N_ALONE)
         parts = [[number] for number in numbers] + [numbers, numbers[:0], numbers, np.repeat(numbers, N_COPIES)]
         *alone, together, empty, late, many = self._nodes(rows, parts)
@@ -135,7 +135,7 @@ class _Checked:
                 raise _Unplayable(f"an answer is no int64 vector of the {query.length} entries that are stated", query)
             for fault in self._faults_of(query, answers[:-2], answers[-2], answers[-1]):
                 self._note(fault, query)
-            # These rows are many: the first query of each kind, in one play, is enough.
+            # Thousands of copies are slow: the first query of each kind, in one play, is enough.
             if not self.n_rounds and kinds[kind] > 1:
                 many.finish(query)
             elif not self.n_rounds and not np.array_equal(many.answer(query), N_COPIES * answers[-2]):
@@ -204,7 +204,7 @@ class _Checked:
             self._note("another model where the same rows are at 1, 3 or 50 sites")
 
     def _nodes(self, rows: SiteData, parts: Sequence[npt.ArrayLike]) -> list[Node]:
-        """A node for each part of the rows."""
+        """Build a node for each part of the rows."""
         nodes: list[Node] = []
         for number, part in enumerate(parts):
             own = np.asarray(part, dtype=np.intp)
@@ -212,7 +212,7 @@ class _Checked:
                 f"site {number}", rows.only(own), self.plan, self.task.settings, sampling=SeededSampling(self.seed, own)
             )
             if nodes:
-                # One object, for kernels keep what they make of a loss for so many losses only.
+                # Share one loss object: kernels cache their work only for a few losses.
                 node.held.loss, node.held.linear_loss = nodes[0].held.loss, nodes[0].held.linear_loss
             nodes.append(node)
         return nodes
@@ -221,7 +221,7 @@ class _Checked:
         self.faults.setdefault(fault if query is None else f"{query.purpose.kind}: {fault}")
 
     def _faults_of(self, query: Query, alone: list[IntVector], together: IntVector, empty: IntVector) -> Iterator[str]:
-        """What answers of single rows, of all and of none say against what a query states."""
+        """Yield the contradictions between a query and the answers of single rows, all rows and no rows."""
         if not np.array_equal(sum(alone), together) or empty.any():
             yield "what single rows answer does not add up to what all of them answer: it is no sum over rows"
         if max(int(np.abs(answer).max(initial=0)) for answer in alone) > query.bound:
@@ -230,7 +230,7 @@ class _Checked:
         if isinstance(query, Choice):
             after = query.candidates(together)
             for answer in alone:
-                # How far a row moves the scores of all choices together, one candidate against another.
+                # Range by which a row moves the scores of a choice's candidates, added up over all choices.
                 moved = zip(after, query.candidates(together - answer), strict=True)
                 ranges = [int(np.ptp(new - old)) for (_, new), (_, old) in moved if len(new)]
                 if sum(ranges) > query.pure.sensitivity:
@@ -248,18 +248,20 @@ class _Checked:
 
 
 def make_codes(grid: Grid, n_rows: int, random: np.random.Generator) -> CodeArray:
-    """Codes [n_features, n]: every code of a feature where there are rows enough, else some from end to end."""
+    """Make codes [n_features, n]: every code of a feature if rows suffice, else an even selection."""
     spread = (np.linspace(0, feature.n_codes - 1, n_rows).round() for feature in grid.features)
     return np.array([random.permutation(codes) for codes in spread]).astype(grid.dtype)
 
 
 def make_rows(plan: Plan, n_rows: int, seed: int) -> SiteData:
-    """Rows with codes as of `make_codes`, missing ones too; one label in two is at an end of its range.
+    """Make rows with codes from `make_codes`, missing ones included.
+
+    Every second label is at an end of its range.
 
     Args:
-        plan: what their columns are.
-        n_rows: how many.
-        seed: that they follow from.
+        plan: the plan with their columns.
+        n_rows: number of rows.
+        seed: seed of the rows.
     """
     random, grid = np.random.default_rng([seed, 3]), build_grid(plan)
     codes = make_codes(grid, n_rows, random)
@@ -271,7 +273,7 @@ def make_rows(plan: Plan, n_rows: int, seed: int) -> SiteData:
 
 
 def _write(ensemble: Ensemble) -> bytes:
-    """The model as its file has it."""
+    """Return the model's bytes as in its file."""
     try:
         return ensemble_bytes(ensemble)
     except LookupError as fault:
@@ -279,6 +281,6 @@ def _write(ensemble: Ensemble) -> bytes:
 
 
 def _stated(query: Query) -> tuple[object, ...]:
-    """What two replicas of a program must say alike."""
+    """Return the statements that two replicas of a program must make alike."""
     numbers = query.length, query.bound, query.sensitivity_squared, query.noise_multiplier, query.ensemble_size
     return (query.purpose, *numbers, query.left_open())
