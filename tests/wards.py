@@ -36,7 +36,7 @@ def plan_text(
 ) -> str:
     """A plan over the tables of `n_sites` sites; each section's fields as TOML has them.
 
-    `categories` and `classes` are the wards and the label's; a name that is empty is left out.
+    `categories` and `classes` are the wards and the label's; a name that is empty is left out, and a ward without any.
     """
     privacy = {"epsilon": 1, "delta": 1e-6, "n_records": RECORDS_PER_SITE * n_sites, **sections.get("privacy", {})}
     federation = {"min_sites": 3, **sections.get("federation", {})}
@@ -50,7 +50,8 @@ def plan_text(
         values = {key: f'"{value}"' if isinstance(value, str) else f"{value}" for key, value in fields.items()}
         lines += [f"[{section}]", *(f"{key} = {value}" for key, value in values.items())]
     lines += ["[[features]]", 'name = "age"', 'type = "numeric"', "min = 0", "max = 100"]
-    lines += ["[[features]]", 'name = "ward"', 'type = "categorical"', f"categories = {_listed(categories)}"]
+    if categories:
+        lines += ["[[features]]", 'name = "ward"', 'type = "categorical"', f"categories = {_listed(categories)}"]
     lines += ["[label]", 'name = "ill"', 'type = "binary"', f"classes = {_listed(classes)}"]
     return "\n".join(lines) + "\n"
 

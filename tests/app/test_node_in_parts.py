@@ -22,24 +22,7 @@ from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from tests.builders import LABELS, bare_plan, numbers, train_model
 from tests.client.test_shards import HereWorker
-
-PLAN = """\
-version = 1
-name = "wards"
-[privacy]
-epsilon = 1.0
-delta = 1e-5
-n_records = 60
-[label]
-name = "y"
-type = "binary"
-classes = ["0", "1"]
-[[features]]
-name = "age"
-type = "numeric"
-min = 0
-max = 9
-"""
+from tests.wards import plan_text
 
 
 def test_rows_to_train_on_held_out_and_raw_cells_are_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,12 +30,12 @@ def test_rows_to_train_on_held_out_and_raw_cells_are_in_parts(tmp_path: Path, mo
     monkeypatch.setattr(node, "warm_up", lambda *_: None)
     monkeypatch.setattr(node, "start_actors", lambda _: partial(HereWorker, set(), itertools.count()))
     make_keys(tmp_path, {name: tmp_path for name in ("north", "south", "east")})
-    (tmp_path / "plan.toml").write_text(PLAN)
+    (tmp_path / "plan.toml").write_text(plan_text(1, name="wards", categories=(), privacy={"n_records": 60}))
     said = 'version = 1\ndata_set = "wards"\nmax_epsilon = 9.0\ndelta = 1e-4\nsurveys = true\nnoise = ["server"]\n'
     (tmp_path / "policy.toml").write_text(said)
     for name, n in (("rows", 40), ("held-out", 30)):
         rows = [f"{i % 9},{i % 2},{i}" for i in range(n)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["age,y,stay", *rows, ""]))
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,ill,stay", *rows, ""]))
     file = {name: str(tmp_path / name) for name in ("rows.csv", "held-out.csv", "plan.toml", "policy.toml")}
     options = node.NodeOptions(
         identity=str(tmp_path / "north.private.json"), roster=str(tmp_path / "roster.toml"), policy=file["policy.toml"],
@@ -60,7 +43,7 @@ def test_rows_to_train_on_held_out_and_raw_cells_are_in_parts(tmp_path: Path, mo
         quiet=True,
     )  # fmt: skip
     plan, found = node.read_plan(file["plan.toml"]), []
-    asked = OpenTable.of([AskedColumn("age"), AskedColumn("y")], "y", {"epsilon": 1.0, "delta": 1e-5})
+    asked = OpenTable.of([AskedColumn("age"), AskedColumn("ill")], "ill", {"epsilon": 1.0, "delta": 1e-5})
     model = train_model(bare_plan(LABELS["binary"], numbers(1)))
     with node.prepare_node(options) as ready:
         setup = ready.session._setup

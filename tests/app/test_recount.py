@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hedgerow.privacy.events as kinds
 from hedgerow.app import recount
 from hedgerow.app.evidence import compare_accounts, explain_recount, gather_evidence, write_evidence
 from hedgerow.data.site_data import SiteData
@@ -24,21 +25,6 @@ from hedgerow.local.training import evaluate_federated, recalibrate_model, train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import compute_account
-from hedgerow.privacy.events import (
-    DiscreteGaussianEvent,
-    DiscreteGaussianSumEvent,
-    DiscreteLaplaceEvent,
-    DiscreteLaplaceVectorEvent,
-    Event,
-    FilteredGaussianEvent,
-    GaussianEvent,
-    LocalGaussianEvent,
-    PureEvent,
-    SampledGaussianEvent,
-    SelectionEvent,
-    UnnoisedEvent,
-    is_sample,
-)
 from hedgerow.privacy.ledger import Ledger, Release, write_prepared_tables
 from hedgerow.privacy.noise import SystemNoise
 from tests.builders import make_data, make_plan, take
@@ -92,7 +78,7 @@ def train_run(name: str, accountant: str) -> Model:
     privacy = {"epsilon": 1.0, "delta": 1e-6, "n_records": 400, "accountant": accountant, **about.pop("privacy", {})}
     plan, noise = make_plan("binary", model, privacy, **about), SystemNoise(os.urandom)
     if name.endswith("prepared"):
-        made = Release("0/RecordCount/survey", 0, "RecordCount", DiscreteGaussianEvent(8.0, 8, 1), 1, 1.0, 8.0)
+        made = Release("0/RecordCount/survey", 0, "RecordCount", kinds.DiscreteGaussianEvent(8.0, 8, 1), 1, 1.0, 8.0)
         plan = Plan.from_dict({**plan.to_dict(), "prepared": write_prepared_tables([made], "record", 1)})
     rows, n_sites = make_data(plan, 180, 1), 9
     sites: dict[str, SiteData] = {f"site-{at}": take(rows, np.arange(at, 180, n_sites)) for at in range(n_sites)}
@@ -145,33 +131,33 @@ def test_a_pack_alone_gives_the_reported_epsilon(name: str, accountant: str, tmp
         assert run_alone(tmp_path, "recount.py", "evidence.json").returncode == 1
 
 
-def make_release(number: int, event: Event) -> Release:
+def make_release(number: int, event: kinds.Event) -> Release:
     """A release with the noise that its event says."""
     length, sigma = getattr(event, "length", 3), float(getattr(event, "sigma", 0))
     sigma = sigma or getattr(event, "share_sigma", 0) * math.sqrt(getattr(event, "n_shares", 1)) or 1000.0
-    if isinstance(event, PureEvent):
+    if isinstance(event, kinds.PureEvent):
         return Release(f"{number}/A/x", number, "A", event, length, event.epsilon * sigma, sigma)
-    if isinstance(event, UnnoisedEvent):
+    if isinstance(event, kinds.UnnoisedEvent):
         return Release(f"{number}/A/x", number, "A", event, length, 1.0, 0.0)
     return Release(f"{number}/A/x", number, "A", event, length, sigma / event.noise_multiplier, sigma)
 
 
 MULTIPLIERS, SIGMAS = st.floats(0.7, 100), st.integers(2, 10**5)
 LENGTHS, SHARES, RATES = st.sampled_from([1, 8, 200]), st.integers(1, 30), st.sampled_from([1.0, 0.5, 0.1, 0.01])
-EVENTS: dict[str, st.SearchStrategy[Event]] = {
-    "gaussian": st.builds(GaussianEvent, MULTIPLIERS),
-    "whole": st.builds(DiscreteGaussianEvent, MULTIPLIERS, SIGMAS, LENGTHS),
-    "shares": st.builds(DiscreteGaussianSumEvent, MULTIPLIERS, SIGMAS, SHARES, LENGTHS),
-    "local": st.builds(LocalGaussianEvent, MULTIPLIERS, SIGMAS, LENGTHS),
-    "laplace": st.builds(DiscreteLaplaceEvent, st.floats(0.01, 2), RATES),
-    "choice": st.builds(SelectionEvent, st.floats(0.01, 2), RATES),
+EVENTS: dict[str, st.SearchStrategy[kinds.Event]] = {
+    "gaussian": st.builds(kinds.GaussianEvent, MULTIPLIERS),
+    "whole": st.builds(kinds.DiscreteGaussianEvent, MULTIPLIERS, SIGMAS, LENGTHS),
+    "shares": st.builds(kinds.DiscreteGaussianSumEvent, MULTIPLIERS, SIGMAS, SHARES, LENGTHS),
+    "local": st.builds(kinds.LocalGaussianEvent, MULTIPLIERS, SIGMAS, LENGTHS),
+    "laplace": st.builds(kinds.DiscreteLaplaceEvent, st.floats(0.01, 2), RATES),
+    "choice": st.builds(kinds.SelectionEvent, st.floats(0.01, 2), RATES),
     "vector": st.builds(
-        lambda epsilon, rate, share: DiscreteLaplaceVectorEvent(epsilon, rate, zcdp_weight=epsilon**2 * share),
+        lambda epsilon, rate, share: kinds.DiscreteLaplaceVectorEvent(epsilon, rate, zcdp_weight=epsilon**2 * share),
         st.floats(0.01, 2), RATES, st.floats(1 / 3, 1),
     ),
-    "sampled": st.builds(SampledGaussianEvent, MULTIPLIERS, RATES, SIGMAS, SHARES, LENGTHS),
+    "sampled": st.builds(kinds.SampledGaussianEvent, MULTIPLIERS, RATES, SIGMAS, SHARES, LENGTHS),
     "filtered": st.builds(
-        lambda *parts, order, budget, scope: FilteredGaussianEvent(*parts, order=order, budget=budget, scope=scope),
+        lambda *parts, **limits: kinds.FilteredGaussianEvent(*parts, **limits),
         MULTIPLIERS, RATES, SIGMAS, SHARES, LENGTHS, order=st.sampled_from([2, 8, 33, 130]),
         budget=st.floats(0.01, 20), scope=st.sampled_from(["", "1"]),
     ),
@@ -184,7 +170,7 @@ def test_every_kind_of_event_is_counted_again() -> None:
         "gaussian", "discrete-gaussian", "discrete-gaussian-sum", "local-gaussian", "discrete-laplace", "selection",
         "discrete-laplace-vector", "sampled-gaussian", "filtered-sampled-gaussian",
     }  # fmt: skip
-    assert drawn | {"unnoised"} == {kind.type_name for kind in get_args(Event)} and len(EVENTS) == len(drawn)
+    assert drawn | {"unnoised"} == {kind.type_name for kind in get_args(kinds.Event)} and len(EVENTS) == len(drawn)
 
 
 @settings(max_examples=60, deadline=None)
@@ -193,7 +179,7 @@ def test_every_kind_of_event_is_counted_again() -> None:
     delta=st.sampled_from([1e-5, 1e-6, 1e-9]), accountant=st.sampled_from(["gdp", "rdp", "pure"]),
 )  # fmt: skip
 def test_any_ledger_is_counted_as_its_accountant_does(
-    events: list[tuple[Event, int]], delta: float, accountant: str
+    events: list[tuple[kinds.Event, int]], delta: float, accountant: str
 ) -> None:
     """Whatever was released, the recount is as close to the reported figure as the page says, and never below."""
     check_ledger([event for event, count in events for _ in range(count)], delta, accountant)
@@ -205,12 +191,12 @@ def test_any_ledger_is_counted_as_its_accountant_does(
     events=st.lists(st.tuples(st.one_of(*EVENTS.values()), st.integers(1, 5)), min_size=1, max_size=4),
     delta=st.sampled_from([1e-5, 1e-6]),
 )  # fmt: skip
-def test_any_ledger_is_counted_by_loss_distributions(events: list[tuple[Event, int]], delta: float) -> None:
+def test_any_ledger_is_counted_by_loss_distributions(events: list[tuple[kinds.Event, int]], delta: float) -> None:
     """As above, by the accountant that takes seconds: at most one percent above."""
     check_ledger([event for event, count in events for _ in range(count)], delta, "pld")
 
 
-def check_ledger(events: list[Event], delta: float, accountant: str) -> None:
+def check_ledger(events: list[kinds.Event], delta: float, accountant: str) -> None:
     """Compare a recount with the account that a report would give."""
     releases = Ledger(tuple(make_release(at, event) for at, event in enumerate(events))).to_json()
     account = compute_account(accountant, events, delta)
@@ -218,13 +204,13 @@ def check_ledger(events: list[Event], delta: float, accountant: str) -> None:
     if account.epsilon == math.inf:
         assert found == math.inf
         return
-    close = 1e-4 if accountant == "rdp" or any(map(is_sample, events)) else 1e-6
+    close = 1e-4 if accountant == "rdp" or any(map(kinds.is_sample, events)) else 1e-6
     assert account.epsilon * (1 - 1e-12) <= found <= account.epsilon * (1 + (0.01 if accountant == "pld" else close))
 
 
 def test_something_without_noise_has_no_bound() -> None:
     """A release without noise makes every figure infinite, as it does in the report."""
-    releases = json.loads(Ledger((make_release(0, UnnoisedEvent()),)).to_json())["releases"]
+    releases = json.loads(Ledger((make_release(0, kinds.UnnoisedEvent()),)).to_json())["releases"]
     report = {"accounted_by": "gdp", "delta": 1e-6, "epsilon": "infinite"}
     found = recount.recount_pack({"releases": releases, "report": report})
     assert (found["epsilon"], found["agrees"]) == (math.inf, True)
@@ -232,7 +218,9 @@ def test_something_without_noise_has_no_bound() -> None:
 
 def test_what_the_recount_cannot_count_is_never_passed_over() -> None:
     """A kind of release that it does not know, or that a sum of epsilons cannot hold, confirms no figure."""
-    releases = [make_release(at, event) for at, event in enumerate([DiscreteLaplaceEvent(0.1), GaussianEvent(2.0)])]
+    releases = [
+        make_release(at, event) for at, event in enumerate([kinds.DiscreteLaplaceEvent(0.1), kinds.GaussianEvent(2.0)])
+    ]
     both = [each.to_dict() for each in releases]
     assert recount.count_epsilon(recount.add_up(both), 1e-6, "pure") == math.inf
     both[1]["event"]["type"] = "gaussian-2"
@@ -240,7 +228,7 @@ def test_what_the_recount_cannot_count_is_never_passed_over() -> None:
         recount.add_up(both)
 
 
-def explain(*events: Event, accountant: str = "gdp") -> tuple[list[str], dict[str, Any]]:
+def explain(*events: kinds.Event, accountant: str = "gdp") -> tuple[list[str], dict[str, Any]]:
     """What a pack of these events says of its recount, and the recount."""
     releases = json.loads(Ledger(tuple(make_release(at, event) for at, event in enumerate(events))).to_json())
     account = compute_account(accountant, events, 1e-6)
@@ -256,18 +244,20 @@ def explain(*events: Event, accountant: str = "gdp") -> tuple[list[str], dict[st
     return explain_recount(content), content["recount"]
 
 
-SAMPLED = SampledGaussianEvent(2.0, 0.2, 10**6, 1, 8, 40)
-FILTERED = FilteredGaussianEvent(2.0, 0.2, 10**6, 1, 8, 40, order=8, budget=0.2)
-EXPLAINED: Mapping[str, tuple[tuple[Event, ...], str, set[str]]] = {
-    "exact": ((DiscreteGaussianEvent(5.0, 10**7, 1),), "gdp", set()),
-    "coarse": ((DiscreteGaussianEvent(5.0, 5, 1),), "gdp", {"whole numbers"}),
-    "rdp": ((DiscreteGaussianEvent(5.0, 10**7, 1),), "rdp", {"converted"}),
+SAMPLED = kinds.SampledGaussianEvent(2.0, 0.2, 10**6, 1, 8, 40)
+FILTERED = kinds.FilteredGaussianEvent(2.0, 0.2, 10**6, 1, 8, 40, order=8, budget=0.2)
+EXPLAINED: Mapping[str, tuple[tuple[kinds.Event, ...], str, set[str]]] = {
+    "exact": ((kinds.DiscreteGaussianEvent(5.0, 10**7, 1),), "gdp", set()),
+    "coarse": ((kinds.DiscreteGaussianEvent(5.0, 5, 1),), "gdp", {"whole numbers"}),
+    "rdp": ((kinds.DiscreteGaussianEvent(5.0, 10**7, 1),), "rdp", {"converted"}),
     "samples": ((SAMPLED,), "gdp", {"converted", "whole orders"}),
     "filter": ((FILTERED,), "gdp", {"budget"}),
-    "pure": ((DiscreteLaplaceEvent(0.1, count=40),), "pure", {"without delta"}),
-    "pure, samples": ((DiscreteLaplaceEvent(0.2, 0.4, 40),), "pure", {"without delta"}),
+    "pure": ((kinds.DiscreteLaplaceEvent(0.1, count=40),), "pure", {"without delta"}),
+    "pure, samples": ((kinds.DiscreteLaplaceEvent(0.2, 0.4, 40),), "pure", {"without delta"}),
     "pure, beside a sum": (
-        (DiscreteLaplaceEvent(0.1, 0.4, 40), DiscreteGaussianEvent(5.0, 10**7, 1)), "gdp", {"stands"}
+        (kinds.DiscreteLaplaceEvent(0.1, 0.4, 40), kinds.DiscreteGaussianEvent(5.0, 10**7, 1)),
+        "gdp",
+        {"stands"},
     ),
 }
 

@@ -18,30 +18,18 @@ from hedgerow.client.budget import RESERVED, BudgetBook, compose_epsilon
 from hedgerow.local.accounts import Account, BookStore, RunFacts
 from hedgerow.models.model import Model
 from hedgerow.privacy.events import GaussianEvent, scope_events
+from tests.wards import plan_text
 
 Run = Callable[..., Any]
-PLAN = """
-version = 1
-name = "wards"
-[model]
-n_trees = 2
-max_depth = 2
-[privacy]
-epsilon = 1
-delta = 1e-6
-n_records = 1000
-[federation]
-min_sites = 1
-[label]
-name = "ill"
-type = "binary"
-classes = ["no", "yes"]
-[[features]]
-name = "age"
-type = "numeric"
-min = 0
-max = 100
-"""
+PLAN = plan_text(
+    1,
+    name="wards",
+    categories=(),
+    classes=("no", "yes"),
+    model={"n_trees": 2, "max_depth": 2},
+    privacy={"n_records": 1000},
+    federation={"min_sites": 1},
+)
 
 
 @pytest.fixture
@@ -178,7 +166,7 @@ def test_where_the_data_take_no_book_it_stands_beside_the_output(
     assert BOOK in "".join(capsys.readouterr().err.split())
     assert read_total(out, hedgerow) > 0
     assert main([*run, "--out", str(ward / "2.json")]) == 2
-    assert "book-nowhere" in capsys.readouterr().err and not (ward / "2.json").exists()
+    assert "--no-book" in capsys.readouterr().err and not (ward / "2.json").exists()
     assert main(["survey", str(ward / "north.csv"), "--epsilon", "1"]) == 2
 
 

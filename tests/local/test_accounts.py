@@ -48,6 +48,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     scope_events,
 )
+from tests.wards import plan_text
 
 DELTA = 1e-6
 DECLARED: dict[str, Any] = {"bounds": (0, 1), "classes": [0, 1], "n_records": 400, "n_trees": 2, "max_depth": 2}
@@ -546,29 +547,11 @@ def test_no_account_says_so() -> None:
 
 # Studies --------------------------------------------------------------------------------------------------------------
 
-STUDY = """
-version = 1
-name = "wards"
-[model]
-n_trees = 2
-max_depth = 2
-[federation]
-min_sites = 3
-[privacy]
-epsilon = 1.0
-delta = 1e-6
-n_records = 400
-noise = "{noise}"
-[label]
-name = "ill"
-type = "binary"
-classes = ["no", "yes"]
-[[features]]
-name = "age"
-type = "numeric"
-min = 0
-max = 100
-"""
+def make_study(noise: str) -> hedgerow.Study:
+    """A study of the tables' three sites."""
+    shape, privacy = {"n_trees": 2, "max_depth": 2}, {"n_records": 400, "noise": noise}
+    text = plan_text(3, name="wards", categories=(), classes=("no", "yes"), model=shape, privacy=privacy)
+    return hedgerow.Study(hedgerow.parse_plan(text))
 
 
 @pytest.fixture
@@ -583,7 +566,7 @@ def tables(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("noise", ["server", "distributed", "local"])
 def test_a_study_fits_into_a_budget_of_its_own_epsilon(tables: dict[str, str], noise: str) -> None:
     """Whoever adds the noise, what is released was foreseen, so no run that keeps a limit is ended by it."""
-    study = hedgerow.Study(hedgerow.parse_plan(STUDY.format(noise=noise)))
+    study = make_study(noise)
     with hedgerow.budget(1.0) as account:
         result = study.run(hedgerow.Simulation(tables))
         state = account.read_state("record", DELTA)
@@ -595,7 +578,7 @@ def test_nodes_of_this_machine_are_charged_to_its_account_before_they_begin(
     tables: dict[str, str], tmp_path: Path
 ) -> None:
     """The nodes' own books may be removed with them; where the run does not fit, none is started."""
-    study, parties = hedgerow.Study(hedgerow.parse_plan(STUDY.format(noise="server"))), tmp_path / "parties"
+    study, parties = make_study("server"), tmp_path / "parties"
     model = study.run(hedgerow.Simulation(tables)).model
     with hedgerow.budget(0.9) as account:
         with pytest.raises(PolicyRefusal, match="budget"):

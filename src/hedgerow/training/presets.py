@@ -38,6 +38,10 @@ _IH: Values = {"split_candidates": "iterative_hessian", "candidate_rounds": 5}
 _DP_XGBOOST = "Grislain and Gonzalvez, 2021"
 _DP_XGBOOST_MODEL: Values = {"algorithm": "dp-xgboost", "n_trees": 20, "learning_rate": 0.3, "leaf_ridge": 0.1}
 """Its section on experiments, which follows Li et al.; it does not state a depth."""
+_S_GBDT_MODEL: Values = {
+    "algorithm": "s-gbdt", "n_trees": 150, "max_depth": 6, "learning_rate": 0.5, "leaf_ridge": 50.0, "noise_ridge": 0.0,
+    "leaf_clip": 1e5,
+}  # fmt: skip
 _SINGLE: Values = {"interaction": "cyclical", "interaction_size": 1}
 _ALL: Values = {"interaction": "cyclical", "interaction_size": "all"}
 
@@ -163,10 +167,7 @@ _LIST = (
         "S-GBDT",
         "Kirschte, Peinemann et al., arXiv 2309.12041v1, algorithms 7 to 9, with an exact account of its samples; the "
         "parameters that served best on Adult in a search like the paper's",
-        {
-            "algorithm": "s-gbdt", "n_trees": 150, "max_depth": 6, "learning_rate": 0.5, "leaf_ridge": 50.0,
-            "noise_ridge": 0.0, "leaf_clip": 1e5,
-        },
+        _S_GBDT_MODEL,
         accountant="gdp",
         section={"gradient_clip": 1.0, "support_share": 0.04, "subsampling_ratio": 0.1, "extra_rounds": 75},
     ),
@@ -175,24 +176,16 @@ _LIST = (
         "S-GBDT without its filter",
         "Kirschte, Peinemann et al., arXiv 2309.12041v1, the ablation without an individual filter: each round a "
         "sample of all records, counted by privacy loss distributions; other parameters as of S-GBDT here",
-        {
-            "algorithm": "s-gbdt", "n_trees": 150, "max_depth": 6, "learning_rate": 0.5, "leaf_ridge": 50.0,
-            "noise_ridge": 0.0, "leaf_clip": 1e5,
-        },
+        _S_GBDT_MODEL,
         accountant="gdp",
-        section={
-            "gradient_clip": 1.0, "support_share": 0.04, "subsampling_ratio": 0.1, "individual_filter": False,
-        },
+        section={"gradient_clip": 1.0, "support_share": 0.04, "subsampling_ratio": 0.1, "individual_filter": False},
     ),
     Preset(
         "s-gbdt-linear",
         "S-GBDT with a linear start",
         "S-GBDT after a linear model of the numeric features, an extra of this software (docs/s-gbdt.md); the "
         "parameters that served best on Abalone at epsilon 0.17",
-        {
-            "algorithm": "s-gbdt", "n_trees": 20, "max_depth": 3, "learning_rate": 0.1, "leaf_ridge": 200.0,
-            "noise_ridge": 0.0, "leaf_clip": 1e5,
-        },
+        {**_S_GBDT_MODEL, "n_trees": 20, "max_depth": 3, "learning_rate": 0.1, "leaf_ridge": 200.0},
         accountant="gdp",
         section={
             "gradient_clip": 0.25, "support_share": 0.01, "subsampling_ratio": 1.0, "initial_score": "linear",
