@@ -168,7 +168,7 @@ def test_a_book_that_has_outlived_the_folder_is_kept(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(UsageError) as refused:
         restore_node(tmp_path / "0.tar", folder)
-    assert refused.value.code == "restore-exists" and not folder.exists()
+    assert refused.value.code == "backup-exists" and not folder.exists()
     restore_node(tmp_path / "0.tar", folder, keeps_book=True)
     with closing(book_of(folder)) as book:
         assert len(book.lines()) == 2 and book.find_block() == ""
@@ -176,9 +176,9 @@ def test_a_book_that_has_outlived_the_folder_is_kept(tmp_path: Path) -> None:
     lose(folder)
     restore_node(tmp_path / "0.tar", folder)
     shutil.rmtree(folder)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(PolicyRefusal) as refused:
         restore_node(tmp_path / "1.tar", folder, keeps_book=True)
-    assert refused.value.code == "book-older" and not folder.exists()
+    assert refused.value.code == "budget-lost" and not folder.exists()
 
 
 def test_the_commands_restore_a_site_whose_models_may_be_evaluated(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_restored_study_resumes_no_run_and_adds_to_no_older_account(tmp_path: 
     assert main(["study", "backup", str(tmp_path / "b.tar"), "--study", str(folder)]) == 0
     with pytest.raises(UsageError) as refused:
         restore_study(tmp_path / "b.tar", folder)
-    assert refused.value.code == "restore-exists"
+    assert refused.value.code == "backup-exists"
     before = files_of(folder)
     shutil.rmtree(folder)
     assert main(["study", "restore", str(tmp_path / "b.tar"), str(folder)]) == 0

@@ -46,7 +46,7 @@ def open_account(options: AccountOptions, tables: Iterable[Location], out: Path 
         out: a file that the command writes, beside which a book stands that has no place beside the data.
 
     Raises:
-        UsageError: for a book beside --no-book; code "book-nowhere" where neither folder takes a book.
+        UsageError: for a book beside --no-book, and where neither folder takes a book.
         PolicyRefusal: code "not-agreed": a person at the terminal says that a new name, which is nearly one that the
             book has, means the same people. Without a terminal it is warned of.
         EnvironmentFault: a book cannot be read or written.
@@ -82,7 +82,8 @@ def _find_places(tables: Iterable[Location], out: Path | None) -> list[Path]:
             others.append("a database" if folder is None else str(folder))
     if others:
         if out is None or not _takes_book(out.resolve().parent / BOOK):
-            raise UsageError("book-nowhere", folder=others[0])
+            missing = f"--book FILE, for no budget book can stand beside the data ({others[0]}), or --no-book,"
+            raise UsageError("usage-missing", missing=missing)
         places.append(out.resolve().parent / BOOK)
         note(f"No budget book can stand beside the data ({others[0]}): what this costs is counted in {places[-1]}.")
     return list(dict.fromkeys(places))

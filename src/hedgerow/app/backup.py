@@ -29,7 +29,7 @@ from typing import Any
 
 from hedgerow import study
 from hedgerow.app.output import note, warn
-from hedgerow.errors import HedgerowError, UsageError
+from hedgerow.errors import HedgerowError, PolicyRefusal, UsageError
 from hedgerow.storage import copy_database
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PublicIdentity, Role, read_private, read_roster
 
@@ -182,10 +182,10 @@ def _write(file: Path, kind: str, members: Mapping[str, bytes]) -> None:
 
 
 def _require_room(*places: Path) -> None:
-    """Raise UsageError "restore-exists" where something stands already: a restored file replaces none."""
+    """Raise UsageError "backup-exists" where something stands already: a restored file replaces none."""
     for place in places:
         if place.exists() or place.is_symlink():
-            raise UsageError("restore-exists", path=place)
+            raise UsageError("exists", code="backup-exists", path=place)
 
 
 @contextmanager
@@ -234,7 +234,7 @@ def restore_study(file: Path, folder: Path) -> None:
 
     No run in it goes on: one without a model is ended. Parties that were not confirmed need new invitations.
 
-    Raises UsageError "backup-file", and "restore-exists" where the folder is there.
+    Raises UsageError "backup-file", and "backup-exists" where the folder is there.
     """
     _, members = _unpack(file, ("study",))
     _require_room(folder)
@@ -321,7 +321,7 @@ def restore_node(file: Path, folder: Path, budget: Path | None = None, *, keeps_
         keeps_book: keep the book that is there, which has outlived the folder, in place of the backup's.
 
     Raises:
-        UsageError: code "backup-file"; "restore-exists" where the folder, the book or the invitation is there.
+        UsageError: code "backup-file"; "backup-exists" where the folder, the book or the invitation is there.
         PolicyRefusal: code "budget-lost" where the book that is there lacks runs that the backup has.
     """
     from hedgerow.app.node import note_book
@@ -388,7 +388,7 @@ def _require_newer(place: Path, restored: Any) -> None:
     with closing(BudgetBook(place)) as book:
         known = {(line.run_id, line.site) for line in book.lines()}
         if not known.issuperset((line.run_id, line.site) for line in restored.lines()):
-            raise UsageError("book-older", path=place)
+            raise PolicyRefusal("budget-lost")
 
 
 def _list_models(folder: Path) -> list[bytes]:

@@ -135,7 +135,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.privacy.statement import PROCESS
 
     if arguments.allow_loss is not None:
-        raise UsageError("allow-loss-gone", command="evaluate --epsilon")
+        raise UsageError("usage-beside", option="--allow-loss", other="--epsilon")
     _check_federated(arguments)
     model = Model.load(arguments.model)
     out = check_can_write(arguments.out or arguments.model)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hedgerow.errors import UsageError
 from hedgerow.transport import ENGINES
 
 if TYPE_CHECKING:
@@ -192,18 +191,6 @@ def add_shared(add: Add, *names: str, **more: Any) -> None:
     """
     for name in names:
         add(name, **SHARED[name], **more)
-
-
-class _AllowLoss(argparse.Action):
-    """Refuses `--allow-loss` at a command that no longer has it."""
-
-    def __call__(self, *_: object) -> None:
-        raise UsageError("allow-loss-gone", command=self.metavar)
-
-
-def refuse_allow_loss(add: Add, command: str) -> None:
-    """Let a command that may release something refuse `--allow-loss` and name what replaces it."""
-    add("--allow-loss", action=_AllowLoss, nargs="?", metavar=command, help=argparse.SUPPRESS)
 
 
 def add_nodes(add: Add, noise: str, journal: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import adapt_sites, check_can_write
 from hedgerow.app.output import number, print_facts, print_json, today, warn_seeded, wrap_text
-from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_shared, chance, read_account, refuse_allow_loss
+from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_shared, chance, read_account
 from hedgerow.privacy.rounding import format_cost
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def add_commands(commands: Any) -> None:
     add("--adapter", **ADAPTERS)
     add("--out", metavar="MODEL", help="the model file to write (default: a new recalibrated.json)")
     add_shared(add, "--seed", "--data-set", "--book", "--no-book", "--yes", "--json")
-    refuse_allow_loss(add, "recalibrate")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -18,7 +18,6 @@ from hedgerow.cli.options import (
     add_shared,
     read_account,
     read_options,
-    refuse_allow_loss,
     whole,
 )
 from hedgerow.errors import UsageError
@@ -72,7 +71,6 @@ def add_commands(commands: Any) -> None:
     add("--unit", metavar="COLUMN", help=text)
     add("--max-rows-per-unit", type=whole(1, 10**6), metavar="N", help="rows of one unit that are used (1)")
     add_shared(add, "--yes")
-    refuse_allow_loss(add, "survey")
     text = "what the drafted plan promises, these statistics included (1, or twice E if that is more)"
     add("--train-epsilon", type=above_zero, metavar="T", help=text)
     add("--out", metavar="FOLDER", help="where report.html, survey.json and plan.toml go; without it, none is written")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import adapt_sites, check_can_write, join_names, parse_sites, read_plan
 from hedgerow.app.output import note, number, print_facts, print_json, today, warn, warn_seeded, wrap_text
-from hedgerow.cli.options import ADAPTERS, add_command, add_shared, read_account, refuse_allow_loss, whole
+from hedgerow.cli.options import ADAPTERS, add_command, add_shared, read_account, whole
 
 if TYPE_CHECKING:
     from hedgerow.data.site_data import SiteData
@@ -60,7 +60,6 @@ def add_commands(commands: Any) -> None:
     text = "keep the codes of the rows in mapped files there, for tables that outgrow the memory (docs/data.md)"
     add("--external-memory", metavar="FOLDER", help=text)
     add_shared(add, "--data-set", "--book", "--no-book", "--yes", "--threads", "--json")
-    refuse_allow_loss(add, "train")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1251,9 +1251,8 @@ class RunSession:
         run.sites.draws_seed = run.task.plan.has_joint_structure
         if run.sites.least > len(run.sites):
             # No site that is waited for could help: the roster of a run does not grow.
-            raise AggregationError(
-                "roster-too-small", n_sites=len(run.sites), least=run.sites.least, why=run.sites.why_needed
-            )
+            n_sites, least, why = len(run.sites), run.sites.least, run.sites.why_needed
+            raise AggregationError("too-few-sites", n_ready=n_sites, n_sites=n_sites, said="", least=least, why=why)
         stored = journal.load(run.task, setup.roster)
         if stored is None:
             run.run_id = setup.entropy(32)
