@@ -73,7 +73,8 @@ def log(values: ArrayLike) -> _Floats:
 
 def powers(base: float, exponents: ArrayLike) -> _Floats:
     """Compute a number above 0 to the power of each of a few numbers, float64 of the same shape; slow."""
-    return _compute_each(exponents, lambda exponent: _CONTEXT.power(Decimal(base), exponent))
+    logarithm = _CONTEXT.ln(Decimal(base))
+    return _compute_each(exponents, lambda exponent: _CONTEXT.exp(_CONTEXT.multiply(logarithm, exponent)))
 
 
 def expm1(values: ArrayLike) -> _Floats:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -541,11 +541,16 @@ def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:
         n_below = max(1, min(n_edges - 1, round(n_edges * -low / (high - low))))
         below = -_log_edges(0.0, -low, n_below)
         return np.concatenate([below, _log_edges(0.0, high, n_edges - n_below)])
-    exponents = -LOG_DECADES * (1 - np.arange(1, n_edges + 1) / (n_edges + 1))
-    span = high - low
-    if high <= 0:
-        return np.asarray(high - span * elementary.powers(10.0, exponents))
-    return np.asarray(low + span * elementary.powers(10.0, exponents))
+    reach = (high - low) * _space_evenly_in_log(n_edges)
+    return np.asarray(high - reach if high <= 0 else low + reach)
+
+
+@lru_cache(maxsize=256)
+def _space_evenly_in_log(n_edges: int) -> NDArray[np.float64]:
+    """Return n numbers between 0 and 1 that grow by a constant factor; the schedule asks for a plan's grid often."""
+    found = elementary.powers(10.0, -LOG_DECADES * (1 - np.arange(1, n_edges + 1) / (n_edges + 1)))
+    found.setflags(write=False)
+    return found
 
 
 def _distinct(edges: NDArray[np.floating[Any]]) -> FloatArray:
