@@ -549,7 +549,8 @@ def has_told(run: RunAccount) -> bool:
     It remembers each call.
     """
     store = run.stores[0]
-    key = store.path if isinstance(store, BookStore) else id(store)
+    # The store itself is kept: the next account in memory could have its `id`.
+    key = store.path if isinstance(store, BookStore) else store
     was_told = key in _told
     _told.add(key)
     return was_told
