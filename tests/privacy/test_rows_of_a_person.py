@@ -244,11 +244,12 @@ def test_a_report_says_what_one_line_amounts_to_where_cells_may_hold_line_breaks
     assert "epsilon_of_one_line" not in without.to_dict() and "line_breaks" not in without.text()
 
 
+@pytest.mark.parametrize("noise", ["server", "distributed", "local"])
 @pytest.mark.parametrize("accountant", ["gdp", "rdp"])
-def test_a_plan_says_beforehand_what_its_report_will_say(accountant: str) -> None:
+def test_a_plan_says_beforehand_what_its_report_will_say(accountant: str, noise: str) -> None:
     """Who approves a run sees what several rows of a person amount to; where people are protected there is nothing."""
-    plan = make_plan(privacy={"accountant": accountant}, model={"n_trees": 4})
-    report = train(plan, {"one": make_data(plan, 30, 1)}, noise=SystemNoise(os.urandom)).report
+    plan = make_plan(privacy={"accountant": accountant, "noise": noise}, model={"n_trees": 4})
+    report = train(plan, {f"s{i}": make_data(plan, 30, i) for i in range(3)}, noise=SystemNoise(os.urandom)).report
     expected = forecast(plan).epsilon_by_rows
     assert expected == pytest.approx({count: report.epsilon_of_rows(count) for count in (2, 3, 5)}, rel=1e-4)
     people = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, unit="who", max_rows_per_unit=2))

@@ -184,7 +184,7 @@ def describe_visibility(plan: Plan, expected: Forecast) -> list[tuple[str, str]]
     facts = [("who sees what", who_sees(find_visibility(TrainingTask(plan))))]
     singles = expect_singles(plan, expected.settings)
     if singles is not None and plan.privacy.noise != "local" and not is_unnoised:
-        n_leaves = expected.settings.n_trees * expected.settings.leaves_of_tree
+        n_leaves = expected.settings.n_grown_trees * expected.settings.leaves_of_tree
         seen, mended = "noisy totals are of", ""
         if plan.privacy.noise == "server":
             seen = "exact totals that the coordinator sees describe"

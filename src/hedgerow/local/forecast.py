@@ -89,11 +89,13 @@ def forecast(plan: Plan) -> Forecast:
     schedule, events = task.schedule, [*read_prepared_events(plan), *task.schedule.events]
     is_local, n_sites = plan.privacy.noise == "local", plan.federation.min_sites
     # Bits of one number of a masked vector, for the smallest number of sites that the plan allows.
-    noises = [noise_of(alike.query, is_local=is_local).variance for alike in schedule.rounds]
-    asked = zip(schedule.rounds, noises, strict=True)
-    widths = [require_words(alike.query, plan, variance, n_sites) for alike, variance in asked]
+    asked = [(alike, noise_of(alike.query, is_local=is_local)) for alike in schedule.rounds]
+    widths = [require_words(alike.query, plan, noise.variance, n_sites) for alike, noise in asked]
     numbers = [alike.count * alike.query.length for alike in schedule.rounds]
-    accountant, delta = plan.privacy.accountant, plan.privacy.delta
+    accountant, delta, of_rows = plan.privacy.accountant, plan.privacy.delta, events
+    if is_local:
+        # Each row has noise of its own, so several rows of one person cost less than with one noise for all.
+        of_rows = [*read_prepared_events(plan), *(noise.event for alike, noise in asked for _ in range(alike.count))]
     counts = [count for count in ROWS_OF_ONE_PERSON if count > 1] if plan.privacy.unit == "record" else []
     return Forecast(
         settings=task.settings,
@@ -105,7 +107,7 @@ def forecast(plan: Plan) -> Forecast:
         epsilon_gdp=get_accountant("gdp").epsilon(events, delta),
         epsilon_rdp=get_accountant("rdp").epsilon(events, delta),
         epsilon_promised=get_accountant(accountant).epsilon(events, delta),
-        epsilon_by_rows={count: epsilon_of_rows(accountant, events, delta, count) for count in counts},
+        epsilon_by_rows={count: epsilon_of_rows(accountant, of_rows, delta, count) for count in counts},
     )
 
 
@@ -141,7 +143,7 @@ def expect_singles(plan: Plan, settings: Settings) -> tuple[float, float] | None
     """
     if not find_method(plan).has_leaves:
         return None
-    trees, n_records, n_leaves = settings.n_trees, plan.privacy.n_records, settings.leaves_of_tree
+    trees, n_records, n_leaves = settings.n_grown_trees, plan.privacy.n_records, settings.leaves_of_tree
     even = _single(n_records, n_leaves)
     # n records spread over L - 1 leaves: the count of single-record leaves is largest at n = L - 1.
     crowded = _single(min(n_records, n_leaves - 1), n_leaves - 1)

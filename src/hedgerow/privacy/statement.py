@@ -372,8 +372,8 @@ def _say_guesses(report: PrivacyReport) -> str:
 
 @_sentence(Topic.MADE_IN, Depth.ANALYST, _is_placed)
 def _say_place(report: PrivacyReport) -> str:
-    n_sites = f"; sites: {report.n_sites}" if report.n_sites else ""
-    return f"{PLACES[report.made_in]}{n_sites}"
+    counted = "tables" if _is_process(report) else "sites on the roster"
+    return PLACES[report.made_in] + (f"; {counted}: {report.n_sites}" if report.n_sites else "")
 
 
 @_sentence(Topic.MADE_IN, Depth.ANALYST, _is_unplaced)

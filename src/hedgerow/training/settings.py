@@ -62,6 +62,11 @@ class Settings(ABC):
         return 0
 
     @property
+    def n_grown_trees(self) -> int:
+        """The number of trees whose leaves are asked for."""
+        return self.n_trees
+
+    @property
     def leaves_of_tree(self) -> int:
         """The most parts that a release divides records into for a tree; of several releases, the first."""
         n_leaves: int = 2**self.max_depth

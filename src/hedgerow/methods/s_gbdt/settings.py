@@ -313,6 +313,10 @@ class SGbdtSettings(Settings):
             return "" if terms.sampling_rate == 1 else f"samples of {terms.sampling_rate:.3g}, composed exactly"
         return f"samples of {terms.sampling_rate:.3g}, bounded as a whole by Renyi accounting"
 
+    @property
+    def n_grown_trees(self) -> int:
+        return self.s_gbdt.n_rounds
+
     def loss(self, plan: Plan) -> Loss:
         """Return the loss of a leaf's support and its sum of clipped gradients."""
         return s_gbdt_loss(plan)
