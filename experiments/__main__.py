@@ -6,10 +6,12 @@ import ast
 import importlib
 import os
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments import ENDING
 from hedgerow.errors import HedgerowError, explain_import_error
 
 HERE = Path(__file__).parent
@@ -74,7 +76,9 @@ def run(argv: list[str]) -> int:
             return 2
         command = experiments[name]
         act = getattr(importlib.import_module(command.module), command.function)
-        return int((partial(act, name) if command.function == "run" else act)(argv[1:]))
+        with ExitStack() as stack:
+            ENDING[:] = [stack]
+            return int((partial(act, name) if command.function == "run" else act)(argv[1:]))
     except ImportError as error:
         absent = explain_import_error(error)
         if absent is None:
@@ -84,6 +88,8 @@ def run(argv: list[str]) -> int:
     except HedgerowError as error:
         print(f"{argv[0]}: {error}", file=sys.stderr)
         return error.exit_code
+    finally:
+        ENDING.clear()
 
 
 def run_quietly(argv: list[str]) -> int:

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from sklearn.metrics import r2_score, roc_auc_score
 
 import hedgerow
+from experiments import ENDING
 from experiments.datasets import Table
+from hedgerow.app.accounts import BOOK
 from hedgerow.client.node import Node, SamplingSource, SeededSampling
 from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.losses.tables import SCORE_UNIT
@@ -52,9 +54,21 @@ Number = tuple[float, float]
 """A published value, and its standard deviation (0 where none is published)."""
 
 
+class Arguments(argparse.ArgumentParser):
+    """Options of an experiment, whose output folder keeps the budget book of its runs until it ends."""
+
+    def parse_args(self, *given: Any, **named: Any) -> argparse.Namespace:  # type: ignore[override]
+        """Read the options; the account of `hedgerow.budget` is then the folder's."""
+        options: argparse.Namespace = super().parse_args(*given, **named)
+        if ENDING and "out" in options:
+            options.out.mkdir(parents=True, exist_ok=True)
+            ENDING[-1].enter_context(hedgerow.budget(book=options.out / BOOK))
+        return options
+
+
 def arguments(
     name: str, about: str | None, *, data: str = "folder with the data sets", out: str = "", **counts: tuple[int, str]
-) -> argparse.ArgumentParser:
+) -> Arguments:
     """The options that experiments have in common.
 
     Args:
@@ -62,7 +76,7 @@ def arguments(
         out: what `--out` is the folder for; "" for an experiment that writes no files.
         counts: options that are whole numbers, each with its default and its help.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m experiments {name}", description=about)
+    parser = Arguments(prog=f"python -m experiments {name}", description=about)
     parser.add_argument("--data", help=data)
     for option, (default, text) in counts.items():
         flag = f"--{option.replace('_', '-')}"
