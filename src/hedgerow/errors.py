@@ -40,6 +40,9 @@ class HedgerowError(Exception):
     Args:
         code: a stable kebab-case word for machines; the entry's own when not given.
         values: what the entry's sentences name in braces; `{code}` need not be given.
+
+    Attributes:
+        path: dotted path of the plan's field that it is about, where its entry says it; else empty.
     """
 
     exit_code: ClassVar[int] = 1
@@ -51,6 +54,7 @@ class HedgerowError(Exception):
         if row is None:
             row = _make_row(entry, self.default_code, values)
         self.code = code or _fill(row.get("code", entry), values)
+        self.path = _fill(row.get("path", ""), values)
         self.what, self.cause, self.remedy = (
             _fill(row.get(part, ""), {"code": self.code, **values}) for part in ("what", "cause", "remedy")
         )
@@ -173,7 +177,7 @@ class NothingFoundError(HedgerowError, ValueError):
 
 
 Row = Mapping[str, str]
-"""An entry of the table: `what`; `cause` and `remedy` where not empty; `code` or `codes` where not the name."""
+"""An entry of the table: `what`; `cause` and `remedy` where not empty; `code` or `codes` where not the name; `path`."""
 
 
 # Read the table now: a missing file descriptor may be the very error to report.

@@ -22,7 +22,7 @@ from tests.package.error_table import BEGIN, END, classes, render
 
 PACKAGE = Path(errors.__file__).parent
 CLASSES = {kind.__name__ for kind in classes()} - {"WireRefusal", "Refusal", "OwnMistake", "Abandoned"}
-PARTS = {"code", "codes", "what", "cause", "remedy"}
+PARTS = {"code", "codes", "what", "cause", "remedy", "path"}
 
 
 def calls(path: Path) -> Iterator[ast.Call]:

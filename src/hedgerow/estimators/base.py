@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import re
 import secrets
 import sys
 from abc import ABC, abstractmethod
@@ -1116,28 +1115,29 @@ def note_first_fit() -> None:
         _log.warning("This is the first fit here: inner loops are compiled, which takes some seconds, once.")
 
 
-_PARAMETERS_OF_FIELDS = (
-    (re.compile(r"(features\[\d+\](?: \([^)]*\))?)\.(?:min|max)\b"), r"bounds of \1"),
-    (re.compile(r"(features\[\d+\](?: \([^)]*\))?)\.categories\b"), r"categories of \1"),
-    (re.compile(r"\blabel\.(?:min|max)\b"), "label_bounds"),
-)
-"""Fields of a plan that no parameter has the name of, as errors name them, and what a caller wrote."""
-
-
 @contextmanager
 def _in_parameters(estimator: BaseEstimator) -> Iterator[None]:
-    """Errors of plans name parameters of an estimator, `max_depth`, where a plan has `model.max_depth`."""
-    names = "|".join(sorted(estimator.get_params(deep=False), key=len, reverse=True))
-    own_names = re.compile(rf"\b(?:model|privacy|label|adassp)\.({names})\b")
+    """Name an estimator's parameter, `max_depth`, in the error about a plan's field, `model.max_depth`."""
     try:
         yield
     except PlanError as fault:
-        for part in ("what", "cause", "remedy"):
-            text = own_names.sub(r"\1", getattr(fault, part))
-            for field, parameter in _PARAMETERS_OF_FIELDS:
-                text = field.sub(parameter, text)
-            setattr(fault, part, text)
+        own = _name_parameter(fault.path, estimator.get_params(deep=False))
+        if own != fault.path:
+            for part in ("what", "cause", "remedy"):
+                setattr(fault, part, getattr(fault, part).replace(fault.path, own))
+        fault.path = own
         raise
+
+
+def _name_parameter(path: str, names: Collection[str]) -> str:
+    """Return what a caller wrote for the field of this path; the path itself where no parameter is meant."""
+    section, _, field = path.rpartition(".")
+    if section.startswith("features["):
+        word = {"min": "bounds", "max": "bounds", "categories": "categories"}.get(field)
+        return path if word is None else f"{word} of {section}"
+    if section == "label" and field in ("min", "max"):
+        return "label_bounds"
+    return field if section in ("model", "privacy", "label", "adassp") and field in names else path
 
 
 def refuse_weights(others: Mapping[str, Any]) -> None:
