@@ -42,8 +42,6 @@ def round_in(query: Query, plan: Plan, guarantees: Guarantees, model: bytes) -> 
     """Return a query's noise in an epoch with these guarantees, and the round that nodes expect.
 
     Args and raises: as `expect_round`.
-
-    Args and raises: as `expect_round`.
     """
     mode = noise_mode(plan)
     honest_group = guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None

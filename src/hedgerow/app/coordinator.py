@@ -129,8 +129,6 @@ class RunLines:
         From the second time on the line also names sites that are not connected: a site that has denied a roster tells
         nobody.
 
-        From the second time on also who is not even connected: a site that has denied a roster tells nobody.
-
         Args:
             awaited: whose answer, or return, the phase needs, where that is not who is to join: said once they are
                 late, and again when others are.
@@ -441,8 +439,6 @@ def evaluate_over_nodes(
     """Evaluate a model over the held-out rows of a roster's nodes, as their coordinator.
 
     The model is written with the cost on its account. Returns the evaluation, and the sites with rows in it.
-
-    The model is written with the cost on its account. Returns what was found, and whose rows are in it.
     """
     # The run must write the model's account, because numbers seen but not charged would be a leak.
     outcome, session = serve(options, model.plan, file, evaluated, None, shows)

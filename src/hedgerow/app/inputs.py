@@ -187,8 +187,6 @@ class OpenQuestion:
 
     The answer is read line by line as the terminal delivers it, so nothing waits for an absent person.
 
-    The answer is taken a line at a time, as the terminal hands it over, so nothing waits for a person who is away.
-
     Args:
         question: the text, which says what an empty line does.
     """

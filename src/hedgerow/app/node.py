@@ -194,8 +194,6 @@ def book_file(budget: str | None, policy: str, name: str) -> Path:
     """Return the path of the budget book: as given, else beside the policy.
 
     It is not in the state folder, which people delete to start afresh, because the data's cost must outlive that.
-
-    It is not in the state folder, which people delete to begin again: what the data has cost must outlive that.
     """
     return Path(budget or Path(policy).parent / f"{name}-budget.db")
 
@@ -557,8 +555,6 @@ def _may_come_again(fault: HedgerowError) -> bool:
 
     It may not after faults that this site's own people have to mend or to look at. A mistyped command at the
     coordinator, with another plan, roster or question, stops no site's node.
-
-    A command that was mistyped at the coordinator, with another plan, roster or question, costs no site its node.
     """
     if isinstance(fault, WireRefusal):
         return fault.wire_code is not WireCode.DUPLICATE_NODE

@@ -76,8 +76,6 @@ def json_text(content: Mapping[str, Any], *, indent: int | None = 2) -> str:
     """Return the object as `print_json` prints it, without a final newline; without `indent`, in one line.
 
     If a text in it has characters that a terminal could misread, all non-ASCII characters are escaped.
-
-    Where a text in it has characters that a terminal could take for something else, all but ASCII is in numbers.
     """
     value = _to_json_value(content)
     text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)

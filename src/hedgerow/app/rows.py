@@ -109,8 +109,6 @@ def read_rows_ahead(
 
     Without a plan they are read when the coordinator proposes one.
 
-    Without a plan they are read when the coordinator proposes one.
-
     Args:
         tables: those that `setup` reads.
         tell: is given what the owner should know of them.

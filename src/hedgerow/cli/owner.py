@@ -49,9 +49,6 @@ def check(arguments: argparse.Namespace) -> None:
 
     Raises LostRowsError if more rows are left out than --allow-loss says. No command that may release anything ends by
     such a count, so scripts ask here first.
-
-    Raises LostRowsError where more rows are left out than --allow-loss says: no other command ends by such a count that
-    may release anything, so scripts ask here first.
     """
     from hedgerow.app.fit import show_differences, show_fit, use_survey
     from hedgerow.data.differences import list_differences

@@ -215,8 +215,6 @@ def unmask(values: Any) -> Any:
     """Convert a masked array to a plain one, with None or NaN for masked cells; return others unchanged.
 
     Any other conversion to a plain array would show the values beneath the mask.
-
-    Whoever makes a plain array of it otherwise has the values beneath.
     """
     if not isinstance(values, np.ma.MaskedArray):
         return values
@@ -488,10 +486,6 @@ def warn_about_few_records(
     Args:
         found: kinds and ranges of the surveyed columns, by name.
         parameters: of the estimator; the advice names only these.
-
-    Args:
-        found: by name, kinds and ranges of the columns that were asked for.
-        parameters: of the estimator; what is advised is among them.
     """
     ranges = {name: span for name, (_, span) in found.items() if span is not None}
     unseen = [name for name, span in ranges.items() if not span.is_seen]
@@ -521,8 +515,6 @@ def find_place_in_search() -> str:
     """Return the fit's part in a search of scikit-learn: "candidate", "refit" of the best, or "" for none.
 
     A candidate does not report the sum of costs, which is complete only with the refit.
-
-    A candidate says nothing of the sum, which is not complete before the refit.
     """
     is_candidate, frame = False, sys._getframe(1)
     while frame is not None:
@@ -849,9 +841,6 @@ class PrivateTrees(BaseEstimator, ABC):
         The choice comes before the survey, so that survey and training see the same rows. It depends only on the unit's
         own rows and on the plan as known by then.
 
-        It is decided before anything is found, so that survey and training see the same rows, and by nothing but the
-        unit's own rows and the plan as far as it is known by then.
-
         Args:
             fits: bool [n], which rows have a label; None for all.
         """
@@ -1108,8 +1097,6 @@ def note_first_fit() -> None:
     """Log once per process, on stderr, why the first fit of an installation takes long.
 
     It is not one of Python's warnings: nothing is wrong, and a program may turn warnings into errors.
-
-    It is no warning of Python's: nothing is wrong, and a program that makes errors of those goes on.
     """
     if not has_compiled():
         _log.warning("This is the first fit here: inner loops are compiled, which takes some seconds, once.")
@@ -1144,8 +1131,6 @@ def refuse_weights(others: Mapping[str, Any]) -> None:
     """Refuse unknown arguments of `fit`: some by name with a reason, others as Python does.
 
     Weights are no parameter of `fit`, because scikit-learn would then assume that they work.
-
-    Weights are no parameter of `fit`, for scikit-learn would then take it that they work.
     """
     refuse_validation_parameters(others)
     if others.get("sample_weight") is not None:

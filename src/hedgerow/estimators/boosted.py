@@ -267,10 +267,6 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         Of private rows it is a release without noise, which no guarantee covers and no report counts. So are the scores
         by which a `GridSearchCV` chooses. `hedgerow.local.training.evaluate_federated` measures with noise that is
         accounted for, and `hedgerow.tune` chooses by such measurements.
-
-        It is exact, so of private rows it is a release without noise, which no guarantee covers and no report counts:
-        so are the scores by which a `GridSearchCV` chooses. `hedgerow.local.training.evaluate_federated` measures
-        with noise that is accounted for, and `hedgerow.tune` chooses by such measurements.
         """
         return float(super().score(X, y, sample_weight))
 
@@ -590,8 +586,6 @@ def _take_one_column(y: Any, X: Any) -> Any:
     """Return `y`; for a table or matrix of one column return that column, with scikit-learn's warning.
 
     Warns also if `X` has a column with the name of `y`, or with an identifier's name.
-
-    Warns also where `X` has a column of the name that `y` has, or whose name is an identifier's.
     """
     y = base.unmask(collect(y))
     shape: tuple[int, ...] = getattr(y, "shape", ())
@@ -660,8 +654,6 @@ def _read_labels(y: Any) -> tuple[Any, str]:
     """Read `y` as an array of one type, with the kind of its values: "number", "text" or "date".
 
     A `y` of another shape is returned unchanged with "", for scikit-learn to refuse.
-
-    What has another shape than a column of labels is left as it is, with "", for scikit-learn to refuse.
 
     Raises:
         DataError: a value is missing, or values are of several types, or of one that no label can have.
@@ -741,9 +733,6 @@ def _index_classes(
     """Return the index of each label in `classes`, by the rules of `hedgerow.data.columns`.
 
     A label of no class is below 0 with `may_be_others`, otherwise an error. Found whole numbers are compared as
-    numbers, as they were counted: 01 is 1, which is how pandas reads it unless another label is text.
-
-    A label of none is below 0 where there may be others, else an error. Whole numbers that were found are compared as
     numbers, as they were counted: 01 is 1, which is how pandas reads it unless another label is text.
     """
     if are_found and classes.dtype.kind == "i":

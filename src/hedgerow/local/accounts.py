@@ -469,8 +469,6 @@ def receive_budgets(sent: Mapping[str, Any]) -> None:
     """Count, in a worker process, in the budgets of the process that started it.
 
     Data sent by another process, such as a file that is read again later, change nothing.
-
-    What another process sent, such as a file that is read again later, changes nothing.
     """
     global _inherited
     starter = multiprocessing.parent_process()

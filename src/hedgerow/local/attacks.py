@@ -364,8 +364,6 @@ def _tell_members(
 
     A coin decides for each unit. With exactly half drawn, those outside would reveal those inside, and each test would
     be of two units at once.
-
-    By coins: were exactly half drawn, who is out would say who is in, and the test would be of two units at once.
     """
     drawn = np.sort(random.permutation(len(target.units))[:MAX_UNITS])
     if given is not None:

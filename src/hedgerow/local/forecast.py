@@ -33,8 +33,6 @@ def propose_groups(plan: Plan, n_sites: int, n_groups: int = USUAL_GROUPS) -> Pl
     """Return the plan with groups of sites, if enough sites are expected and the price is small.
 
     None otherwise, for a plan that has groups already, and for one that can have none.
-
-    None where it is not, where the plan has groups, and where it can have none.
     """
     federation, privacy, (least, signal) = plan.federation, plan.privacy, OFFERED_GROUPS[n_groups]
     size = n_sites // n_groups

@@ -669,8 +669,6 @@ def _read_plan(table: dict[str, Any], content: dict[str, Any]) -> Plan:
 
     Trees need no method, and of a loss only the meaning of scores.
 
-    Trees need no method, and of a loss no more than what scores mean.
-
     Args:
         content: of the model file, which says whose they are, and what scores mean.
 

@@ -69,9 +69,6 @@ def read_json(text: str | bytes, most: float = math.inf) -> Any:
 
     Raises:
         ValueError: other text, or values that are not plain; its message may be shown.
-
-    Args:
-        most: values inside it.
     """
     try:
         value = json.loads(text)
@@ -349,8 +346,6 @@ def format_day(days: float) -> str:
 
     Raises:
         OverflowError: beyond the years 1 to 9999, which `FIRST_DAY` and `LAST_DAY` bound.
-
-    `parse_day` reads the same number back, where it is one that `parse_day` gives.
     """
     found = _EPOCH.replace(tzinfo=None) + datetime.timedelta(microseconds=round(days * _MICROSECONDS))
     return found.date().isoformat() if found.time() == datetime.time() else found.isoformat()

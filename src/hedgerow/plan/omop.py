@@ -243,8 +243,6 @@ def take_concepts(table: Mapping[str, Any], survey: Mapping[str, Any]) -> dict[s
 
     The new plan has one row for a person. Call `charge_survey` first: it needs the rows that the survey was asked for.
 
-    It has one row for a person. `charge_survey` comes before, which needs the rows that the survey was asked for.
-
     Args:
         table: of the plan (`Plan.to_dict`).
         survey: of `survey.json`.
@@ -276,8 +274,5 @@ def charge_survey(table: Mapping[str, Any], survey: Mapping[str, Any]) -> dict[s
 
     Arguments as for `take_concepts`. `Plan.from_dict` refuses a plan whose persons may have more rows than the releases
     protect, so read this table with it before anything lowers these rows.
-
-    A plan is refused whose persons may have more rows than its releases protect, so this is read by `Plan.from_dict`
-    before anything lessens these rows.
     """
     return {**table, "prepared": [*table.get("prepared", ()), *survey["prepared"]]}

@@ -560,9 +560,6 @@ class Plan:
 
         Args:
             is_model: whether this plan may have the seed drawn by the sites in place of "joint", as a model's plan has.
-
-        Args:
-            is_model: whether it may be so with the seed that the sites drew, as a model's plan is.
         """
         seed = self.model.structure_seed
         own = agreed.with_structure_seed(seed) if is_model and isinstance(seed, int) else agreed

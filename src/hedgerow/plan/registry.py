@@ -23,9 +23,6 @@ class Registry(MutableMapping[str, Member]):
     Otherwise an added member could run under another one's name, in plans that were agreed on and in reports. The
     registry is no dict because `dict.update` would replace members unasked.
 
-    What is added would else run under another one's name: in plans that were agreed on, and in reports. So it is no
-    dict, whose `update` asks nobody.
-
     Args:
         kind: what a member is, for the error.
         adders: who added what, where another registry holds parts of the same; None for one of its own.
@@ -66,8 +63,6 @@ def _find_other_package() -> str:
     """Return the module that adds a member, "" for one of Hedgerow's own.
 
     It is read from the call stack: a member's class, or `__module__` of its functions, may be copied from Hedgerow.
-
-    A member is not asked: its class, or what `__module__` says of its functions, may be copied from one that is here.
     """
     frame = inspect.currentframe()
     while frame is not None:

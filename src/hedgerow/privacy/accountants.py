@@ -246,8 +246,6 @@ def paper_divergence(order: int, rate: float, noise_multiplier: float) -> float:
 
     The terms from l = 3 on count three times. Arguments as for `compute_sampled_divergence`, which is never larger.
 
-    Arguments as `compute_sampled_divergence`, which is never larger.
-
     Source: Zhu and Wang 2019, theorem 6; arXiv 2309.12041, theorem 9.
     """
     return _divergence(order, rate, noise_multiplier, is_general=True)

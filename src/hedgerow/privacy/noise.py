@@ -67,9 +67,6 @@ def uniform_below(stream: Stream, position: int, limit: int) -> tuple[int, int]:
     Takes the fewest bits that hold limit - 1. Reads whole bytes, little-endian, and masks the surplus bits. Returns
     (value, next position), or (0, -1) when the stream ends. Seven bytes at most are joined, so that the value is below
     2^56.
-
-    Reads whole bytes, little-endian, and masks the surplus bits. Returns (value, next position), or (0, -1) when the
-    stream ends. Seven bytes at most are joined, so that the value is below 2^56.
     """
     mask = np.int64(0)
     n_bytes = 0

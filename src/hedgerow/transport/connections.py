@@ -338,8 +338,6 @@ def _duplicate_socket(file: _File) -> Iterator[socket.socket | None]:
     """Duplicate an open socket, so that the duplicate stays this socket if the first is closed meanwhile.
 
     Yields None if it was closed before. Raises OSError when there is no free file for it.
-
-    Raises OSError when there is no free file for it.
     """
     number, inode = file
     found = None

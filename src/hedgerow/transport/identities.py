@@ -67,8 +67,6 @@ def format_spoken(digest: bytes) -> str:
     """Write the first 160 bits of a digest as 8 groups of 4 characters, for reading over the phone.
 
     With fewer bits the writer of two files could make them agree: a collision of n bits costs about 2^(n/2) tries.
-
-    Fewer bits would let the writer of two files make them agree: a collision of n bits costs about 2^(n/2) tries.
     """
     number = int.from_bytes(digest[:20], "big")
     letters = "".join(_SPOKEN[number >> shift & 31] for shift in range(155, -1, -5))
