@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator of a run: `RunSession` turns events into messages for sites, `run_coordinator` carries it out.
+"""The coordinator of a run: `RunSession` answers events with messages, `run_coordinator` drives it.
 
-The session has no socket and no clock. Everything is journalled before the messages that depend on it are returned.
-Sites that fall silent, leave or refuse are not waited for; the run goes on with the others down to the threshold of
-secure aggregation, and waits for sites to return when there are fewer. A purpose whose manifest was sent is finished
-with that manifest or the run ends.
+The session has no socket and no clock. Everything is journalled before the messages that depend on it are returned. The
+run does not wait for sites that fall silent, leave or refuse; it goes on with the others down to the threshold of
+secure aggregation, and waits for sites to return when there are fewer. Once the manifest of a purpose was sent, the
+purpose is finished with that manifest, or the run ends.
 
-From top to bottom stands what is checked before anyone is invited; the run and the stages that it can be in; and what
-it does from stage to stage:
+The file has, from top to bottom: the checks before anyone is invited; the run and its stages; and the steps from stage
+to stage:
 
     Gathering       begin_setup      an epoch is set up with the sites that are ready
     SettingUp       advance_setup    ... step by step
@@ -18,8 +18,8 @@ it does from stage to stage:
     Finishing       end              the sites have the result
     Over
 
-Then what sites say, which moves a run from one stage to the next, and the loop. Nothing outside this file changes a
-run.
+Then come the sites' messages, which move a run from one stage to the next, and the loop. Nothing outside this file
+changes a run.
 """
 
 from __future__ import annotations
@@ -117,26 +117,26 @@ from hedgerow.trees.ensemble import make_empty_ensemble
 # Before anyone is invited ---------------------------------------------------------------------------------------------
 
 MAX_HELD_SLOTS = 1024
-"""As many as a node holds by default; a longer run goes on in a new epoch."""
+"""Most slots of an epoch, as many as a node holds by default; a longer run continues in a new epoch."""
 SLOT_KEYS_BYTES = 1 << 25
-"""The slot keys of all members, which the coordinator compares with one another, holds and journals."""
+"""Largest size of the slot keys of all members: the coordinator compares, holds and journals them."""
 _SURELY_FEW = 2**30
-"""Rows, times sites, whose sums fit 64 bits: no record adds as much as 2^24 units to an entry."""
+"""Rows times sites below which sums surely fit 64 bits: no record adds as much as 2^24 units to an entry."""
 RELEASES_BYTES = 63 << 20
-"""All releases of a run, or a model, in a message of at most 64 MiB; what is left is for a spec or a plan."""
+"""Largest size of a run's releases, or of a model, in a message of at most 64 MiB; the rest is for a spec or a plan."""
 RELEASE_HEAD_BYTES = 5
-"""What a release takes in a message beside its entries."""
+"""Bytes of a release in a message besides its entries."""
 
 
 def most_slots(n_members: int) -> int:
-    """Slots that an epoch of so many members can have: the coordinator holds the keys of all."""
+    """Return how many slots an epoch can have: the coordinator holds the keys of all members."""
     return min(MAX_HELD_SLOTS, SLOT_KEYS_BYTES // n_members // KEY_BYTES)
 
 
 def check_rounds(task: Task, n_sites: int) -> None:
-    """Raise PlanError (code "plan-too-many-rounds") for a task that all epochs of a run could not hold.
+    """Raise PlanError "plan-too-many-rounds" for a task that all epochs of a run could not hold.
 
-    Asked before anyone is invited: found out in the middle, what was released until then would be for nothing.
+    It is checked before anyone is invited: in the middle of a run, all releases so far would be wasted.
     """
     most = MAX_ATTEMPTS * most_slots(n_sites)
     if task.schedule.n_rounds > most:
@@ -152,10 +152,10 @@ def check_rounds(task: Task, n_sites: int) -> None:
 
 
 def check_groups(task: Task, roster: Roster) -> None:
-    """Raise PlanError (code "plan-groups-too-small") for a roster whose smallest group is smaller than its sums need.
+    """Raise PlanError "plan-groups-too-small" if the roster's smallest group is too small for its sums.
 
-    In each the promise to colluders holds as it does for a federation of its size. From four sites on a group can lose
-    one; of a group of three, one that is away costs the group the round, which goes on with the others.
+    The promise against colluders holds in each group as for a federation of its size. A group of four or more sites can
+    lose one; in a group of three, one missing site costs the group the round, which goes on with the others.
     """
     plan = task.run_plan
     n_groups = plan.federation.groups
@@ -169,9 +169,9 @@ def check_groups(task: Task, roster: Roster) -> None:
 
 
 def check_words(task: Task, n_sites: int) -> None:
-    """Raise PlanError (code "plan-sums-too-large") when some sum of a task would not fit any word.
+    """Raise PlanError "plan-sums-too-large" if some sum of a task would not fit any word.
 
-    Asked before anything is released: found out in the middle, what was released until then would be for nothing.
+    It is checked before anything is released: in the middle of a run, all releases so far would be wasted.
     """
     plan = task.run_plan
     if count_possible_rows(plan) * n_sites < _SURELY_FEW:
@@ -182,10 +182,10 @@ def check_words(task: Task, n_sites: int) -> None:
 
 
 def check_releases(task: Task, n_sites: int) -> None:
-    """Raise an error when all releases of a run, or the model of an evaluation, might not fit one message.
+    """Raise an error if a run's releases, or the model of an evaluation, might not fit one message.
 
-    A site that holds no release, for it came late or has lost its state, is sent all at once. Asked before anyone is
-    invited, as `check_words`.
+    A site that holds no release, because it came late or has lost its state, receives all at once. The check is made
+    before anyone is invited, as in `check_words`.
 
     Raises:
         PlanError: code "plan-releases-too-long".
@@ -196,14 +196,14 @@ def check_releases(task: Task, n_sites: int) -> None:
     plan = task.run_plan
     copies, entries, n_bytes = max(1, plan.federation.groups), 0, 0
     for alike in task.schedule.rounds:
-        # Of an entry, what none exceeds, for it would be refused as out of range.
+        # Use the bound on entries: a larger one would be refused as out of range.
         width = WIDTHS[-1] // 8
         if not alike.query.is_pure:
             noise = noise_of(alike.query, is_local=plan.privacy.noise == "local")
-            # Twice as much, for every share of the sites' noise is rounded up.
+            # Double the bound, because every share of the sites' noise is rounded up.
             largest = 2 * release_bound(alike.query, plan, noise.variance, n_sites)
             width = min(width, 1 + largest.bit_length() // 8)
-        # Of each sum its weight besides.
+        # Each sum has a weight in addition to its entries.
         own = copies * alike.count * (alike.release_length + 1)
         entries, n_bytes = entries + own, n_bytes + own * width
     size = n_bytes + RELEASE_HEAD_BYTES * task.schedule.n_rounds
@@ -218,7 +218,7 @@ def check_releases(task: Task, n_sites: int) -> None:
 
 
 def find_noise_cohort(plan: Plan, view: EpochView) -> NoiseCohort | None:
-    """The sites that add the noise in an epoch; None when they add none."""
+    """Return the sites that add the noise in an epoch; None if they add none."""
     if noise_mode(plan) is not NoiseMode.DISTRIBUTED:
         return None
     promised = view.guarantees
@@ -229,7 +229,7 @@ def find_noise_cohort(plan: Plan, view: EpochView) -> NoiseCohort | None:
 
 
 class RunEventKind(StrEnum):
-    """What happened."""
+    """The kinds of events in a run."""
 
     JOINED = "joined"
     LEFT = "left"
@@ -257,10 +257,10 @@ class RunEvent:
 
     Attributes:
         kind: what happened.
-        round: the one in which it happened.
-        site: the site that it is about; of a false sum all sites in it; or "".
-        code: why, as a code word; for a phase, its name.
-        detail: what else the operator needs to know of it.
+        round: the round in which it happened.
+        site: the site that it is about; for a false sum, all sites in the sum; or "".
+        code: the reason as a code word; for a phase, its name.
+        detail: further information for the operator.
     """
 
     kind: RunEventKind
@@ -277,16 +277,16 @@ Outgoing = tuple[str, bytes]
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What the coordinator's operator gives it.
+    """The operator's input to a run.
 
     Attributes:
-        task: what the run is for.
+        task: the task of the run.
         roster: who may take part, and this coordinator's key.
         identity: this coordinator's signing key.
-        noise: where central noise comes from.
-        entropy: the source of the run's number: ``os.urandom`` but in tests.
-        observer: called with everything that happens.
-        model: the account of the model, where one is evaluated.
+        noise: the source of central noise.
+        entropy: the source of the run's number: ``os.urandom`` except in tests.
+        observer: called with every event.
+        model: the model and its account, if one is evaluated.
     """
 
     task: Task
@@ -300,7 +300,7 @@ class RunSetup:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Gathering:
-    """There is no epoch: sites may come."""
+    """There is no epoch: sites may join."""
 
     view: ClassVar[None] = None
     state: ClassVar[RunState] = RunState.GATHERING
@@ -317,7 +317,7 @@ class SettingUp:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class BetweenSlots:
-    """An epoch is ready, and no slot of it is open; where that lasts, it is for want of sites."""
+    """An epoch is ready, and no slot of it is open. If that lasts, too few sites are there."""
 
     view: EpochView
     next_slot: int
@@ -326,11 +326,11 @@ class BetweenSlots:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class InSlot:
-    """A slot is open: its vectors, their echoes or the answers that open their sum are being collected.
+    """A slot is open: its vectors, echoes or answers are being collected.
 
     Attributes:
-        slot: its state, and what has come in it.
-        certificate: of the echoes, once it was sent.
+        slot: its state, with the messages received so far.
+        certificate: the certificate of the echoes, once it was sent.
     """
 
     slot: Aggregator
@@ -343,17 +343,17 @@ class InSlot:
 
     @property
     def state(self) -> RunState:
-        """What is being collected."""
+        """The kind of message that is being collected."""
         return _COLLECTIONS[self.slot.state]
 
     def over(self) -> BetweenSlots:
-        """The slot is over, with a release or without."""
+        """Return the stage after this slot, whether it had a release or not."""
         return BetweenSlots(self.slot.view, self.slot.spec.slot + 1)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Finishing:
-    """The run's result is in the journal; the sites are told what it is."""
+    """The run's result is in the journal; the sites are being told."""
 
     view: EpochView | None
     state: ClassVar[RunState] = RunState.FINISHING
@@ -361,7 +361,7 @@ class Finishing:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Over:
-    """The run is over, or was given up, for the failure."""
+    """The run is over; `failure` is set if it was given up."""
 
     view: EpochView | None
     failure: HedgerowError | None = None
@@ -378,28 +378,28 @@ _COLLECTIONS = {
 
 @dataclass(eq=False)
 class CoordinatorRun:
-    """A run as the coordinator knows it, and the messages that it has queued.
+    """The state of a run at the coordinator, and its queued messages.
 
-    A message is queued here, and sent once the step that it belongs to is done and journalled.
+    A message is queued here, and sent once its step is complete and journalled.
 
     Attributes:
-        setup: what the run is for, and with whom.
-        journal: where it is written down.
-        run_id: drawn when it begins.
-        releases, ledger: all so far, and what they cost.
+        setup: the operator's input.
+        journal: the journal of the run.
+        run_id: number of the run, drawn when it begins.
+        releases, ledger: all releases so far, and their costs.
         attempt: the number of the last set-up.
-        stage: where it stands.
-        sites: who is there, and what they said.
+        stage: the stage that it is in.
+        sites: the states of all sites.
         outcome: the model, its ledger and report, once the run is over.
-        salvaged: why the run has ended early, and how far it came.
-        setback: why this process has ended the run early, where its releases were salvaged.
+        salvaged: the reason and the number of rounds, if the run has ended early.
+        setback: the fault for which this process has ended the run early, if its releases were salvaged.
         survivors: for every release, the sites whose vectors are in it.
         n_phases: grows with every phase, so that a driver knows when to begin to wait.
-        is_stalled: too few sites are there to go on; they are waited for.
+        is_stalled: whether the run waits because too few sites are there.
         origin: the epoch whose nonces seed the trees: the first that was ready.
-        anticipated: a set-up of all sites, whose parameters went out with the invitations; None where there is none.
-        early: what sites have answered to it before all were ready.
-        prepared: the phase's messages that bring one release or none, by how many: most sites need the same.
+        anticipated: the parameters of a set-up of all sites that went out with the invitations; None if there is none.
+        early: sites' answers to it that came before all sites were ready.
+        prepared: the phase's encoded messages by number of releases in them (0 or 1), because most sites need the same.
         burnt: slots that were given up before their manifests.
         out: messages that are queued.
     """
@@ -436,37 +436,37 @@ class CoordinatorRun:
 
     @property
     def state(self) -> RunState:
-        """What is being collected."""
+        """The kind of message that is being collected."""
         return self.stage.state
 
     @property
     def view(self) -> EpochView | None:
-        """The epoch that is ready, or was at the end."""
+        """The view of the ready epoch, or of the last one at the end."""
         return self.stage.view
 
     @property
     def failure(self) -> HedgerowError | None:
-        """Why the run was given up, if it was."""
+        """The reason why the run was given up; None if it was not."""
         return self.stage.failure if isinstance(self.stage, Over) else None
 
     @property
     def slot(self) -> Aggregator | None:
-        """The slot that is open, if one is."""
+        """The open slot; None if there is none."""
         return self.stage.slot if isinstance(self.stage, InSlot) else None
 
     def parts(self, sites: Collection[str]) -> tuple[tuple[int, ...], ...]:
-        """The nodes of these sites, by the groups of the next round; one part without groups."""
+        """Return the nodes of these sites by groups of the next round; one part if there are no groups."""
         nodes = [self.sites[site].node for site in sites]
         return split_members(self.setup.roster, nodes, self.plan.federation.groups, self.replica.drawing)
 
     # What happens ----------------------------------------------------------------------------------------------------
 
     def tell(self, kind: RunEventKind, site: str = "", code: str = "", detail: str = "") -> None:
-        """Tell the observer."""
+        """Tell the observer an event."""
         self.setup.observer(RunEvent(kind, len(self.releases), site, code, detail))
 
     def enter(self, stage: Stage) -> None:
-        """A phase begins."""
+        """Begin a phase in a new stage."""
         self.stage, self.is_stalled, self.prepared = stage, False, {}
         self.n_phases += 1
         for site in self.sites:
@@ -474,19 +474,19 @@ class CoordinatorRun:
         self.tell(RunEventKind.PHASE, code=stage.state.value)
 
     def stall(self) -> None:
-        """Wait for sites to return; every message is a chance to go on."""
+        """Wait for sites to return; every message may let the run go on."""
         if not self.is_stalled:
             self.is_stalled = True
             self.n_phases += 1
             self.tell(RunEventKind.PHASE, code="waiting-for-sites")
 
     def begin_trees(self, origin: EpochView) -> None:
-        """The first epoch that was ready seeds the trees, whatever becomes of it: its sites take no other seed."""
+        """Let the first ready epoch seed the trees; its sites accept no other seed, whatever becomes of it."""
         self.origin, self.sites.draws_seed = origin, False
         self.replica.begin(origin.public_seed, origin.digest)
 
     def take(self, line: JournalledRelease) -> None:
-        """A release is made, and the program goes on from it."""
+        """Add a release to the run, and let the program continue from it."""
         self.ledger = self.ledger.append(line.entry)
         parts = self.parts([site.name for site in self.sites])
         self.replica.feed(line.release)
@@ -496,12 +496,12 @@ class CoordinatorRun:
         self.survivors.append(line.survivors)
 
     def leave_out(self, site: SiteRecord, code: str) -> None:
-        """Ask a site no more, and say why."""
+        """Stop asking a site, and report why."""
         site.leave_out(code)
         self.tell(RunEventKind.LEFT_OUT, site.name, code)
 
     def take_back(self) -> bool:
-        """Ask one site again that was left out; returns whether there was any."""
+        """Ask one site again that was left out; return whether there was any."""
         site = self.sites.readmission_candidate()
         if site is not None:
             site.take_back()
@@ -509,24 +509,24 @@ class CoordinatorRun:
         return site is not None
 
     def count_timeout(self, site: SiteRecord) -> None:
-        """A site was waited for in vain; it is left out when that was one time too many."""
+        """Count a site's timeout; leave it out if it has used up its timeouts."""
         if site.fault_counts.count_timeout():
             self.leave_out(site, "timeouts-spent")
 
     def survivors_heard(self, slot: Aggregator) -> dict[int, SiteRecord]:
-        """The nodes whose vector is in the slot's sum and whose answer can be waited for, with their sites."""
+        """Return the nodes (with sites) whose vector is in the slot's sum and that can answer."""
         sites = {node: self.sites.at_node(node) for node in slot.uploads}
         return {node: site for node, site in sites.items() if site.can_answer and site.is_inside}
 
     # Messages --------------------------------------------------------------------------------------------------------
 
     def send(self, site: SiteRecord, message: Message | bytes) -> None:
-        """Queue a message, or its bytes, for a site that is connected."""
+        """Queue a message, or its bytes, for a site; drop it if the site is not connected."""
         if site.is_connected:
             self.out.append((site.name, message if isinstance(message, bytes) else encode(message)))
 
     def send_to_connected(self, message: Message) -> None:
-        """Queue a message for all sites that are connected."""
+        """Queue a message for all connected sites."""
         for site in self.sites:
             self.send(site, message)
 
@@ -534,11 +534,11 @@ class CoordinatorRun:
         """Ask a site to take part, from the next epoch on."""
         site.invite()
         if self.anticipated is None:
-            # Else the invitation has gone to it with the beginning of the set-up, which a second one would end.
+            # With an anticipated set-up the site has the invitation already; a second one would end that set-up.
             self.send(site, invitation_to(self.task, self.run_id))
 
     def send_origin(self, site: SiteRecord) -> None:
-        """Show a site that may be late whose signed nonces seed the trees; once, for there may be thousands."""
+        """Send a late site the epoch record that seeds the trees; only once, because it may be large."""
         origin = self.origin if self.task.plan.has_joint_structure else None
         if origin is not None and site.is_connected and not site.knows_origin:
             site.knows_origin = True
@@ -551,7 +551,7 @@ class CoordinatorRun:
         self.send(site, self._prepare(len(fresh), lambda: RoundRequest(n_releases, fresh, spec, seed)))
 
     def ask_openers(self, requests: dict[int, bytes]) -> None:
-        """Ask nodes to help to open the slot's sum."""
+        """Ask nodes for the shares that open the slot's sum."""
         for node, request in requests.items():
             site = self.sites.at_node(node)
             site.opening = Asked.NOW
@@ -572,7 +572,10 @@ class CoordinatorRun:
         self.send(site, self._prepare(len(fresh), ending))
 
     def _prepare(self, n_fresh: int, make: Callable[[], Message]) -> bytes:
-        """A message that brings so many releases; one of more is not kept: sites say what they hold as they like."""
+        """Return the encoded message with `n_fresh` releases, cached only for 0 or 1.
+
+        Sites could ask for any number of releases, so a cache of all would be unbounded.
+        """
         found = self.prepared.get(n_fresh)
         if found is None:
             found = encode(make())
@@ -581,7 +584,7 @@ class CoordinatorRun:
         return found
 
     def _list_releases_for(self, site: SiteRecord) -> tuple[int, tuple[IntVector, ...]]:
-        """How many releases there are, and those that the site, which is asked now, does not hold yet."""
+        """Return the number of releases, and those that the site lacks; record that it now holds all."""
         site.spec = Asked.NOW
         fresh = tuple(self.releases[site.n_held :])
         site.n_held = len(self.releases)
@@ -589,7 +592,7 @@ class CoordinatorRun:
 
 
 def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitation | SurveyInvitation:
-    """The message that asks a site to take part."""
+    """Return the message that asks a site to take part."""
     about = digest_behaviour(task), describe_build()
     if isinstance(task, SurveyTask):
         return SurveyInvitation(run_id, task.asked.KIND, task.asked.to_bytes(), *about)
@@ -604,11 +607,11 @@ def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitatio
 
 
 def choose_members(run: CoordinatorRun) -> set[str]:
-    """The sites that take part in a set-up that begins now; none, where they would not mask the next query there.
+    """Return the sites for a set-up that begins now; none if they would refuse to mask the next query.
 
-    A node masks no round in two epochs of which both sums could be opened. So where a slot of the next query was given
-    up after vectors of it had come, the new epoch must exclude that the old sum is opened too. If it does not with all
-    sites that are there, it may without those that have come since.
+    A node does not mask a round in two epochs if both sums could be opened. So if a slot of the next query was given up
+    after vectors had come, the new epoch must exclude that the old sum is opened too. If it does not with all sites
+    that are there, it may without those that have come since.
     """
     members = run.sites.members_for_next_epoch()
     if not run.plan.federation.groups:
@@ -625,7 +628,7 @@ def choose_members(run: CoordinatorRun) -> set[str]:
 
 
 def _choose_from(run: CoordinatorRun, members: set[str], least: int) -> set[str]:
-    """Those of the sites of one sum; see `choose_members`."""
+    """Choose among the sites of one sum; see `choose_members`."""
     if len(members) < least:
         return members
     burnt = [slot for slot in _list_burnt(run) if slot.masked]
@@ -638,9 +641,9 @@ def _choose_from(run: CoordinatorRun, members: set[str], least: int) -> set[str]
 
 
 def explains_refusal(run: CoordinatorRun, site: SiteRecord, code: str) -> bool:
-    """Whether a site rightly refuses to mask a round again: this run has given up a slot of it.
+    """Return whether a site rightly refuses to mask a round again, because this run gave up a slot of it.
 
-    The site's vector may have left it without coming here. In the local model a site that was started again does not
+    The site's vector may have left it without arriving here. In the local model a site that was started again does not
     know the noise that it has sent.
     """
     if code != Code.PURPOSE_ANSWERED.value or run.view is None:
@@ -652,7 +655,7 @@ def explains_refusal(run: CoordinatorRun, site: SiteRecord, code: str) -> bool:
 
 
 def too_few(run: CoordinatorRun) -> AggregationError:
-    """Why the run cannot go on with the sites that are there."""
+    """Return the error that says why the run cannot go on with the sites that are there."""
     there = run.sites.members_for_next_epoch()
     if len(there) < run.sites.least or choose_members(run) or not _list_burnt(run):
         return run.sites.too_few(count_needed(run))
@@ -667,10 +670,10 @@ def too_few(run: CoordinatorRun) -> AggregationError:
 
 
 def count_needed(run: CoordinatorRun) -> int:
-    """Return how many sites the run needs to go on from where it stands; 0 where no number alone says it.
+    """Return how many sites the run needs to go on; 0 if no single number tells it.
 
-    A round needs as many of its epoch as secure aggregation promises. A new epoch needs `Sites.least`; it is set up
-    once somebody is there whom the last one has not, or when that one is used up.
+    A round needs as many sites of its epoch as secure aggregation promises. A new epoch needs `Sites.least`; it is set
+    up once a site is there that the last one does not have, or when that one is used up.
     """
     stage, sites = run.stage, run.sites
     if isinstance(stage, Gathering | SettingUp):
@@ -687,10 +690,10 @@ def count_needed(run: CoordinatorRun) -> int:
 
 
 def has_needed_back(run: CoordinatorRun) -> bool:
-    """Return whether those of the epoch who have come back since a restart are enough to go on without the others.
+    """Return whether enough sites of the epoch have come back since a restart to go on without the others.
 
-    To go on leaves the missing sites out of a sum, as every timeout of a round does: what the epoch promises holds for
-    any of its nodes that are enough. It never opens a second sum of a round: a manifest that was signed stays.
+    Going on leaves the missing sites out of a sum, as every timeout of a round does: the epoch's promise holds for any
+    sufficient set of its nodes. It never opens a second sum of a round: a signed manifest stays.
     """
     view = run.view
     if view is None or isinstance(run.stage, Finishing):
@@ -710,7 +713,7 @@ def _is_used_up(run: CoordinatorRun, between: BetweenSlots) -> bool:
 
 
 def _list_burnt(run: CoordinatorRun) -> list[BurntSlot]:
-    """The slots of the next query that were given up."""
+    """Return the slots of the next query that were given up."""
     return [slot for slot in run.burnt if slot.round == run.replica.n_releases]
 
 
@@ -718,27 +721,27 @@ def _list_burnt(run: CoordinatorRun) -> list[BurntSlot]:
 
 
 def slots_for(n_left: int, n_members: int) -> int:
-    """Slots for so many rounds, and some to repeat them in, as far as the coordinator holds their keys."""
+    """Return the slots of an epoch for `n_left` rounds and some repeats, as far as their keys can be held."""
     rest = max(1, n_left)
     return min(most_slots(n_members), rest + rest // 4 + 8)
 
 
 def choose_wishes(plan: Plan, sizes: Collection[int]) -> Wishes:
-    """What an epoch is to guarantee; `sizes` are its members, or those of each of its groups."""
-    # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
+    """Return the guarantees to ask of an epoch; `sizes` are its members, or those of each group."""
+    # On a complete graph one colluder costs nothing: the threshold withstands more anyway.
     wishes = default_wishes(*sizes, least_colluders=MIN_COLLUDERS)
     least, has_echo = min(plan.federation.min_sites, *sizes), wishes.has_echo or bool(plan.federation.echo)
     return replace(wishes, min_survivors=least, has_echo=has_echo, n_groups=plan.federation.groups)
 
 
 def _derive_cohort(run: CoordinatorRun, members: frozenset[int]) -> Cohort:
-    """The cohort of an epoch that these nodes would set up; raises Refusal as `derive`."""
+    """Return the cohort of an epoch that these nodes would set up; raise Refusal as `derive` does."""
     promised = derive(len(members), choose_wishes(run.plan, [len(members)]))
     return Cohort.with_guarantees(members, promised, run.setup.roster.hash())
 
 
 def begin_setup(run: CoordinatorRun) -> None:
-    """Set a new epoch up with all sites that are ready; AggregationError when there are too few."""
+    """Set up a new epoch with all ready sites; raise AggregationError if there are too few."""
     members = choose_members(run)
     while len(members) < run.sites.least:
         if not run.take_back():
@@ -748,7 +751,7 @@ def begin_setup(run: CoordinatorRun) -> None:
         raise AggregationError("no-epoch", n_epochs=MAX_ATTEMPTS, said=run.sites.fault_summary())
     anticipated, run.anticipated = run.anticipated, None
     if anticipated is not None and set(run.early) != members:
-        # Who has answered an attempt takes no other one of its number.
+        # A site that has answered an attempt refuses another one of the same number.
         run.attempt = anticipated.attempt
         anticipated = None
     run.attempt += 1
@@ -770,17 +773,17 @@ def begin_setup(run: CoordinatorRun) -> None:
 
 
 def anticipate_setup(run: CoordinatorRun, *, is_first: bool) -> list[bytes]:
-    """The message that begins the set-up of all sites, to go with their invitations; none once it cannot.
+    """Return the message that begins a set-up of all sites, to go with their invitations; or none.
 
-    It saves an exchange where all sites come. Where one does not, or comes twice, the set-up is begun as ever.
+    It saves an exchange if all sites come. If one does not, or comes twice, the set-up begins as usual.
 
     Args:
-        is_first: whether its site was not invited before.
+        is_first: whether the site was not invited before.
     """
     if run.state is not RunState.GATHERING or run.attempt:
         return []
     if not is_first:
-        # It may have answered, and take no attempt of that number again.
+        # The site may have answered, and then refuses another attempt of that number.
         run.attempt, run.anticipated, run.early = 1, None, {}
         return []
     if run.anticipated is None:
@@ -789,7 +792,7 @@ def anticipate_setup(run: CoordinatorRun, *, is_first: bool) -> list[bytes]:
 
 
 def _choose_parameters(run: CoordinatorRun, members: Collection[str]) -> EpochParameters:
-    """The parameters of an epoch of these sites."""
+    """Return the parameters of an epoch of these sites."""
     n_slots = slots_for(run.replica.n_left_of_drawing, len(members))
     wishes = choose_wishes(run.plan, [len(part) for part in run.parts(members) if part])
     mode, drawing = noise_mode(run.plan), run.replica.drawing
@@ -805,7 +808,7 @@ def advance_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
         else:
             advanced, messages = _close_step(run, setup)
     except (SumAbandoned, RemoteProtocolError) as fault:
-        # A site fell silent in the middle; those who are there begin again.
+        # A site fell silent in the middle; the sites that are there begin again.
         run.tell(RunEventKind.ABANDONED, code=fault.code)
         _judge_setup(run, setup)
         run.enter(Gathering())
@@ -820,21 +823,21 @@ def advance_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
 
 
 def _close_step(run: CoordinatorRun, setup: EpochSetup) -> tuple[EpochSetup, dict[int, bytes]]:
-    """The set-up with its next step open, and the messages that it begins with, by node."""
+    """Close the set-up's step; return the next state, and the messages of the next step by node."""
     if setup.state is State.COLLECTING_SHARES:
         return setup.close_shares()
     if setup.state is State.COLLECTING_NONCES:
         return setup.close_nonces()
     n_invited = len(run.sites.invited)
     if len(setup.advertisements) < n_invited:
-        # The parameters were made for more sites, and fewer need others to be as safe.
+        # The parameters were made for more sites; fewer sites need other ones to be as safe.
         raise refuse(Code.TOO_FEW_READY, f"{len(setup.advertisements)} of {n_invited}.")
     advanced, listed = setup.close_keys()
     return advanced, dict.fromkeys(advanced.advertisements, listed)
 
 
 def _begin_epoch(run: CoordinatorRun, setup: EpochSetup) -> BetweenSlots:
-    """The epoch is ready: tell its nodes so, and invite the others again."""
+    """Begin the ready epoch: tell its nodes, and invite the other sites again."""
     view, ready_list = setup.close_acknowledgements({site.node: site.fault_counts.weight for site in run.sites})
     _judge_setup(run, setup)
     is_origin = run.origin is None
@@ -856,7 +859,7 @@ def _begin_epoch(run: CoordinatorRun, setup: EpochSetup) -> BetweenSlots:
 
 
 def _judge_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
-    """Note which sites have broken a set-up that failed, or have kept themselves out of one that did not."""
+    """Count the faults of sites that broke a failed set-up, or kept themselves out of a good one."""
     arrived: Collection[int] = {
         State.COLLECTING_KEYS: setup.advertisements,
         State.COLLECTING_NONCES: setup.nonces,
@@ -871,7 +874,7 @@ def _judge_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
                 run.tell(RunEventKind.COMPLAINT, run.sites.name(one), Code.NOT_ACKNOWLEDGED.value)
     missing = [site for site in run.sites.invited if site.node not in arrived]
     if 2 * len(missing) >= len(run.sites.invited):
-        # When most are missing it is the network, or this machine.
+        # If most are missing, the network or this machine is at fault.
         return
     for site in missing:
         site.fault_counts.broken_setups += 1
@@ -884,7 +887,7 @@ def _judge_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
 
 
 class NextStep(Enum):
-    """What the coordinator does next when no slot is open."""
+    """The coordinator's next step when no slot is open."""
 
     SLOT = "open a slot"
     EPOCH = "set a new epoch up"
@@ -893,11 +896,11 @@ class NextStep(Enum):
 
 
 def open_round(run: CoordinatorRun, between: BetweenSlots, released: JournalledRelease | None = None) -> None:
-    """Open a slot for the query that is next; stall when too few sites are there for any.
+    """Open a slot for the next query; set up an epoch, stall or finish if none can be opened.
 
     Args:
-        released: what was released before it, to be journalled with the slot, or with the end of the run, before a site
-            hears of either.
+        released: the release before it, to be journalled in one write with the slot or the end of the run, before a
+            site hears of either.
     """
     step, there = _choose_next_step(run, between)
     slot, query, view = None, run.replica.query, between.view
@@ -923,7 +926,7 @@ def open_round(run: CoordinatorRun, between: BetweenSlots, released: JournalledR
 
 
 def _choose_next_step(run: CoordinatorRun, between: BetweenSlots) -> tuple[NextStep, list[SiteRecord]]:
-    """What comes after a release or a set-up, and the sites of the epoch that are there."""
+    """Return the step after a release or a set-up, and the sites of the epoch that are there."""
     view, sites = between.view, run.sites
     if run.replica.query is None:
         return NextStep.END, []
@@ -935,14 +938,14 @@ def _choose_next_step(run: CoordinatorRun, between: BetweenSlots) -> tuple[NextS
     is_short = not is_enough(view, [site.node for site in present])
     ready = choose_members(run)
     comes_back = {name for name in ready - there if sites[name].fault_counts.lost_epochs >= MAX_LOST_EPOCHS}
-    # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
+    # Do not test `ready > there`: a site that is there, but not chosen for a new epoch, must not keep others out.
     would_suffice = is_short and bool(sites.members_for_next_epoch() - there)
     # Where groups are drawn anew, each drawing needs a set-up of its own, in which newcomers join as well. Half of the
     # attempts are kept for set-ups that fail.
     has_attempts = run.attempt + run.replica.n_drawings_left < MAX_ATTEMPTS // 2
     takes_newcomers = has_attempts and bool(ready - there - comes_back)
     if len(ready) >= sites.least and (is_full or would_suffice or takes_newcomers):
-        # An epoch takes no site in: those who came later, or lost their state, join in a new one.
+        # An epoch cannot admit sites: those that came later, or lost their state, join in a new one.
         return NextStep.EPOCH, present
     return (NextStep.WAIT if is_short or is_full else NextStep.SLOT), present
 
@@ -953,7 +956,7 @@ _MORE_SHARES_MAY_HELP = {Code.TOO_FEW_ANSWERS, Code.SECRET_UNRECOVERABLE}
 
 
 def close_vectors(run: CoordinatorRun, now: InSlot) -> None:
-    """Sign the manifest of the vectors that came, and ask for what opens their sum; or burn the slot."""
+    """Sign the manifest of the vectors that came, and ask for shares; or burn the slot."""
     slot = now.slot
     first = slot.openers(run.survivors_heard(slot))
     try:
@@ -969,14 +972,17 @@ def close_vectors(run: CoordinatorRun, now: InSlot) -> None:
 
 
 def _burn(run: CoordinatorRun, now: InSlot, fault: SumAbandoned) -> None:
-    """Give a slot up: no manifest was sent, so nothing of it can ever be opened, and its purpose may have another."""
+    """Give a slot up.
+
+    No manifest was sent, so nothing of it can ever be opened, and its purpose may get another slot.
+    """
     slot, n_released = now.slot, run.replica.n_releases
     for part in filter(None, slot.view.parts):
         burnt = BurntSlot(n_released, Cohort.from_view(slot.view, part[0]), frozenset(slot.uploads).intersection(part))
         run.journal.burn_slot(burnt)
         run.burnt.append(burnt)
     for site in run.sites:
-        # A site that was asked for its vector has used up its time, gone or not.
+        # A site that was asked for its vector has used up its time, whether it is connected or not.
         is_lacking = site.spec is not Asked.NO and site.node not in slot.uploads
         if is_lacking and not site.is_silent and not site.left_out:
             run.count_timeout(site)
@@ -988,7 +994,7 @@ def _burn(run: CoordinatorRun, now: InSlot, fault: SumAbandoned) -> None:
 
 
 def close_echoes(run: CoordinatorRun, now: InSlot) -> None:
-    """Send the certificate of the echoes; wait for sites when there are too few."""
+    """Send the certificate of the echoes; stall if there are too few."""
     try:
         slot, certificate = now.slot.close_echoes(is_last=True)
     except SumAbandoned:
@@ -997,25 +1003,25 @@ def close_echoes(run: CoordinatorRun, now: InSlot) -> None:
     run.journal.commit(next_slot=slot)
     run.enter(InSlot(slot, certificate))
     for site in run.sites:
-        # A site that has lost its state was invited again: it has no slot that this could open. One that was not asked
-        # on this connection has perhaps seen no manifest that this could certify.
+        # A site that has lost its state was invited again and has no such slot. A site that was not asked on this
+        # connection may not have seen the manifest.
         if site.is_inside and site.node in slot.uploads and site.opening is Asked.NOW:
             run.send(site, Payload(MessageKind.CERTIFICATE, certificate))
 
 
 def ask_others(run: CoordinatorRun, slot: Aggregator) -> bool:
-    """Ask the survivors that were not asked yet to help to open the sum; returns whether there were any."""
+    """Ask the remaining survivors for shares; return whether there were any."""
     others = {node: site for node, site in run.survivors_heard(slot).items() if site.opening is not Asked.NOW}
     is_new = any(site.opening is Asked.NO for site in others.values())
     run.ask_openers(slot.requests(others))
-    # A site that is asked for the first time has as long to answer as the others had. But no site puts the end of a run
-    # off by leaving and coming back.
+    # A site that is asked for the first time has as long to answer as the others had. But a site must not be able to
+    # delay the end of a run by leaving and coming back.
     run.n_phases += is_new and not run.is_stalled and not run.sites.is_any_returning
     return bool(others)
 
 
 def keep_enough_openers(run: CoordinatorRun) -> None:
-    """Ask all survivors for shares as soon as one of the fewest that were asked will not answer."""
+    """Ask all survivors for shares as soon as one of the few that were asked will not answer."""
     slot = run.slot
     if run.state is not RunState.COLLECTING_ANSWERS or slot is None:
         return
@@ -1025,7 +1031,7 @@ def keep_enough_openers(run: CoordinatorRun) -> None:
 
 
 def release(run: CoordinatorRun, now: InSlot) -> None:
-    """Unmask, add the noise, journal, and only then go on: what follows may be seen."""
+    """Unmask, add the noise and journal the release; only then go on with what others may see."""
     slot, query = now.slot, run.replica.query
     if query is None:
         return
@@ -1042,11 +1048,11 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
         released, faults = run.checks.check(query, run.plan, noisy, summed)
         for group in faults:
             run.tell(RunEventKind.FALSE_SUM, ", ".join(summed[group].sites or ()), "group-out-of-line")
-        # Without the groups that no records add up to.
+        # Journal the release without the groups to whose sums no records add up.
         line = replace(line, release=released)
     except SumAbandoned as fault:
-        # That the run ends is told to all, so what it follows from is a release like any other: it is written down
-        # with its cost, and the run given up, in one write.
+        # All sites learn that the run ends, so the cause is a release like any other: write it down with its cost, and
+        # give the run up, in one write.
         if fault.reason is Code.SUM_OUT_OF_RANGE and not run.replica.n_groups:
             fault.what += f" In the sum were {', '.join(survivors)}: the masks do not show whose vector it was."
         give_up(run, fault, line)
@@ -1059,11 +1065,11 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
 
 
 Charged = tuple[JournalledRelease, dict[int, IntVector], dict[int, Summed]]
-"""A release with its cost, and by group what was released and what is public of it; 0 for a sum over all sites."""
+"""A journalled release; by group, the noisy sum and its public facts (group 0 for a sum over all sites)."""
 
 
 def _release_one(run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums) -> Charged:
-    """The release of one sum over all sites, charged."""
+    """Charge and return the release of one sum over all sites."""
     cohort = find_noise_cohort(run.plan, slot.view)
     is_local, width = run.plan.privacy.noise == "local", slot.spec.vectors[0].width
     releaser = Releaser(run.setup.noise, BY_NODES, is_local=is_local, width=width)
@@ -1074,7 +1080,7 @@ def _release_one(run: CoordinatorRun, slot: Aggregator, query: Query, opened: Op
 
 
 def _release_groups(run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums) -> Charged:
-    """As `_release_one`, of the sums of groups; one that no records add up to sits the round out, and all are told."""
+    """Charge and return the release of the groups' sums."""
     view, n_groups = slot.view, run.replica.n_groups
     there = {group: opened.sums[name] for group in range(n_groups)
              if (name := name_in(view, VECTOR_ID, group)) in opened.sums}  # fmt: skip
@@ -1088,27 +1094,27 @@ def _release_groups(run: CoordinatorRun, slot: Aggregator, query: Query, opened:
 
 
 def _sum_slot(run: CoordinatorRun, slot: Aggregator, nodes: Sequence[int]) -> Summed:
-    """What is public of the sum over these nodes, one or more."""
+    """Return the public facts about the sum over these nodes, one or more."""
     names = tuple(run.sites.name(node) for node in nodes)
     declared = tuple(run.setup.roster.find_max_rows(name) for name in names)
     return Summed(find_noise_cohort(run.plan, slot.view), slot.view.by_node[nodes[0]].n_nodes, names, declared)
 
 
 def _wait_for_shares(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned) -> OpenedSums | None:
-    """A sum did not open: ask the others, or wait, where more shares may help; else raise the fault.
+    """Ask for more shares, or wait, if they may open the sum; else raise the fault.
 
-    Returns the sums of the other groups where these are enough, and nobody is left to be asked.
+    Return the sums of the other groups if these are enough and nobody is left to be asked; else None.
     """
     if fault.reason not in _MORE_SHARES_MAY_HELP:
         raise fault
-    # The same manifest is repeated to a site that returns; there is never a second one.
+    # A returning site receives the same manifest again; there is never a second one.
     if ask_others(run, slot):
         return None
     if run.replica.n_groups:
         with suppress(SumAbandoned):
             opened = slot.release(is_last=True)[1]
             with suppress(SumAbandoned):
-                # Else its group would sit all rounds out.
+                # Leave the dealer out; else its group would sit out all rounds.
                 _judge_dealer(run, slot, fault)
             return opened
     _judge_dealer(run, slot, fault)
@@ -1117,11 +1123,11 @@ def _wait_for_shares(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned)
 
 
 def _judge_dealer(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned) -> None:
-    """Name the site to blame for a secret that cannot be rebuilt, and raise; or return, to wait for more shares.
+    """Blame a site for a secret that cannot be rebuilt, and raise; or return, to wait for more shares.
 
-    Shares that do not fit: with as many more than the threshold as there may be liars, some threshold of them are
-    honest holders', so that only wrong dealing explains it. Shares that are withheld, for they did not open: when
-    more withhold than there may be liars, an honest holder is among them. Otherwise it may be a holder who lies.
+    If shares do not fit: with as many shares above the threshold as there may be liars, some threshold of them come
+    from honest holders, so only wrong dealing explains it. If shares are withheld because they did not open: if more
+    holders withhold than may lie, an honest one is among them. Otherwise a holder may be lying.
     """
     if not isinstance(fault.peer, int):
         raise fault
@@ -1148,9 +1154,10 @@ def _judge_dealer(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned) ->
 
 
 def conclude(run: CoordinatorRun) -> Outcome:
-    """The outcome, once all releases are there; raises PrivacyError when they cost more than the plan allows.
+    """Return the outcome, once all releases are there.
 
-    What runs had released before whose journals were set aside is on its account, beyond what this one may cost.
+    Raises PrivacyError if they cost more than the plan allows. Releases of runs whose journals were set aside are added
+    to the outcome's account, beyond this run's own limit.
     """
     if run.outcome is not None:
         return run.outcome
@@ -1162,7 +1169,7 @@ def conclude(run: CoordinatorRun) -> Outcome:
         nothing = make_empty_ensemble(run.plan, build_grid(run.plan))
         run.outcome = Outcome(run.plan, nothing, run.ledger, report, findings=replica.result)
     else:
-        # By the model's own plan, with the seed that was drawn: as its file, and every site, reports it.
+        # Report by the model's own plan, with the drawn seed, as the model's file and every site do.
         report = check_report(replica.plan, run.ledger, noise)
         run.outcome = Outcome(replica.plan, replica.ensemble, run.ledger, report, salvaged=run.salvaged)
     ledger = run.outcome.ledger
@@ -1174,22 +1181,22 @@ def conclude(run: CoordinatorRun) -> Outcome:
 
 
 def end(run: CoordinatorRun) -> None:
-    """The run is over, and has made what it was for."""
+    """End the run, which has made its result."""
     conclude(run)
     run.enter(Over(run.view))
     run.tell(RunEventKind.FINISHED)
 
 
 def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease | None = None) -> None:
-    """End the run by name: with the model of what was released, if that may be salvaged, or without.
+    """End the run because of a fault, with a salvaged model of the releases so far if that may be.
 
     A run whose result is in the journal is only stopped.
 
     Args:
-        unused: a release that the program does not go on from; it is written down with its cost, in the same write.
+        unused: a release that the program does not continue from; it is journalled with its cost, in the same write.
     """
     if run.state is RunState.FINISHING:
-        # The result is in the journal, and sites may have it: started again, the run comes to its end from there.
+        # The result is in the journal, and sites may have it: after a restart the run ends from there.
         run.enter(Over(run.view, fault))
         run.tell(RunEventKind.STOPPED, code=fault.code)
         return
@@ -1197,8 +1204,8 @@ def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease
     if unused is not None:
         run.ledger = run.ledger.append(unused.entry)
     may_salvage = run.task.plan.federation.salvage and isinstance(fault, AggregationError)
-    # Where several sites say that they have answered what this journal does not know of, its ledger would say less
-    # than was released. What may be salvaged is the model of a program that has ended, if there is one.
+    # If several sites have answered rounds that this journal does not know, its ledger would state less than was
+    # released. Salvage only if the program can end early with a model.
     if may_salvage and not run.sites.is_journal_doubted and run.replica.end_early():
         run.salvaged = Salvage(fault.code, n_released, run.task.schedule.n_rounds)
         with suppress(PrivacyError):
@@ -1216,7 +1223,7 @@ def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease
 
 
 def _digest_result(run: CoordinatorRun) -> bytes:
-    """What tells the result of the run; raises PrivacyError when there may be none."""
+    """Return the digest of the run's result; raise PrivacyError if there may be none."""
     conclude(run)
     return run.replica.result_digest()
 
@@ -1225,7 +1232,7 @@ def _begin_finishing(run: CoordinatorRun) -> None:
     run.enter(Finishing(run.view))
     run.sites.begin_slot()
     for site in run.sites:
-        # A site that was left out has rows in the model, and may have it.
+        # A site that was left out later may have rows in the model, so it receives the model too.
         if site.is_ready and site.is_connected_and_willing:
             run.send_finished(site)
 
@@ -1234,12 +1241,12 @@ def _begin_finishing(run: CoordinatorRun) -> None:
 
 # Why either end gives up a connection that did not break.
 _GIVEN_UP = {WireCode.SILENT.value, WireCode.SLOW_PEER.value}
-# A node that cannot resume its epoch says so, and takes part in the next one.
+# Refusals of a node that cannot resume its epoch; it takes part in the next one.
 _PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
 
 
 class RunSession:
-    """One run. After a restart a new session goes on from what the journal holds."""
+    """The session of one run. After a restart a new session continues from the journal."""
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         self.run = run = CoordinatorRun(setup, journal)
@@ -1250,7 +1257,7 @@ class RunSession:
         check_releases(run.task, len(setup.roster.sites))
         run.sites.draws_seed = run.task.plan.has_joint_structure
         if run.sites.least > len(run.sites):
-            # No site that is waited for could help: the roster of a run does not grow.
+            # Waiting for sites cannot help: the roster of a run does not grow.
             n_sites, least, why = len(run.sites), run.sites.least, run.sites.why_needed
             raise AggregationError("too-few-sites", n_ready=n_sites, n_sites=n_sites, said="", least=least, why=why)
         stored = journal.load(run.task, setup.roster)
@@ -1263,36 +1270,36 @@ class RunSession:
     # What a driver calls -----------------------------------------------------------------------------------------
 
     def find_outcome(self) -> Outcome | None:
-        """What the run has made, once its releases are all there: its sites may still have to hear that it is over."""
+        """Return the outcome once all releases are there, even if sites have not been told yet; else None."""
         return conclude(self.run) if self.run.state is RunState.FINISHING else self.run.outcome
 
     @property
     def waits_for_joining(self) -> bool:
-        """Whether the phase may take as long as sites need to join (else: to answer a round)."""
+        """Whether the join timeout applies to the phase (else the round timeout)."""
         run = self.run
         return (run.state is RunState.GATHERING and not run.attempt) or run.sites.is_any_returning
 
     @property
     def waits_for_more_than_needed(self) -> bool:
-        """Whether only such sites have not come back since a restart as the run can go on without."""
+        """Whether all sites that have not returned since a restart are dispensable."""
         return self.run.sites.is_any_returning and has_needed_back(self.run)
 
     @property
     def is_between_rounds(self) -> bool:
-        """Whether the run waits for sites, and not for their answers to what they were sent."""
+        """Whether the run waits for sites to come, and not for answers to messages."""
         return self.run.state is RunState.GATHERING or self.run.is_stalled
 
     def add_connection(self, site: str) -> None:
-        """A site's node is connected; it will say Hello."""
+        """Record that a site's node is connected; it will say Hello."""
         self.run.sites[site].leave()
         self.run.tell(RunEventKind.JOINED, site)
 
     def remove_connection(self, site: str, reason: str = "") -> list[Outgoing]:
-        """A site's connection is gone; it is not waited for, unless it was only given up.
+        """Record that a site's connection is gone; wait for the site only if the connection was given up.
 
-        A broken connection says that the node's process has ended. One that was given up says no more than that
-        something was too slow, perhaps this machine: the node dials again, and a round has as much time for it as for
-        every other site.
+        A broken connection means that the node's process has ended. One that was given up only means that something was
+        too slow, perhaps this machine: the node dials again, and a round has as much time for it as for every other
+        site.
         """
         record = self.run.sites[site]
         record.leave(comes_back=reason in _GIVEN_UP and self._is_in_epoch(record))
@@ -1300,18 +1307,18 @@ class RunSession:
         return self._flush()
 
     def receive(self, site: str, data: bytes) -> list[Outgoing]:
-        """A message of a site; one that cannot be used is dropped and told to the observer."""
+        """Handle a site's message; drop and report one that cannot be used."""
         if self.run.state is not RunState.OVER:
             try:
                 self._read(self.run.sites[site], decode(data, FROM_NODES))
             except RemoteProtocolError as fault:
                 self.run.tell(RunEventKind.COMPLAINT, site, fault.code)
         slot = self.run.slot
-        # Who has given its shares takes nobody from those who are asked.
+        # A site that has given its shares is not missing among the openers when it leaves.
         return self._flush(has_opener_left=slot is None or self.run.sites[site].node not in slot.answers)
 
     def handle_timeout(self) -> list[Outgoing]:
-        """The phase has taken as long as it may: go on without those who have not answered, or give up."""
+        """Close the phase because its time is over: go on without silent sites, or give up."""
         run = self.run
         if run.sites.is_any_returning:
             run.sites.stop_waiting()
@@ -1328,22 +1335,22 @@ class RunSession:
         return self._flush()
 
     def stop(self, fault: HedgerowError) -> list[Outgoing]:
-        """Give the run up; what was released stays in the journal, and the same run can be taken up from it."""
+        """Stop the run; its releases stay in the journal, from which it can continue."""
         self.run.enter(Over(self.run.view, fault))
         return self._flush(advance=False)
 
     def list_awaited(self) -> set[str]:
-        """Sites without whose answer the phase is not complete."""
+        """Return the sites whose answer is missing to complete the phase."""
         return {site.name for site in self.run.sites if self._is_awaited(site)}
 
     def _is_awaited(self, site: SiteRecord) -> bool:
         return not site.has_answered and self._is_expected(site)
 
     def _is_any_awaited(self) -> bool:
-        """Whether `list_awaited` has any.
+        """Return whether `list_awaited` would name any site.
 
-        One that was awaited last time is asked about first: else every message would be as much work as there are
-        sites. Those asked last answer last, so it is looked for from there.
+        The site found last time is checked first; else every message would cost as much work as there are sites. Sites
+        that were asked last answer last, so the search begins there.
         """
         if self._last_awaited is None or not self._is_awaited(self._last_awaited):
             self._last_awaited = next(filter(self._is_awaited, reversed(self.run.sites)), None)
@@ -1365,12 +1372,12 @@ class RunSession:
         return is_asked and site.node in slot.uploads
 
     def _is_early(self, site: SiteRecord) -> bool:
-        """Whether a site's answer to the set-up that was anticipated can still come."""
+        """Return whether a site's answer to the anticipated set-up can still come."""
         run = self.run
         return run.anticipated is not None and run.state is RunState.GATHERING and site.name not in run.early
 
     def _is_in_epoch(self, site: SiteRecord) -> bool:
-        """Whether the epoch counts on a site, which may have lost its state of it."""
+        """Return whether the epoch has the site, which may have lost its state of it."""
         view = self.run.view
         return view is not None and view.is_ready(site.node)
 
@@ -1378,10 +1385,10 @@ class RunSession:
 
     def _read(self, site: SiteRecord, message: Message) -> None:
         run, kind = self.run, message_kind(message)
-        # Without a Hello on this connection, a message answers something that was sent over an earlier one.
+        # Without a Hello on this connection, a message answers one that was sent over an earlier connection.
         is_late = not site.is_connected and not isinstance(message, Hello)
         if site.is_silent and not is_late:
-            # It is waited for again, and asked what the others were asked meanwhile.
+            # Wait for it again, and ask it what the others were asked meanwhile.
             site.is_silent = False
             is_in_it = run.state is RunState.FINISHING or site.is_inside
             if site.is_ready and site.spec is not Asked.NOW and is_in_it:
@@ -1419,24 +1426,25 @@ class RunSession:
         site.build = hello.build
         run.send(site, Welcome(hello.connection))
         is_ours = hello.run_id == run.run_id
-        # One site may say anything. Several are believed: the journal was restored from a backup.
+        # A single site may claim anything. If several claim it, believe them: the journal was restored from a backup.
         site.claims_more = is_ours and hello.n_releases > len(run.releases)
         if site.claims_more:
             run.tell(RunEventKind.COMPLAINT, site.name, "releases-claimed")
             claims = [each.name for each in run.sites if each.claims_more]
-            # A whole run has no more releases than its journal: no node holds any that are not there.
+            # A complete run has all releases in its journal, so no node can hold more.
             is_whole = run.state is RunState.FINISHING and run.salvaged is None
             if len(claims) >= run.sites.n_believed and not is_whole:
                 give_up(run, RemoteProtocolError("journal-rolled-back", sites=", ".join(claims)))
             return
         if is_ours and self._has_answered_after(site, hello.n_releases):
-            # It held all releases before the round that it answered: its folder was restored. Its owner is charged
-            # for the whole run; a node that has seen it for itself is so already, and goes on in a new epoch.
+            # It held all earlier releases when it answered that round, so its folder was restored since. Telling it
+            # makes it charge its owner for the whole run. A node that noticed this itself has done so, and goes on in a
+            # new epoch.
             self._tell_restored(site)
-        # Said twice on one connection, it says where the node stood before it took the run up.
+        # A second Hello on one connection shows the state before the node joined the run.
         site.is_new = is_first and not is_ours
         site.n_held = hello.n_releases if is_ours else 0
-        # No node has a release, or the epoch itself, without the seed that the trees are made from.
+        # A node that has a release, or the origin's epoch, also has the trees' seed.
         has_seed = bool(hello.n_releases) or (run.origin is not None and hello.epoch == run.origin.digest)
         site.knows_origin = is_ours and has_seed
         is_member = self._is_in_epoch(site)
@@ -1450,11 +1458,11 @@ class RunSession:
         run.invite(site)
 
     def _has_answered_after(self, site: SiteRecord, n_held: int) -> bool:
-        """Whether a vector of a site is here for a later round than the one that so many releases lead to."""
+        """Return whether a site's vector is here for a round whose number is above `n_held`."""
         run = self.run
         if any(site.name in survivors for survivors in run.survivors[n_held + 1 :]):
             return True
-        # The round that is under way has its sum still to come.
+        # The open round has no release yet, so look at its uploads.
         is_later = len(run.releases) > n_held and self._is_in_epoch(site)
         return is_later and isinstance(run.stage, InSlot) and site.node in run.stage.slot.uploads
 
@@ -1469,8 +1477,9 @@ class RunSession:
             return
         is_new, site.is_new = site.is_new, False
         if is_new and self._has_answered_after(site, -1):
-            # Who knows that it has answered takes no run up a second time: its folder is a copy from before the run. A
-            # node that has lost its database alone knows so, is charged for all of it, and goes on in a new epoch.
+            # A node that knows of its answers does not join the run a second time, so this folder is a copy from before
+            # the run. A node that has lost only its database notices that, charges the whole run, and goes on in a new
+            # epoch.
             self._tell_restored(site)
         site.consent = Consent.READY
         run.tell(RunEventKind.READY, site.name)
@@ -1478,7 +1487,7 @@ class RunSession:
             run.send_finished(site)
 
     def _repeat_to(self, site: SiteRecord) -> None:
-        """Send a returned site what it may have missed of the phase that is under way."""
+        """Send a returned site the messages of the current phase that it may have missed."""
         run = self.run
         match run.stage:
             case Finishing():
@@ -1510,7 +1519,7 @@ class RunSession:
         slot, complaints = run.stage.slot.receive([content])
         run.stage = replace(run.stage, slot=slot)
         if not complaints or run.state is RunState.COLLECTING_ANSWERS:
-            # Shares that cannot be used are not waited for a second time: the others are asked for theirs.
+            # Do not wait a second time for shares that cannot be used: the others are asked for theirs.
             site.answer()
         for complaint in complaints:
             run.tell(RunEventKind.COMPLAINT, site.name, complaint.code)
@@ -1523,16 +1532,16 @@ class RunSession:
         if not is_joining:
             run.count_timeout(site)
         if run.state is RunState.SETTING_UP:
-            # When it wakes it will find that the others have gone on without it.
+            # When it wakes up, the others have gone on without it.
             run.invite(site)
 
     # When a phase is complete --------------------------------------------------------------------------------------
 
     def _flush(self, *, advance: bool = True, has_opener_left: bool = True) -> list[Outgoing]:
-        """Go on as far as possible, then hand over what is to be sent.
+        """Go on as far as possible, then return the queued messages.
 
         Args:
-            has_opener_left: whether one of those who were asked to open the sum may be there no more.
+            has_opener_left: whether a site that was asked to open the sum may have left.
         """
         run = self.run
         while advance and run.state is not RunState.OVER:
@@ -1555,7 +1564,7 @@ class RunSession:
         try:
             step()
         except EnvironmentFault:
-            # The journal is as it was: started again, the run goes on.
+            # The journal is unchanged: after a restart the run goes on.
             raise
         except HedgerowError as fault:
             give_up(self.run, fault)
@@ -1580,7 +1589,7 @@ class RunSession:
 
 
 def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
-    """Go on from what the journal holds."""
+    """Restore the run from the journal's content."""
     run.run_id = stored.run_id
     if stored.origin is not None:
         run.begin_trees(stored.origin)
@@ -1602,7 +1611,7 @@ def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
         slot = stored.slot
         is_certified = slot.state is State.COLLECTING_ANSWERS and bool(slot.echoes)
         run.enter(InSlot(slot, slot.certificate() if is_certified else b""))
-        # Until those of the epoch are back, or their time is over.
+        # Wait until the epoch's sites are back, or their time is over.
         run.tell(RunEventKind.PHASE, code="waiting-for-sites")
     elif stored.view is not None:
         run.stage = BetweenSlots(stored.view, stored.next_slot)
@@ -1613,12 +1622,12 @@ def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
 
 _SECONDS_BETWEEN_WORDS = 2.0
 _RETURN_SECONDS = 30.0
-"""In which every living node has dialled a coordinator that was started again: the longest pause between two tries."""
+"""Seconds in which every living node dials a restarted coordinator: the longest pause between two tries."""
 _MIN_WAIT = 1.0
-"""Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
+"""Seconds: if a deadline passed while this process did not run, messages that arrived meanwhile are read first."""
 _MAX_LATE = 4096
-"""Messages that are read so, once the deadline is over, and for no longer than the phase had: a site that sends
-without end, or what takes long to read, does not put the timeout off."""
+"""Most messages that are read after the deadline, for at most as long as the phase had: a site that sends without end,
+or messages that take long to read, must not delay the timeout."""
 
 
 def run_coordinator(
@@ -1629,23 +1638,23 @@ def run_coordinator(
     waiting: Callable[[float, Collection[str]], object] | None = None,
     is_paused: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Carry a run out; `conclude` says what it has made.
+    """Drive a run to its end; `conclude` then returns its outcome.
 
     Args:
-        session: a new session, or one that a journal brought back.
+        session: a new session, or one restored from a journal.
         hub: connected to the nodes; the caller closes it.
         timeouts: `join_timeout` for sites to come or come back, `round_timeout` for an answer, `idle_timeout` for
-            enough sites to return when there are too few. After a restart, sites that the run can go on without are
-            waited for as long as a living node needs to dial again, and no longer.
+            enough sites to return when there are too few. After a restart the run waits for dispensable sites only as
+            long as a living node needs to dial again.
         clock: seconds, from any beginning, that never go back: ``time.monotonic``.
-        waiting: is told again and again, every few seconds, how many seconds are left until the phase is closed, and
-            which sites have not answered what they were sent, or come back.
-        is_paused: whether the operator wants to go on later; asked now and then.
+        waiting: called every few seconds with the seconds left until the phase is closed, and the sites whose answer or
+            return is missing.
+        is_paused: returns whether the operator wants to pause the run; called between rounds.
 
     Raises:
-        HedgerowError: why the run was given up.
-        AggregationError: code "run-paused"; what was released is in the journal, from which the run goes on.
-        EnvironmentFault: the journal could not be written; started again, the run goes on.
+        HedgerowError: the fault for which the run was given up.
+        AggregationError: code "run-paused"; the releases are in the journal, from which the run can continue.
+        EnvironmentFault: the journal could not be written; after a restart the run goes on.
     """
     phase, deadline, next_word, late_until, late_end, n_late = -1, 0.0, 0.0, 0.0, 0.0, 0
     all_back = clock() + find_patience(timeouts)
@@ -1673,7 +1682,7 @@ def run_coordinator(
                 late_end = late_until + _find_timeout(session, timeouts)
             n_late += 1
             if n_late <= _MAX_LATE and clock() < late_end:
-                # After the second that what is on its way is given, only what is there already is read.
+                # After that second for messages on their way, read only those that are there already.
                 event = hub.receive(max(0.0, late_until - clock()))
         if event is None and clock() < deadline:
             continue
@@ -1681,7 +1690,7 @@ def run_coordinator(
         messages = session.handle_timeout() if event is None else _react(session, event)
         is_new_round = len(session.run.releases) > n_released and session.run.state is RunState.COLLECTING_VECTORS
         if is_new_round and is_paused():
-            # The next round's spec is in the journal, and no site has it.
+            # The next round's spec is in the journal, and no site has received it.
             raise _pause(session, hub)
         _deliver(session, hub, messages)
     if session.run.outcome is None or session.run.failure is not None:
@@ -1689,7 +1698,7 @@ def run_coordinator(
 
 
 def _pause(session: RunSession, hub: Hub) -> AggregationError:
-    """Tell the sites that the run goes on later."""
+    """Tell the sites that the run pauses, and return the error to raise."""
     run = session.run
     for site in run.sites:
         if site.is_connected:
@@ -1700,14 +1709,14 @@ def _pause(session: RunSession, hub: Hub) -> AggregationError:
 def tell_end(
     run_id: bytes, code: str, hub: Hub, sites: Collection[str], seconds: float, clock: Callable[[], float]
 ) -> list[str]:
-    """Tell the sites that come back to a run that it has ended.
+    """Tell sites that come back to a run that the run has ended; return those that were in it and heard.
 
     Args:
-        code: the word that says why it has ended.
+        code: code word of the reason.
         hub: connected to the nodes; the caller closes it.
-        sites: that may come.
-        seconds: to wait for them; all that have come hear of it at once. One that comes and is not in the run has
-            nothing to hear, and is not waited for.
+        sites: the sites that may come.
+        seconds: time to wait for them; each site that comes is told at once. A site that comes but is not in the run
+            has nothing to hear, and is not waited for.
 
     Returns:
         The names of those that were in the run and heard of its end.
@@ -1730,11 +1739,14 @@ def tell_end(
 
 
 def _deliver(session: RunSession, hub: Hub, messages: list[Outgoing]) -> None:
-    """Send messages. A site whose message its engine refuses, as too long, counts as gone; the run goes on."""
+    """Send messages.
+
+    A site whose message the engine refuses, because it is too long, counts as gone; the run goes on.
+    """
     waiting, gone = deque(messages), set[str]()
     while waiting:
         site, message = waiting.popleft()
-        # What follows a message that was not sent would not be understood.
+        # Skip messages that follow an unsent one: the site would not understand them.
         if site in gone:
             continue
         try:
@@ -1756,7 +1768,7 @@ def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:
 
 
 def find_patience(timeouts: FederationSection) -> float:
-    """Return the seconds in which every living node comes back to a coordinator that was away."""
+    """Return the seconds in which every living node returns to a coordinator that was away."""
     return max(_RETURN_SECONDS, timeouts.round_timeout / 2)
 
 

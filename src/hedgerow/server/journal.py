@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator's journal: what was said and released, on the disk before anyone can see it.
+"""The coordinator's journal: messages and releases, on the disk before anyone can see them.
 
-A coordinator that was killed and started again reads the journal and goes on where it was: the same run, the same
-epoch, the same spec and manifest of the open slot, the same releases. Noise is drawn once for each purpose, because
-a release is here before it is anywhere else.
+A coordinator that was killed and started again reads the journal and continues where it was: the same run, the same
+epoch, the same spec and manifest of the open slot, the same releases. Noise is drawn only once for each purpose,
+because a release is here before it is anywhere else.
 
-An exchange costs two writes that wait for the disk, and both must: one of the uploads with the manifest, for there
-may never be a second manifest; one of the release with the next slot's spec, for noise may be drawn only once.
+An exchange costs two writes that have to wait for the disk: one of the uploads with the manifest, because there may
+never be a second manifest, and one of the release with the next slot's spec, because noise may be drawn only once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 _CLOSED_SLOT: Statement = ("update slots set slot = null", ())
 _NO_ACCOUNT = Ledger()
 Runs = dict[str, list[Release]]
-"""What runs have released, by what tells them apart on an account: see `Ledger.with_run`."""
+"""Releases by run; the key identifies the run in a ledger, see `Ledger.with_run`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class JournalledRelease:
 
 @dataclass(frozen=True)
 class BurntSlot:
-    """A slot that was given up before its manifest: its round, its epoch, and the nodes whose vectors had come."""
+    """A slot that was given up before its manifest: its round, epoch, and the nodes whose vectors came."""
 
     round: int
     cohort: Cohort
@@ -76,8 +76,10 @@ class BurntSlot:
 
 @dataclass(frozen=True)
 class JournalledRun:
-    """A run as the journal has it: `view` is the epoch's, `slot` the open slot's aggregator, and `origin` the epoch
-    whose nonces seed the trees. With `salvage` only its first releases are in the model; the others were paid for.
+    """A run as the journal has it.
+
+    `view` is the view of its epoch, `slot` the open slot's aggregator, and `origin` the epoch whose nonces seed the
+    trees. With `salvage` only the first releases are in the model; the others were charged too.
     """
 
     run_id: bytes
@@ -93,13 +95,13 @@ class JournalledRun:
 
 
 class Journal:
-    """One run's journal in one file; every method that writes returns when it is on the disk.
+    """One run's journal in one file; every method that writes returns when the data are on the disk.
 
     Attributes:
-        found: what runs before it have released, by run, which it has as `earlier` from when it begins.
+        found: releases of runs before it, by run; `begin` stores them as `earlier`.
 
     Raises:
-        EnvironmentFault: it cannot be read or written; nothing has changed then.
+        EnvironmentFault: the file cannot be read or written; nothing has changed then.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,13 +109,15 @@ class Journal:
         self.found: Runs = {}
 
     def load(self, task: Plan | Task, roster: Roster) -> JournalledRun | None:
-        """The run in the journal, or None in a new one; UsageError for a run of another task or roster.
+        """Load the run in the journal; return None for a new journal.
+
+        Raises UsageError for a run of another task or roster.
 
         Args:
-            task: what the run is for; a plan stands for its training.
+            task: the run's task; a plan stands for its training.
 
         Raises:
-            EnvironmentFault: `corrupt-state` when what is stored cannot be what was written.
+            EnvironmentFault: "corrupt-state" if the stored data cannot be those that were written.
         """
         rows = self._database.rows(
             "select run_id, plan_digest, roster, attempt, next_slot, epoch, origin, slot, model_digest, given_up,"
@@ -135,13 +139,15 @@ class Journal:
             burnt = tuple(BurntSlot(n, Cohort.from_json(text), frozenset(json.loads(own))) for n, text, own in rows)
             parts = (view, first, opened, self._read_releases(), digest, salvage, burnt)
         except (Refusal, OwnMistake, ValueError, KeyError, TypeError) as fault:
-            # The disk's fault: a refusal would blame a site for what it did not send.
+            # The disk is at fault here: a refusal would blame a site.
             raise EnvironmentFault("journal-damaged", path=self._database.path) from fault
         return JournalledRun(run_id, attempt, next_slot, *parts)
 
     def is_in_the_way(self, task: Task, roster: Roster, *, is_new: bool) -> bool:
-        """Whether it holds a run that makes room for a new one: any with `is_new`, else one that has released nothing
-        and cannot go on, for it was given up, or was for another task or roster.
+        """Return whether the journal must be set aside for a new run.
+
+        With `is_new` that is any run; else a run that has released nothing and cannot go on, because it was given up,
+        or was for another task or roster.
         """
         rows = self._database.rows("select plan_digest, roster, given_up from run")
         if not rows or is_new:
@@ -152,25 +158,25 @@ class Journal:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it holds a run."""
+        """Whether the journal holds a run."""
         return bool(self._database.rows("select 1 from run"))
 
     @property
     def earlier(self) -> Runs:
-        """What runs had released, by run, whose journals were set aside for this one: it is on its run's account."""
+        """The releases, by run, of runs whose journals were set aside for this one; they are on its account."""
         found: Runs = {}
         for run, text in self._database.rows("select run, entry from earlier order by rowid"):
             found.setdefault(run, []).append(Release.from_dict(json.loads(text)))
         return found
 
     def runs(self, ledger: Ledger) -> Runs:
-        """What was released, by run and as a ledger has it, whatever became of it: by `earlier` runs and this one.
+        """Return all releases by run, whatever became of the run: of `earlier` runs and of this one.
 
-        Without what its plan was prepared by, and without runs that are over and on the account of `ledger`.
+        Releases that prepared the plan are left out, and so are runs that are over and in `ledger`.
         """
         held, found = set(ledger), dict[str, list[Release]]()
         for run, releases in self.earlier.items():
-            # Two trainings may have released the same by their lines; an evaluation's figures are its own.
+            # Lines of two trainings may be equal, so only an evaluation's figures prove that a run is in the ledger.
             if not (held.issuperset(releases) and any(release.figures for release in releases)):
                 found[run] = releases
         own = [Release.from_dict(json.loads(text)) for (text,) in self._database.rows(_ENTRIES)]
@@ -180,11 +186,14 @@ class Journal:
         return found
 
     def adds_to(self, task: Task) -> bool:
-        """Whether its releases protect what the task's do, so that an account may hold both."""
+        """Return whether an account may hold this run and the task: both protect the same."""
         return all(account == _name_account(task) for (account,) in self._database.rows("select account from run"))
 
     def end(self, code: str) -> bytes:
-        """Give the run up, unless it was already, and return its number; UsageError where there is none to give up."""
+        """Give the run up, unless it was given up already, and return its number.
+
+        Raises UsageError if there is no run to give up.
+        """
         rows = self._database.rows("select run_id, model_digest, given_up from run")
         if not rows or rows[0][1] is not None:
             raise UsageError("no-open-run", path=self._database.path)
@@ -194,7 +203,7 @@ class Journal:
         return run_id
 
     def begin(self, run_id: bytes, task: Task, roster: Roster) -> None:
-        """A run begins; written before anyone is invited."""
+        """Write that a run begins; call it before anyone is invited."""
         self._database.write(
             (
                 "insert into run values (?, ?, ?, 0, null, null, null, null, null, ?)",
@@ -209,11 +218,14 @@ class Journal:
         )
 
     def save_attempt(self, attempt: int) -> None:
-        """An epoch's set-up begins; written before its parameters are sent."""
+        """Write that an epoch's set-up begins; call it before its parameters are sent."""
         self._database.write(("update run set attempt = ?, epoch = null", (attempt,)), _NO_SLOTS)
 
     def save_epoch(self, view: EpochView, *, is_origin: bool) -> None:
-        """An epoch is ready; written before the nodes hear of it. With `is_origin` its nonces seed the trees."""
+        """Write that an epoch is ready; call it before the nodes hear of it.
+
+        With `is_origin` its nonces seed the trees.
+        """
         epoch = with_hash(view.to_bytes())
         statement: Statement = ("update run set epoch = ?", (epoch,))
         if is_origin:
@@ -221,8 +233,10 @@ class Journal:
         self._database.write(statement, _NO_SLOTS)
 
     def burn_slot(self, burnt: BurntSlot) -> None:
-        """A slot was given up before its manifest; its purpose may be asked for again in another slot of the epoch, and
-        in another epoch where no two sums of it could be opened.
+        """Write that a slot was given up before its manifest.
+
+        Its purpose may be asked for again in another slot of the epoch, and in another epoch if no two sums of it could
+        be opened.
         """
         values = (burnt.round, burnt.cohort.to_json(), json.dumps(sorted(burnt.masked)))
         self._database.write(_CLOSED_SLOT, ("insert or ignore into burnt values (?, ?, ?)", values))
@@ -234,13 +248,13 @@ class Journal:
         result_digest: bytes | None = None,
         given_up: str | Salvage | None = None,
     ) -> None:
-        """Write down what goes out in one message: a release, and what comes after it; nothing for nothing.
+        """Write everything that goes out in one message: a release, and what follows it; nothing for nothing.
 
         Args:
-            release: what was released; its slot is closed with it.
+            release: the release; its slot is closed with it.
             next_slot: the open slot: its spec, or its uploads with the manifest.
-            result_digest: of the result that the run ends with.
-            given_up: why the run ends without a result, as a code; or what is salvaged of it.
+            result_digest: digest of the result that the run ends with.
+            given_up: the code of the reason why the run ends without a result; or the salvage.
         """
         statements: list[Statement] = []
         if release is not None:
@@ -277,20 +291,28 @@ class Journal:
 
 
 def _name_account(task: Task) -> str:
-    """What tells accounts apart that may not be added: of an evaluation its model, else what is protected, and how."""
+    """Return a name that differs for accounts that may not be added.
+
+    It is an evaluation's model, or else the protected unit and the kind of protection.
+    """
     plan, privacy = task.plan, task.plan.privacy
     protected = [privacy.unit, privacy.rows_per_unit, privacy.noise, plan.model.algorithm]
     return json.dumps([type(task).__name__, plan.digest if isinstance(task, EvaluationTask) else protected])
 
 
 def find_journals(path: Path) -> list[Path]:
-    """The journal at `path` and those that were set aside there; for an evaluation's, those of all of its model."""
+    """Return the journal at `path` and those set aside there.
+
+    For an evaluation, the journals of all evaluations of its model are returned.
+    """
     name = re.sub(r"(?<=\\.evaluation\\-)\d+(?=\\.journal$)", r"\\d+", re.escape(path.name))
     return sorted(place for place in path.parent.glob("*") if re.fullmatch(name + r"(\.\d+)?", place.name))
 
 
 def read_runs(paths: Iterable[Path], ledger: Ledger, task: Task | None = None) -> Runs:
-    """What the runs of these journals have released, as `Journal.runs` has it; with a task, what adds to its account.
+    """Return the releases in these journals by run, as `Journal.runs` does.
+
+    With a task, only journals that add to its account are read.
 
     Raises:
         EnvironmentFault: as `Journal`.
@@ -312,17 +334,18 @@ def open_journal(
     before_new: Callable[[], None] = lambda: None,
     ledger: Ledger = _NO_ACCOUNT,
 ) -> tuple[Journal, Path | None]:
-    """The journal for a run at `path`, and where an older one was set aside: renamed, never deleted.
+    """Open the journal for a run at `path`; set an older one aside if needed.
 
-    What the older one's run has released stays on the account, see `Journal.earlier`.
+    Returns the journal, and the path of the one that was set aside: it is renamed, never deleted. The older run's
+    releases stay on the account, see `Journal.earlier`.
 
     Args:
-        is_new: begin a new run even where the older one could go on, or has released something.
+        is_new: whether to begin a new run even if the older one could go on, or has released something.
         before_new: called before a journal is begun or set aside; what it raises is raised, and no file has changed.
         ledger: the account so far: the evaluated model's.
 
     Raises:
-        UsageError: code "journal-of-another-run"; what the older one has released cannot be added to a new run's.
+        UsageError: code "journal-of-another-run"; the older run's releases cannot be added to a new run's account.
         EnvironmentFault: as `Journal`; code "database-locked" while a coordinator works with it.
     """
     if is_new or not path.exists():
@@ -337,7 +360,8 @@ def open_journal(
                 raise UsageError("journal-of-another-run", path=path)
             before_new()
             if Path(f"{path}-wal").exists():
-                # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
+                # Without the -wal file the renamed journal would lack its last lines; left behind, the file would mix
+                # with the new one.
                 raise EnvironmentFault(
                     "disk-full", path=path, fault="it could not be closed, so that it cannot be set aside"
                 )

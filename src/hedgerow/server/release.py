@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums become releases: the noise is added, the ledger is charged, and what cannot be a sum over records is refused.
+"""Turn sums into releases: add the noise, charge the ledger, and refuse false sums.
 
 This is the only place where a sum becomes a release: the noise is drawn once per purpose, the ledger refuses a second
-release for the same purpose, and a program sees nothing but the release. `run_program` and `run_evaluation` carry a
-program out where all sums are taken in this process; `hedgerow.server.coordinator` does it over a network.
+release for the same purpose, and a program sees only the release. `run_program` and `run_evaluation` carry out a
+program if all sums are taken in this process; `hedgerow.server.coordinator` does it over a network.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Answering(Protocol):
     site: str
 
     def answer(self, query: Query) -> IntVector:
-        """The site's vector for a query."""
+        """Return the site's vector for a query."""
 
 
 class Aggregation(Protocol):
@@ -60,22 +60,22 @@ class Aggregation(Protocol):
 
     @property
     def n_nodes(self) -> int:
-        """Sites that are asked."""
+        """Number of sites that are asked."""
 
     @property
     def cohort(self) -> NoiseCohort | None:
-        """None for exact sums; else the last sum held noise already, by these sites (before any sum: the next one)."""
+        """The sites whose noise is in the last sum (before any sum: in the next one); None for exact sums."""
 
     @property
     def sites(self) -> tuple[str, ...] | None:
-        """Whose vectors are in the last sum; None where that is not known."""
+        """The sites whose vectors are in the last sum; None if unknown."""
 
     def sum_answers(self, query: Query) -> IntVector:
-        """Ask every site and add up: int64 [query.length]."""
+        """Ask every site and return the sum: int64 [query.length]."""
 
 
 class PlainAggregation:
-    """Sums in the clear, in this process: for simulations where every site's rows are here anyway."""
+    """Sums in the clear, in this process, for simulations that hold every site's rows anyway."""
 
     cohort = None
 
@@ -101,7 +101,7 @@ class GroupedAggregation:
 
     @property
     def cohort(self) -> NoiseCohort | None:
-        """Of the group that is promised least; see `Aggregation.cohort`."""
+        """The cohort of the group with the weakest promise; see `Aggregation.cohort`."""
         cohorts = [group.cohort for group in self.groups]
         return min((each for each in cohorts if each is not None), key=lambda each: each.n_shares, default=None)
 
@@ -111,12 +111,12 @@ class GroupedAggregation:
         return tuple(site for group in self.groups for site in group.sites or ())
 
     def sum_answers(self, query: Query) -> IntVector:
-        """There is no one sum over all groups: raises ValueError."""
+        """Raise ValueError: there is no single sum over all groups."""
         raise ValueError("groups are summed one by one")
 
 
 def ask_node(node: Answering, query: Query) -> IntVector:
-    """A node's answer, if it is int64 [query.length]; RemoteProtocolError otherwise."""
+    """Return a node's answer; raise RemoteProtocolError unless it is int64 [query.length]."""
     vector = node.answer(query)
     # A shorter vector would be stretched by numpy instead of being refused.
     if vector.shape != (query.length,) or vector.dtype != np.int64:
@@ -135,37 +135,37 @@ def ask_node(node: Answering, query: Query) -> IntVector:
 
 
 class RunCharges(Protocol):
-    """Where a run's releases are charged; see `hedgerow.local.accounts.RunAccount`."""
+    """The account to which a run's releases are charged; see `hedgerow.local.accounts.RunAccount`."""
 
     def charge(self, event: Event) -> None:
-        """Charge a release whose noise is about to be drawn; what it raises keeps the release from being made."""
+        """Charge a release before its noise is drawn; an error prevents the release."""
 
 
 @dataclass(frozen=True)
 class CountedElsewhere:
-    """The account of a run that others charge, or that nobody has to: it says who, or why.
+    """The account of a run that others charge, or that needs no charge.
 
     Attributes:
-        where: "the books of its nodes", or "nowhere: made-up rows".
+        where: the place of the charges: "the books of its nodes", or "nowhere: made-up rows".
     """
 
     where: str
 
     def charge(self, event: Event) -> None:
-        """See `RunCharges.charge`: nothing is written here."""
+        """See `RunCharges.charge`: writes nothing."""
 
 
 BY_NODES = CountedElsewhere("the books of its nodes")
-"""A coordinator's: each node has reserved the whole run in its owner's book before it answers."""
+"""The account of a coordinator: each node reserves the whole run in its owner's book before it answers."""
 UNCOUNTED = CountedElsewhere("nowhere: rows that nobody has to be protected for")
-"""Of made-up and public rows, in tests and experiments."""
+"""The account of made-up and public rows, in tests and experiments."""
 
 
 class Releaser:
     """Turns sums into releases and keeps the ledger.
 
     Args:
-        account: where each release is charged before its noise is drawn.
+        account: the account that each release is charged to before its noise is drawn.
         is_local: whether every record's noise is in the sums already.
         ledger: the releases so far; their purposes cannot be released again.
         width: bits of the words in which the sums were taken, and in which releases wrap.
@@ -185,7 +185,9 @@ class Releaser:
         self.ledger = Ledger() if ledger is None else ledger
 
     def release(self, query: Query, total: IntVector, cohort: NoiseCohort | None = None) -> IntVector:
-        """What is released, int64 [query.release_length]: the noisy sum, or choices; one event in the ledger.
+        """Charge a release, add its noise and return it: int64 [query.release_length].
+
+        It is a noisy sum or the chosen candidates, and one event in the ledger.
 
         Args:
             cohort: None when the noise is added here; else the sites whose noise is in the sum already.
@@ -196,8 +198,8 @@ class Releaser:
         noise = self._enter(query, cohort)
         released = self._add_noise(query, total, noise, str(query.purpose))
         *before, entry = self.ledger.releases
-        # An evaluation's is told apart by what all parties see of it. Not by figures of single sites: where some show
-        # none they are others than in one process, and the evaluation's first releases tell it apart.
+        # Identify an evaluation by the figures that all parties see. Exclude figures by site: they differ between a
+        # network and one process if some sites show none, and the evaluation's first releases identify it anyway.
         if entry.kind in EVALUATION_KINDS and not entry.is_by_site:
             figures = sha256(released.astype("<i8").tobytes()).hexdigest()
             self.ledger = Ledger((*before, replace(entry, figures=figures)))
@@ -206,9 +208,10 @@ class Releaser:
     def release_groups(
         self, query: Query, totals: Mapping[int, IntVector], cohort: NoiseCohort | None = None
     ) -> dict[int, IntVector]:
-        """The noisy sums of disjoint groups, each with its whole noise; one event in the ledger.
+        """Charge one release and return the noisy sums of disjoint groups, each with its whole noise.
 
-        A record is in one group, so one group's sum is all that depends on it (parallel composition).
+        A record is in one group, so only one group's sum depends on it (parallel composition). The ledger has one
+        event.
 
         Args and raises: as `release`.
         """
@@ -219,7 +222,7 @@ class Releaser:
         }
 
     def _enter(self, query: Query, cohort: NoiseCohort | None) -> QueryNoise:
-        """Charge a release, and say what noise it has."""
+        """Charge a release, and return its noise."""
         purpose = str(query.purpose)
         noise = noise_of(query, None if cohort is None else cohort.n_shares, is_local=self._is_local)
         pure = query.pure if isinstance(query, PureQuery) else None
@@ -250,7 +253,7 @@ class Releaser:
         return wrap(total + draw(noise.central_sigma, query.length, purpose), self._width)
 
     def _choose(self, query: Choice, total: IntVector, purpose: str) -> IntVector:
-        """One candidate per choice, by the exponential mechanism over scores from the exact sums."""
+        """Choose one candidate per choice, by the exponential mechanism over scores from the exact sums."""
         places, scores = zip(*query.candidates(total), strict=True)
         if query.pure.scale:
             chosen = self._noise.select(scores, query.pure.scale, purpose)
@@ -262,13 +265,13 @@ class Releaser:
 
 @dataclass(frozen=True)
 class Summed:
-    """What a release is a sum over.
+    """The public facts about a sum.
 
     Attributes:
         cohort: as in `Releaser.release`.
-        n_nodes: sites that were asked.
-        sites: those whose vectors are in the sum; None where that is not known.
-        declared: the most rows of each of them, 0 where the roster does not say; none where that is not known.
+        n_nodes: number of sites that were asked.
+        sites: sites whose vectors are in the sum; None if unknown.
+        declared: the most rows of each of them, 0 if the roster does not say; empty if unknown.
     """
 
     cohort: NoiseCohort | None
@@ -278,14 +281,17 @@ class Summed:
 
 
 def weigh_groups(summed: Mapping[int, Summed]) -> dict[int, int]:
-    """Of groups' sums beside each other: all by declared rows, or all by sites where one of them declares none."""
+    """Return the groups' weights: declared rows, or numbers of sites if any site declares no rows."""
     if all(one.declared and all(one.declared) for one in summed.values()):
         return {group: sum(one.declared) for group, one in summed.items()}
     return {group: len(one.sites or ()) or one.n_nodes for group, one in summed.items()}
 
 
 class RunChecks:
-    """The checks of a run's releases: each group's sums are compared with its own; a sum over all sites is group 0."""
+    """The checks of a run's releases.
+
+    Each group's sums are compared with earlier ones of that group; a sum over all sites is group 0.
+    """
 
     def __init__(self, checks: Callable[[], ReleaseChecks]) -> None:
         self._make = checks
@@ -294,13 +300,15 @@ class RunChecks:
     def check(
         self, query: Query, plan: Plan, sums: Mapping[int, IntVector], summed: Mapping[int, Summed]
     ) -> tuple[IntVector, dict[int, SumAbandoned]]:
-        """The release of these noisy sums, and why some groups sit it out, whose sums no records can add up to.
+        """Return the release made of these noisy sums, and the faults of groups that sit it out.
+
+        A group sits out if no records can add up to its sum.
 
         Raises:
-            SumAbandoned: as `require_plausible`, of a sum over all sites, or where too few groups are left.
+            SumAbandoned: as `require_plausible`, for a sum over all sites, or if too few groups are left.
         """
         faults: dict[int, SumAbandoned] = {}
-        # Of a group that is not in this round it would not be known how far this round moves its totals.
+        # Forget a group that is not in this round: its totals would miss this round's change.
         self._by_group = {group: checks for group, checks in self._by_group.items() if group in sums}
         for group, released in sums.items():
             checks = self._by_group.setdefault(group, self._make())
@@ -317,7 +325,7 @@ class RunChecks:
         if len(good) < least_groups(n_groups):
             ended = next(iter(faults.values()), refuse(Code.TOO_FEW_UPLOADS, f"{len(good)} groups of {n_groups}."))
             if faults:
-                # Each of them alike: whoever was looked at first is no more to blame than the others.
+                # Name all of them alike: the first group that was checked is no more to blame than the others.
                 named = "; ".join(", ".join(summed[group].sites or ()) for group in sorted(faults))
                 ended.what += f" So it is in {len(faults)} of {len(sums)} groups, whose sites are: {named}."
             raise ended
@@ -327,8 +335,8 @@ class RunChecks:
 def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: Summed) -> None:
     """Refuse a release that cannot be a noisy sum over as many records as the plan declares.
 
-    Only the release is looked at, and it is in the ledger by then. So the refusal is post-processing, and paid for.
-    A choice of splits is always one that the plan allows.
+    The check reads only the release, which is in the ledger by then, so the refusal is post-processing and costs
+    nothing more. A choice of splits is always one that the plan allows.
 
     Raises:
         SumAbandoned: SUM_OUT_OF_RANGE for a sum that wrapped or is too large; RELEASE_IMPLAUSIBLE. It names all sites
@@ -352,16 +360,16 @@ def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run produced.
+    """The products of a run.
 
     Attributes:
-        plan: as it was run.
+        plan: the plan as it was run.
         ensemble: the model.
-        ledger, report: of its releases.
-        evaluation: what was found, when the run evaluated the model.
-        cost: the report on that evaluation alone; `ledger` and `report` hold it beside the model's training.
-        salvaged: when the training could not go on: why, and how far it came.
-        findings: what was found, when the run was a survey; the ensemble has no trees then, and `plan` is only how its
+        ledger, report: the ledger and report of its releases.
+        evaluation: the evaluation, if the run evaluated the model.
+        cost: the report on that evaluation alone; `ledger` and `report` include it and the model's training.
+        salvaged: the reason and the number of rounds, if the training could not go on.
+        findings: the findings, if the run was a survey; the ensemble then has no trees, and `plan` only tells how the
             sums were made.
     """
 
@@ -387,7 +395,7 @@ def run_program(
 
     Args:
         program: a fresh generator of queries.
-        account: where its releases are charged.
+        account: the account that its releases are charged to.
 
     Raises:
         PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
@@ -409,11 +417,13 @@ def run_evaluation(
     ledger: Ledger,
     context: PrivacyContext,
 ) -> tuple[Evaluation, PrivacyReport, Ledger]:
-    """Run an evaluation to its end: what it found, the report on it alone, and the model's ledger with it.
+    """Run an evaluation to its end.
+
+    Return its estimates, the report on it alone, and the model's ledger with its releases added.
 
     Args:
-        program: a fresh one, whose rounds start where the ledger ends.
-        account: where its releases are charged.
+        program: a fresh program whose rounds start where the ledger ends.
+        account: the account that its releases are charged to.
         ledger: the releases so far; the purposes in it cannot be released again.
         context: epsilon and delta of this evaluation, and the rest of the report.
 
@@ -469,9 +479,10 @@ def _check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
 
 
 def check_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyReport:
-    """The report on a finished run; raises PrivacyError(code='budget-exceeded') when it cost more than promised.
+    """Return the report on a finished run.
 
-    A plan whose candidates are read off the data promises nothing; its epsilon then bounds what is noised.
+    Raises PrivacyError "budget-exceeded" if the run cost more than promised. If a plan's candidates are read off the
+    data, it promises nothing; its epsilon then bounds the noised releases.
     """
     privacy = plan.privacy
     context = PrivacyContext.from_plan(plan, seeded=noise.seeded, approximate=noise.approximate, ledger=ledger)
@@ -486,7 +497,10 @@ def check_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyRepor
 
 
 def check_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
-    """The report on an evaluation's own releases; PrivacyError(code="budget-exceeded") beyond what was asked for."""
+    """Return the report on an evaluation's own releases.
+
+    Raises PrivacyError "budget-exceeded" if they cost more than requested.
+    """
     cost = build_report(own, context)
     requested = context.epsilon_requested
     if requested is not None and cost.epsilon > requested:
@@ -495,7 +509,7 @@ def check_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
 
 
 def evaluation_context(plan: Plan, epsilon: float, delta: float, noise: NoiseSource) -> PrivacyContext:
-    """What an evaluation's report says beside its releases."""
+    """Return the context of an evaluation's report."""
     context = PrivacyContext.from_plan(plan, seeded=noise.seeded, approximate=noise.approximate)
     # Its own releases read no candidates off the data; the model's report, which they are added to, may say so.
     return replace(
@@ -505,10 +519,10 @@ def evaluation_context(plan: Plan, epsilon: float, delta: float, noise: NoiseSou
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedModel:
-    """What a coordinator gives to a run that evaluates a model.
+    """The model that a coordinator gives to a run for evaluation.
 
     Attributes:
-        task: what all parties are told.
+        task: the task as all parties receive it.
         ledger, report: the model's account so far.
     """
 
@@ -517,7 +531,7 @@ class EvaluatedModel:
     report: PrivacyReport
 
     def outcome(self, own: Ledger, evaluation: Evaluation, noise: NoiseSource) -> Outcome:
-        """The model with the evaluation, whose releases are `own`, on its account.
+        """Return the outcome: the model with the evaluation's releases (`own`) added to its ledger.
 
         Raises:
             PrivacyError: as `check_cost`, or for a purpose that is on the account already.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the sites of a run stand, what they have cost the others, and who may be in an epoch."""
+"""The sites of a run: their state, their faults, and who may be in an epoch."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hedgerow.secagg.messages import Roster
 from hedgerow.secagg.transitions import Code
 
 MIN_NOISED_COHORT = 2
-"""Where every site adds noise to its own vector, two sites can sum without reading each other's."""
+"""If every site adds noise to its own vector, two sites can form a sum without reading each other's vector."""
 
-# A site that has used up its time so often is asked no more.
+# A site with this many timeouts is not asked any more.
 MAX_TIMEOUTS_IN_A_ROW, MAX_TIMEOUTS = 2, 3
 MAX_BROKEN_SETUPS = 2
 MAX_LOST_EPOCHS = 2
-"""For a site that has left so many epochs by itself, no new one is begun."""
+"""Epochs that a site may leave by itself; after that, no new epoch is begun for it."""
 MAX_UNACKNOWLEDGED = 2
-"""Two sites of which one did not acknowledge the other in so many set-ups are not in one again."""
-# What a node says that may have answered more than this journal knows of, or was sent what cannot be.
+"""Set-ups in which one of two sites did not acknowledge the other; after that they are never in one epoch again."""
+# Refusals of a node that may have answered more than this journal knows of, or that received an impossible message.
 _DOUBTS = {
     Code.PURPOSE_ANSWERED.value,
     Code.SECOND_MANIFEST.value,
@@ -40,14 +40,14 @@ _DOUBTS = {
 
 @dataclass
 class FaultCounts:
-    """What a site has cost the others in this run. Its next connection does not clear it.
+    """The costs that a site has caused others in this run. Its next connection does not clear them.
 
     Attributes:
-        timeouts, in_a_row: phases in which it was waited for in vain: all, and since it answered last.
-        broken_setups: set-ups in which its message was missing while those of most others were there.
-        lost_epochs: how often it was in the epoch and came back without it.
-        unacknowledged: by other site, set-ups in which one of the two did not acknowledge the other's shares.
-        may_return: whether it may be taken back: once, and again when it has helped to make a release since.
+        timeouts, in_a_row: phases in which it did not answer in time: all, and since its last answer.
+        broken_setups: set-ups in which its message was missing while most others' messages were there.
+        lost_epochs: how often it was in the epoch and came back without its state of it.
+        unacknowledged: other site -> set-ups in which one of the two did not acknowledge the other's shares.
+        may_return: whether it may be taken back: once, and again after it has helped to make a release.
     """
 
     timeouts: int = 0
@@ -59,16 +59,16 @@ class FaultCounts:
 
     @property
     def weight(self) -> int:
-        """All of it in one number; the site with the larger one goes first."""
+        """The sum of all counts; the site with the larger sum is left out first."""
         return self.timeouts + self.broken_setups + self.lost_epochs + self.unacknowledged.total()
 
     def count_timeout(self) -> bool:
-        """Count a timeout; whether it was one too many."""
+        """Count a timeout; return whether the site has now used up its timeouts."""
         self.timeouts, self.in_a_row = self.timeouts + 1, self.in_a_row + 1
         return self.in_a_row >= MAX_TIMEOUTS_IN_A_ROW or self.timeouts >= MAX_TIMEOUTS
 
     def text(self) -> str:
-        """What it comes to, in words; empty for a site that has cost nothing."""
+        """Describe the counts in words; empty for a site without faults."""
         counts = [
             (self.timeouts, "did not answer in time"),
             (self.broken_setups, "broke a set-up"),
@@ -89,7 +89,7 @@ class Connection(Enum):
 
 
 class Consent(Enum):
-    """What a site says of the run."""
+    """A site's answer to the invitation."""
 
     OPEN = "nothing yet on this connection"
     READY = "it has checked plan and policy and takes part"
@@ -105,7 +105,7 @@ class Membership(Enum):
 
 
 class Asked(Enum):
-    """Whether a site was sent something."""
+    """Whether, and on which connection, a site was sent something."""
 
     NO = "no"
     EARLIER = "on an earlier connection"
@@ -114,26 +114,26 @@ class Asked(Enum):
 
 @dataclass(eq=False)
 class SiteRecord:
-    """Where a site stands.
+    """The state of a site in a run.
 
     Attributes:
         name: as in the roster.
-        node: the number of its node.
+        node: the node's number in the roster.
         link: its connection.
         consent: whether it takes part.
-        refusal, is_explained: the code of a refusal, and whether a slot that was given up here explains it.
-        place: in the epoch.
-        spec: whether it was sent the open slot's spec, or at the end the last releases.
-        opening: whether it was asked to help to open the slot's sum.
-        is_silent: it did not answer in time, and has not spoken since.
-        has_answered: in the current phase.
-        claims_more: it says that it holds more releases than there are.
-        knows_origin: it knows which epoch drew the trees' seed, as far as its connection tells.
-        is_new: it did not know of this run when it connected, and has not taken it up since.
-        n_held: how many releases it holds.
-        left_out: why it is asked no more, as a code; "" for a site that is asked.
-        fault_counts: what it has cost the others.
-        build: which Hedgerow it says that it is.
+        refusal, is_explained: the code of its refusal, and whether a slot that this run gave up explains it.
+        place: its membership in the epoch.
+        spec: whether it was sent the open slot's spec, or the last releases at the end of the run.
+        opening: whether it was asked for shares that open the slot's sum.
+        is_silent: whether it did not answer in time, and has not sent anything since.
+        has_answered: whether it has answered in the current phase.
+        claims_more: whether it claims to hold more releases than there are.
+        knows_origin: whether it knows which epoch drew the trees' seed, as far as this connection tells.
+        is_new: whether it did not know this run when it connected, and has not joined it since.
+        n_held: number of releases that it holds.
+        left_out: code of the reason why it is not asked any more; "" for a site that is asked.
+        fault_counts: its faults in this run.
+        build: the build of Hedgerow that it claims to be.
     """
 
     name: str
@@ -159,7 +159,7 @@ class SiteRecord:
 
     @property
     def is_connected(self) -> bool:
-        """Whether something can be sent to it."""
+        """Whether messages can be sent to it."""
         return self.link is Connection.CONNECTED
 
     @property
@@ -189,32 +189,32 @@ class SiteRecord:
 
     @property
     def can_answer(self) -> bool:
-        """Whether an answer of it can be waited for."""
+        """Whether an answer from it can be expected."""
         return self.is_connected_and_willing and not self.left_out and not self.claims_more
 
     @property
     def may_join(self) -> bool:
-        """Whether it may still say that it is ready, for all that is known."""
+        """Whether it may still become ready."""
         return self.consent is Consent.OPEN and not (self.is_silent or self.left_out or self.claims_more)
 
     @property
     def disputes_journal(self) -> bool:
-        """Whether it says that it gave or holds more than the journal knows of, or other releases."""
+        """Whether it claims releases or answers that the journal does not have, or other ones."""
         return self.claims_more or (self.has_refused and self.refusal in _DOUBTS and not self.is_explained)
 
     # What happens to it ----------------------------------------------------------------------------------------------
 
     def greet(self) -> None:
-        """Its node has said Hello."""
+        """Record that its node has said Hello."""
         self.link = Connection.CONNECTED
         if self.has_refused:
             self.consent = Consent.OPEN
 
     def leave(self, *, comes_back: bool = False) -> None:
-        """Its connection is gone: it must say Hello again, and does not go on with a set-up.
+        """Record that its connection is gone: it must say Hello again, and leaves a set-up.
 
         Args:
-            comes_back: whether the connection was only given up.
+            comes_back: whether one end only gave the connection up, so that the node will dial again.
         """
         if comes_back and self.link is not Connection.RETURNING:
             self.link = Connection.AWAY
@@ -227,36 +227,39 @@ class SiteRecord:
         self.spec, self.opening = (Asked.EARLIER if each is Asked.NOW else each for each in (self.spec, self.opening))
 
     def refuse(self, code: str, *, is_explained: bool = False) -> None:
-        """It will not do what was asked; with `is_explained` that says nothing against this journal."""
+        """Record that it will not do what was asked.
+
+        With `is_explained` the refusal does not contradict this journal.
+        """
         self.consent, self.refusal, self.is_explained = Consent.REFUSED, code, is_explained
         self._quit_setup()
 
     def invite(self) -> None:
-        """It is asked to take part, from the next epoch on."""
+        """Record that it is invited to take part, from the next epoch on."""
         self.place = Membership.OUTSIDE
         if self.is_ready:
             self.consent = Consent.OPEN
 
     def answer(self) -> None:
-        """It has answered in time."""
+        """Record that it has answered in time."""
         self.has_answered = True
         self.fault_counts.in_a_row = 0
 
     def fall_silent(self) -> None:
-        """It was waited for in vain."""
+        """Record that it did not answer in time."""
         self.is_silent = True
         if self.link is Connection.AWAY:
             self.link = Connection.GONE
 
     def leave_out(self, code: str) -> None:
-        """It is asked no more, and not waited for."""
+        """Record that it is not asked any more, and not waited for."""
         self.left_out = code
         self._quit_setup()
         if not self.is_connected:
             self.link = Connection.GONE
 
     def take_back(self) -> None:
-        """It is asked again; with one more timeout, or broken set-up, it is out again."""
+        """Record that it is asked again; one more timeout, or broken set-up, excludes it again."""
         self.left_out = ""
         self.fault_counts.may_return, self.fault_counts.in_a_row = False, 0
 
@@ -269,7 +272,8 @@ def count_to_begin(plan: Plan, n_sites: int, *, draws_seed: bool | None = None) 
     """Return how many sites of a roster an epoch needs.
 
     Args:
-        draws_seed: whether it draws the trees' seed, as the first epoch does where the plan has a joint seed (None).
+        draws_seed: whether the epoch draws the trees' seed; None for a first epoch, which does if the plan has a joint
+            seed.
     """
     draws_seed = plan.has_joint_structure if draws_seed is None else draws_seed
     least = _count_in_sum(plan) * least_groups(plan.federation.groups)
@@ -285,7 +289,7 @@ class Sites:
     """The sites of a run. It yields their records in the order of their names.
 
     Attributes:
-        draws_seed: whether the next epoch is to draw the trees' seed, which needs more of the roster than a sum.
+        draws_seed: whether the next epoch draws the trees' seed, which takes more of the roster than a sum.
         invited: sites for which the parameters of the set-up were made.
     """
 
@@ -309,45 +313,45 @@ class Sites:
         return len(self._by_node)
 
     def at_node(self, node: int) -> SiteRecord:
-        """The site of a node."""
+        """Return the site of a node."""
         return self._by_node[node]
 
     def name(self, node: int) -> str:
-        """The name of a node's site."""
+        """Return the name of a node's site."""
         return self._by_node[node].name
 
     def names(self, nodes: Iterable[int]) -> set[str]:
-        """The names of the nodes' sites."""
+        """Return the names of the nodes' sites."""
         return {self.name(node) for node in nodes}
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Those that have refused, and the code."""
+        """The code of each site that has refused, by name."""
         return {site.name: site.refusal for site in self if site.has_refused}
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Those that are asked no more, and why."""
+        """The reason of each site that is not asked any more, by name."""
         return {site.name: site.left_out for site in self if site.left_out}
 
     @property
     def available(self) -> set[str]:
-        """Those that could be in a new epoch: ready, and an answer can be waited for."""
+        """The sites that could be in a new epoch: ready, and an answer can be expected."""
         return {site.name for site in self if site.is_ready and site.can_answer}
 
     @property
     def is_any_returning(self) -> bool:
-        """Whether a site is waited for that was in the epoch before the coordinator was started again."""
+        """Whether the run waits for a site that was in the epoch before the coordinator restarted."""
         return any(site.link is Connection.RETURNING for site in self)
 
     def stop_waiting(self) -> None:
-        """Those that have not come back since the coordinator was started again are waited for no more."""
+        """Stop waiting for sites that have not come back since the coordinator restarted."""
         for site in self:
             if site.link is Connection.RETURNING:
                 site.link = Connection.GONE
 
     def begin_epoch(self, members: set[str]) -> None:
-        """A set-up begins with these sites; all others are outside until the next one."""
+        """Record that a set-up begins with these sites; all others are outside until the next one."""
         self.invited = tuple(site for site in self if site.name in members)
         for site in self:
             site.place = Membership.SETTING_UP if site.name in members else Membership.OUTSIDE
@@ -355,7 +359,7 @@ class Sites:
                 site.link = Connection.GONE
 
     def begin_slot(self) -> None:
-        """No site has the spec of the slot, or the releases that end the run."""
+        """Record that no site has the spec of the slot, or the releases that end the run."""
         for site in self:
             site.spec = Asked.NO
 
@@ -363,26 +367,27 @@ class Sites:
 
     @property
     def n_believed(self) -> int:
-        """So many sites are believed: more than are taken to lie, and never one alone."""
+        """Number of sites whose common claim is believed: more than may lie, and at least two."""
         return max(2, sparse_colluders(len(self)) + 1)
 
     @property
     def is_journal_doubted(self) -> bool:
-        """Whether several sites say that they have given or hold more than the journal knows of, or other releases."""
+        """Whether enough sites dispute the journal (`SiteRecord.disputes_journal`) to be believed."""
         return sum(site.disputes_journal for site in self) >= self.n_believed
 
     def readmission_candidate(self) -> SiteRecord | None:
-        """Of those who were left out and may return, the one that has cost least."""
+        """Return the site with the fewest faults among those left out that may return; None if none may."""
         left_out = (site for site in self if site.left_out and site.fault_counts.may_return)
         among = (site for site in left_out if site.is_connected_and_willing and site.is_ready)
         return min(among, key=lambda site: (site.fault_counts.weight, site.name), default=None)
 
     def members_for_next_epoch(self) -> set[str]:
-        """The available sites of whom no two failed to acknowledge each other in two set-ups: for a new epoch.
+        """Return the available sites for a new epoch, without pairs that failed to acknowledge each other.
 
-        A site that is an end of several such pairs goes first. Of a pair that is left both ends go, because one of
-        them has failed and no other site sees which: a hostile site that does this to an honest one goes with it, and
-        can do it to no other. Where too few would be left, only the end that has cost more goes.
+        A pair counts after two such set-ups. A site in several such pairs is removed first. Of a remaining pair both
+        sites are removed, because one of them has failed and no other site sees which. So a hostile site that does this
+        to an honest one is removed with it, and can do it to no other. If too few sites would be left, only the one
+        with more faults is removed.
         """
         among = self.available
         odds = {
@@ -395,7 +400,7 @@ class Sites:
         while True:
             ends = Counter(site for pair in odds if rest.issuperset(pair) for site in set(pair))
             worst = max(ends, key=lambda site: (ends[site], self[site].fault_counts.weight, site), default="")
-            # A pair may be noted at both of its ends, which is still one pair.
+            # A pair may be noted at both of its sites; count it once.
             others = {site for pair in odds if worst in pair and rest.issuperset(pair) for site in pair} - {worst}
             if len(others) < 2:
                 break
@@ -409,23 +414,23 @@ class Sites:
         return kept
 
     def fault_summary(self) -> str:
-        """Which sites have cost the others how much, as the end of a sentence."""
+        """Describe the faults of the sites, as the end of a sentence."""
         texts = ((site.name, site.fault_counts.text()) for site in self)
         return "".join(f"; {name} {text}" for name, text in texts if text)
 
     @property
     def least(self) -> int:
-        """Sites without which no epoch is set up."""
+        """The fewest sites with which an epoch is set up."""
         return count_to_begin(self._plan, len(self), draws_seed=self.draws_seed)
 
     @property
     def least_in_sum(self) -> int:
-        """Sites without which there is no sum, of a group where there are any."""
+        """The fewest sites of a sum, or of one group's sum."""
         return _count_in_sum(self._plan)
 
     @property
     def why_needed(self) -> str:
-        """Why so many sites are needed, as the end of a sentence."""
+        """The reason for the needed number of sites, as the end of a sentence."""
         if self.draws_seed:
             return 'for with structure_seed = "joint" more than two thirds of the roster draw the trees\' seed'
         return "and as many as secure aggregation's threshold"

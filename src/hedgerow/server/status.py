@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run is: the coordinator's events, folded into reports and shown outside the run's thread.
+"""Fold the coordinator's events into reports, shown outside the run's thread.
 
-Events hold public facts only, never a number that came from a site. The run's thread only notes them; reports are made,
-and epsilon is computed, by the publisher's thread, so the run never waits for those who watch.
+Events hold public facts only, never a number that came from a site. The run's thread only notes them. The publisher's
+thread makes reports and computes epsilon, so the run never waits for those who watch.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hedgerow.version import __version__
 KEPT_EVENTS = 256
 SECONDS_BETWEEN_REPORTS = 0.2
 _PACE_ROUNDS = 50
-"""The pace is that of so many rounds."""
+"""Rounds over which the pace is measured."""
 _IDLE_PER_WORK = 20
-"""An accountant reads the whole ledger, so epsilon is computed at most for a twentieth of the time."""
+"""Seconds without computing epsilon for each second spent on it: an accountant reads the whole ledger each time."""
 _PAST_POINTS = 20
-"""Of the curve of what was spent before this process began: an accountant reads the whole ledger for each."""
+"""Points of the curve of epsilon spent before this process began: an accountant reads the whole ledger for each."""
 _MAX_WORD = 64
 _WORDS = {TrainingTask: TRAINING, EvaluationTask: EVALUATION, SurveyTask: SURVEY}
 _IN_A_ROUND = {RunState.COLLECTING_VECTORS, RunState.COLLECTING_ECHOES, RunState.COLLECTING_ANSWERS}
@@ -54,9 +54,9 @@ EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]
 
 @dataclass(frozen=True, slots=True)
 class HubTraffic:
-    """What the hub has counted: bytes of messages, and streams refused before they were joined, by reason.
+    """The hub's counts: bytes of messages, and streams refused before they joined, by reason.
 
-    Besides, the version of Hedgerow that each site's node has told.
+    `versions` has the version of Hedgerow that each site's node has told.
     """
 
     sent: int = 0
@@ -66,10 +66,10 @@ class HubTraffic:
 
 
 class RunBoard:
-    """Notes a run's events and says how the run is. It is the run's observer, and may be read by any thread.
+    """The observer of a run: notes its events and reports its state. Any thread may read it.
 
     Args:
-        task: what the run is for; a plan stands for its training.
+        task: the run's task; a plan stands for its training.
         site_names: all sites of the roster, in its order.
         rounds_planned: releases of the whole run.
         clock: seconds that never go back: ``time.monotonic``.
@@ -105,7 +105,10 @@ class RunBoard:
         self._epsilon, self._epsilon_of, self._epsilon_again = 0.0, 0, -math.inf
 
     def attach(self, run: CoordinatorRun) -> None:
-        """The run whose events are noted; it may have gone on from a journal. Called by the run's thread."""
+        """Set the run whose events are noted; it may have continued from a journal.
+
+        The run's thread calls it.
+        """
         with self._lock:
             self._run, self._ledger = run, run.ledger
             self._base = replace(self._base, run_id=run.run_id)
@@ -115,7 +118,7 @@ class RunBoard:
                 self._rounds.update(survivors)
 
     def __call__(self, event: RunEvent) -> None:
-        """Note an event. Called by the run's thread, so it does nothing that takes time."""
+        """Note an event, quickly, because the run's thread calls it."""
         now = self._clock() - self._began
         with self._lock:
             if event.kind is RunEventKind.RELEASED:
@@ -148,7 +151,7 @@ class RunBoard:
             self._rounds.update(self._run.survivors[-1])
             for name in self._run.survivors[-1]:
                 if self._sites[name].state == SiteState.SILENT:
-                    # No event says that a silent site is awake again; its vector in a sum does.
+                    # No event tells that a silent site has woken up; its vector in a sum does.
                     self._sites[name] = replace(self._sites[name], state=SiteState.READY, code="")
 
     def _end(self, now: float) -> None:
@@ -167,10 +170,10 @@ class RunBoard:
             return
         ending = self._run if self._base.phase == RunState.FINISHING else None
         if event.kind is RunEventKind.LEFT and ending is not None and ending.sites[event.site].has_answered:
-            # It has said that it is done, and hangs up because of that.
+            # It has sent Done, and hangs up because of that.
             self._sites[event.site] = replace(site, state=SiteState.DONE, code="")
             return
-        # A node that refuses hangs up: why it refused says more than that it left.
+        # A node that refuses hangs up. Keep the refusal, which tells more than that the node left.
         has_refused = event.kind is RunEventKind.LEFT and site.state == SiteState.REFUSED
         is_dropout = event.kind in _DROPOUTS and self._ended is None and not has_refused
         site = replace(site, dropouts=site.dropouts + is_dropout, refusals=site.refusals + (event.kind in _REFUSALS))
@@ -191,20 +194,20 @@ class RunBoard:
 
     @property
     def patience(self) -> Patience:
-        """What only the coordinator knows of its wait."""
+        """The facts about a wait that only the coordinator knows."""
         with self._lock:
             return self._patience
 
     def wait(self) -> Wait:
-        """Return whom the run waits for now."""
+        """Return the sites that the run waits for now."""
         with self._lock:
             now = self._clock() - self._began
             return find_wait(self._base.phase, self._sites.values(), now, self._patience)
 
     def past_curve(self) -> list[tuple[int, float]]:
-        """Return rounds and epsilon of what the journal held when this process began; some points of many.
+        """Return (rounds, epsilon) of the releases in the journal before this process began.
 
-        May take a while; not for the run's thread.
+        At most some 20 points are computed. May take a while; not for the run's thread.
         """
         with self._lock:
             releases = self._ledger.releases[: self._n_before]
@@ -218,14 +221,17 @@ class RunBoard:
         return [(n, compute_account(self._accountant, events[: n_first + n], delta).epsilon) for n in counts]
 
     def events_since(self, number: int) -> tuple[tuple[EventReport, ...], int]:
-        """The events after this number that are still kept, oldest first, and how many are not."""
+        """Return the kept events after this number, oldest first, and the number of those not kept."""
         with self._lock:
             n_new = self._n_events - number
             kept = tuple(islice(self._events, max(0, len(self._events) - n_new), None))
             return kept, n_new - len(kept)
 
     def report(self, traffic: HubTraffic) -> RunReport:
-        """How the run is now. May take a while, because epsilon is computed; not for the run's thread."""
+        """Return the run's state now.
+
+        May take a while, because epsilon is computed; not for the run's thread.
+        """
         with self._lock:
             now = self._clock() - self._began if self._ended is None else self._ended
             base, ledger, paces = self._base, self._ledger, tuple(self._paces)
@@ -235,7 +241,7 @@ class RunBoard:
                 for name, site in self._sites.items()
             )
             n_abandoned = self._n_abandoned
-        # Over the last rounds; it sinks while none is released.
+        # The pace covers the last rounds, and falls while nothing is released.
         pace = (len(paces) - 1) / (now - paces[0]) if len(paces) >= 2 and now > paces[0] else 0.0
         return replace(
             base,
@@ -264,12 +270,12 @@ class RunBoard:
 
 
 def _shorten_code(code: str) -> str:
-    """A code that fits into a report: a site may have sent it."""
+    """Shorten and clean a code for a report, because a site may have sent it."""
     return "".join(letter for letter in code[:_MAX_WORD] if letter.isascii() and letter.isprintable())
 
 
 def _shorten_names(names: str) -> str:
-    """Return the names of a group's sites as far as a report's line holds them, and how many more there are."""
+    """Return the names of a group's sites as far as a report's line holds them, and the number left."""
     shown, n_more = names.split(", "), 0
     text = names
     while len(text.encode()) > MAX_TEXT_BYTES:
@@ -279,21 +285,24 @@ def _shorten_names(names: str) -> str:
 
 
 class Audience(Protocol):
-    """Somebody to whom reports are shown."""
+    """A recipient of reports."""
 
     def is_there(self) -> bool:
-        """Whether a report would be looked at now."""
+        """Return whether somebody would see a report now."""
 
     def show(self, report: RunReport, events_since: EventsSince) -> None:
-        """Take the newest report; does not block. `events_since` may be called later, from any thread."""
+        """Take the newest report without blocking.
+
+        `events_since` may be called later, from any thread.
+        """
 
 
 class Publisher:
-    """Shows reports until it is closed, and the last one then.
+    """Shows reports until it is closed, and a last one then.
 
     Args:
-        traffic: what the hub has counted so far; called in the publisher's thread.
-        audiences: to whom reports are shown; while none of them looks, no report is made.
+        traffic: returns the hub's counts so far; called in the publisher's thread.
+        audiences: the recipients; while none of them looks, no report is made.
     """
 
     def __init__(self, board: RunBoard, traffic: Callable[[], HubTraffic], audiences: Sequence[Audience]) -> None:
@@ -303,7 +312,7 @@ class Publisher:
         self._thread.start()
 
     def close(self) -> None:
-        """Show how the run is now, and stop."""
+        """Show the run's state now, and stop."""
         self._stops.set()
         self._thread.join()
         self._publish()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a run waits for, how many it needs and how many are ready: one answer for everything that is shown.
+"""Find which sites a run waits for, how many it needs, and how many are ready.
 
-Without heavy imports, for who watches a run needs neither numba nor scipy.
+Everything that is shown uses this one answer. The module has no heavy imports, because monitors need neither numba nor
+scipy.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from hedgerow.protocol.stream import WAITING, SiteReport, SiteState
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """What only the coordinator knows of a wait; empty at a monitor.
+    """The facts about a wait that only the coordinator knows; empty at a monitor.
 
     Attributes:
-        needed: how many sites the run needs to go on; 0 where no number says it.
-        awaited: sites whose answer the phase needs; empty where it needs sites to come.
-        began, ends: on the clock of the report; infinite where that is not known.
+        needed: number of sites that the run needs to go on; 0 if no single number tells it.
+        awaited: sites whose answer the phase needs; empty if it needs sites to come.
+        began, ends: times on the clock of the report; infinite if unknown.
     """
 
     needed: int = 0
@@ -32,15 +33,15 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Whom a run waits for: what heading, banner, log, page and monitor say, each in its place.
+    """The sites that a run waits for, as heading, banner, log, page and monitor show them.
 
     Attributes:
-        awaited: names, in the roster's order; empty where nobody is awaited.
-        absent: those of them that are not connected.
-        is_for_answers: whether all of them are there, and their answers are awaited.
-        needed: how many sites the run needs to go on; 0 where no number says it.
-        n_ready: how many are ready.
-        seconds, left: how long it has waited, and will at most; infinite where that is not known.
+        awaited: names, in the roster's order; empty if the run waits for nobody.
+        absent: awaited sites that are not connected.
+        is_for_answers: whether all awaited sites are there, so that only their answers are missing.
+        needed: number of sites that the run needs to go on; 0 if no single number tells it.
+        n_ready: number of sites that are ready.
+        seconds, left: how long it has waited, and how long it will wait at most; infinite if unknown.
     """
 
     awaited: tuple[str, ...] = ()
@@ -53,34 +54,34 @@ class Wait:
 
     @property
     def n_more(self) -> int:
-        """How many of the needed sites are missing."""
+        """Number of needed sites that are missing."""
         return max(0, self.needed - self.n_ready)
 
 
 GATHERS = {WAITING, RunState.GATHERING.value}
 _SECONDS_UNTIL_LATE = 2.0
 GIVEN_UP_CODES = {"timeouts-spent", "set-ups-broken", "secret-unrecoverable"}
-"""Why a site is asked no more; its state stays what it was."""
+"""Reasons why a site is not asked any more; its state stays what it was."""
 _THERE = {SiteState.READY.value, SiteState.DONE.value}
 _NOT_CONNECTED = {SiteState.ABSENT.value, SiteState.LEFT.value}
 
 
 def find_wait(phase: str, sites: Iterable[SiteReport], seconds: float, patience: Patience) -> Wait:
-    """Return whom a run waits for.
+    """Return the sites that a run waits for.
 
     Args:
         phase: as `RunReport.phase`.
-        sites: as they are, in the roster's order.
-        seconds: since the coordinator's process began.
-        patience: what the coordinator knows besides.
+        sites: the sites' reports, in the roster's order.
+        seconds: seconds since the coordinator's process began.
+        patience: the facts that only the coordinator knows.
     """
     sites = tuple(sites)
     gathers = phase in GATHERS
     if patience.awaited:
-        # Who has had no time to answer is not late.
+        # A site that has had no time to answer is not late.
         is_late = seconds - patience.began >= _SECONDS_UNTIL_LATE
         awaited = [site for site in sites if is_late and site.name in patience.awaited]
-        # Where sites are to return, who has returned since the coordinator looked is there.
+        # Of sites that have to return, leave out those that have returned since the coordinator looked.
         awaited = [site for site in awaited if not (gathers and site.state in _THERE)]
     else:
         gone = {site.name for site in sites if site.state == SiteState.REFUSED or site.code in GIVEN_UP_CODES}
