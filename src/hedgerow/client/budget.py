@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget book: what every run has cost a data set, over its whole life.
+"""The budget book: the cost of every run over a data set, for its whole life.
 
-A run's whole cost is reserved before the run begins, and what it did not use is given back when it has ended. All runs
-of a data set are composed by the exact accountant, at one delta; a run that would exceed the owner's epsilon is
-refused. The book is kept apart from a node's other state, so that losing the one does not lose the other.
+A run's whole cost is reserved before the run begins, and the unused part is given back when it has ended. All runs of a
+data set are composed by the exact accountant, at one delta; a run that would exceed the owner's epsilon is refused. The
+book is kept apart from a node's other state, so that losing the one does not lose the other.
 
-Nodes may share a book, and several of them may be in one run: each has a line of its own, and settles that one only. A
-person may be in the rows of each, so such lines are composed as rows of one person are (`list_costs`).
-A line says in which state folder its run stands, so that a run that does not go on can be settled at what it has cost.
+Nodes may share a book, and several of them may be in one run: each has a line of its own, and settles only that line. A
+person may be in the rows of each node, so such lines are composed like rows of one person (`list_costs`). A line names
+the state folder of its run, so that a run that does not go on can be settled at its real cost.
 
-Runs in one process (`hedgerow.local.accounts`) have lines of no node: they are written with `put`. A line without a
-data set may be over any rows that the book is for, so its account holds all runs of the book, and every account has it.
+Runs in one process (`hedgerow.local.accounts`) have lines without a node, written with `put`. A line without a data set
+may be over any rows that the book is for, so its account holds all runs of the book, and every account includes it.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ create table if not exists epochs (epoch text, site text, run_id text not null, 
     primary key (epoch, site));
 create table if not exists lost (epoch text primary key, is_charged integer not null)"""
 _UPGRADES = {
-    # It did not say in which epochs its nodes had been.
+    # A book of this version did not record the epochs of its nodes.
     4: "",
 }
 _VERSION = 5
 
 MAX_INVITATIONS = 1000
-"""Lines of the list of invitations; what differs from all of them is counted by its answer alone."""
+"""Most lines of the list of invitations; further ones are counted by their answer alone."""
 _MAX_NAME = 80
 _WEIGHTLESS = 1e9
-"""A noise multiplier with which a release costs nothing but the price of its grid."""
+"""Noise multiplier with which a release costs only the rounding to its grid."""
 MAX_UNUSED_DRAWS = MAX_ATTEMPTS
-"""Set-ups of a plan in which a node reveals its nonce, of runs in which it masks nothing: as many as one run has."""
+"""Most set-ups of a plan in which a node reveals its nonce without masking anything: as many as one run has."""
 RESERVED, FINISHED, STOPPED, LEFT, CLOSED = "reserved", "finished", "stopped", "left", "closed"
 REFUSED = "refused"
 """The status of a run in one process that did not fit into its budget, and has released nothing."""
@@ -73,20 +73,21 @@ ALL_ROWS = ""
 """The data set of runs whose owner named none: all rows that the book is for."""
 ACCEPTED = "accepted"
 _RESTORED = "restored"
-"""Stands among the lost epochs in a book that came out of a backup."""
+"""Entry among the lost epochs in a book that came out of a backup."""
 Charge = tuple[Sequence[Event], Mapping[bytes, int]] | None
-"""What a run has used, and the last slot of each of its epochs that this counts; None where that is not known, and all
+"""The events that a run has used, and the last counted slot of each of its epochs; None if unknown, and then everything
 that was reserved is charged."""
 
 
 @dataclass(frozen=True)
 class BudgetLine:
-    """One node's part in one run: "reserved" while it may go on (the events are the plan's), else what it used.
+    """One node's part in one run.
 
-    It is "finished", "stopped" by its coordinator, "left" by this node before its end, or "closed" by its owner; a run
-    in one process is "finished", "stopped" by an error, or "refused". `site` and `state` are the node's name and
-    folder; both are empty in a line for a run in one process, or for runs that the book has lost. `begun` is when it
-    was reserved, in UTC.
+    While the run may go on, its status is "reserved" and the events are the plan's; afterwards the events are those
+    that it used. It is then "finished", "stopped" by its coordinator, "left" by this node before its end, or "closed"
+    by its owner; a run in one process is "finished", "stopped" by an error, or "refused". `site` and `state` are the
+    node's name and folder; both are empty in a line for a run in one process, or for runs that the book has lost.
+    `begun` is the time of the reservation, in UTC.
     """
 
     run_id: str
@@ -101,22 +102,22 @@ class BudgetLine:
     begun: str = ""
 
     def epsilon(self, delta: float) -> float:
-        """What this run costs by itself."""
+        """Return the epsilon of this run by itself."""
         return compose_epsilon(self.events, delta)
 
 
 @dataclass(frozen=True)
 class InvitationLine:
-    """What coordinators asked this site for; the same question with the same answer is one line.
+    """The requests of coordinators to this site; equal questions with equal answers are one line.
 
     Attributes:
-        site: that was asked.
+        site: the site that was asked.
         kind: "training", "evaluation", "survey", or "other" for those that the list has no room for.
-        plan_digest, plan_name: of the plan; the digest of the message where it could not be read.
-        epsilon: what the run may cost; infinity where that is not bounded, or could not be read.
+        plan_digest, plan_name: those of the plan; the digest is the message's if it could not be read.
+        epsilon: the most that the run may cost; infinity if unbounded or unreadable.
         answer: "accepted", or the code word of the refusal.
-        count: how often.
-        first, last: when, in UTC.
+        count: the number of such requests.
+        first, last: times of the first and last one, in UTC.
     """
 
     site: str
@@ -131,10 +132,13 @@ class InvitationLine:
 
 
 class BudgetBook:
-    """The book in one file; raises EnvironmentFault when it cannot be read or written."""
+    """The budget book in one file.
+
+    Raises EnvironmentFault if the file cannot be read or written.
+    """
 
     def __init__(self, path: Path) -> None:
-        # Not exclusive: `hedgerow ledger` reads it while a node runs.
+        # Do not lock the file: `hedgerow ledger` reads it while a node runs.
         self._database = Database(
             path, _SCHEMA, _VERSION, is_exclusive=False, upgrades=_UPGRADES, damaged="book-damaged"
         )
@@ -143,14 +147,14 @@ class BudgetBook:
         self.peers = PeerBook(path.with_name(name if name != path.name else f"{path.name}.peers"))
 
     def serve(self, site: str, state: str | Path) -> None:
-        """From now on what is asked, reserved and settled here are the lines of one node; `lines` shows all."""
+        """Set the node whose lines this object reads, reserves and settles; `lines` still shows all."""
         self._site, self._state = site, str(Path(state).resolve())
 
     def lines(self, data_set: str | None = None) -> list[BudgetLine]:
-        """The runs of a data set, or of all, of all nodes, oldest first; names that look alike are one: `fold_name`.
+        """Return the runs of a data set, or of all, by all nodes, oldest first.
 
-        Runs without a data set (`ALL_ROWS`) may be over any rows that the book is for: their account has all runs, and
-        they are in every account.
+        Names that look alike are one data set: `fold_name`. Runs without a data set (`ALL_ROWS`) may be over any rows
+        that the book is for: their account has all runs, and they are in every account.
         """
         rows = self._database.rows(
             "select run_id, site, state, data_set, plan_name, plan_digest, unit, status, events, begun from runs"
@@ -165,7 +169,7 @@ class BudgetBook:
         return found
 
     def describe(self, delta: float) -> dict[str, Any]:
-        """Every data set with its runs and what they have cost at a delta, as JSON values: `hedgerow ledger --json`."""
+        """Return every data set with its runs and costs at a delta, as JSON: `hedgerow ledger --json`."""
         names = list(dict.fromkeys(line.data_set for line in self.lines()))
         return {
             "delta": delta,
@@ -193,27 +197,27 @@ class BudgetBook:
         }
 
     def has(self, run_id: bytes) -> bool:
-        """Whether this node's part in a run stands in the book."""
+        """Return whether the book has this node's part in a run."""
         return self.find_status(run_id) is not None
 
     def find_status(self, run_id: bytes) -> str | None:
-        """The status of this node's line for a run; None for a run that does not stand in the book."""
+        """Return the status of this node's line for a run; None if there is no line."""
         rows = self._database.rows("select status from runs where run_id = ? and site = ?", (run_id.hex(), self._site))
         return rows[0][0] if rows else None
 
     def find_data_set(self, run_id: bytes) -> str:
-        """The data set that this node's line of a run is charged to; empty for a run that is not in the book."""
+        """Return the data set that this node's line of a run is charged to; empty if there is no line."""
         where = (run_id.hex(), self._site)
         rows = self._database.rows("select data_set from runs where run_id = ? and site = ?", where)
         return rows[0][0] if rows else ""
 
     def list_charged(self) -> set[bytes]:
-        """The runs that are settled for this node, and have cost something."""
+        """Return the runs that are settled for this node and have cost something."""
         lines = (line for line in self.lines() if line.site == self._site)
         return {bytes.fromhex(line.run_id) for line in lines if line.status != RESERVED and line.events}
 
     def list_reserved(self) -> list[bytes]:
-        """The runs that are reserved for this node, in this folder of its."""
+        """Return the runs that are reserved for this node in its present folder."""
         rows = self._database.rows(
             "select run_id from runs where site = ? and state = ? and status = ? order by rowid",
             (self._site, self._state, RESERVED),
@@ -221,18 +225,18 @@ class BudgetBook:
         return [bytes.fromhex(run_id) for (run_id,) in rows]
 
     def claim(self, run_ids: Iterable[bytes]) -> None:
-        """Note that these runs, as far as they are reserved, stand in this node's folder, which may have been moved."""
+        """Record this node's folder, which may have been moved, for these runs if they are reserved."""
         sql = "update runs set state = ? where run_id = ? and site = ? and status = ? and state != ?"
         values = [(self._state, run_id.hex(), self._site, RESERVED, self._state) for run_id in run_ids]
         self._database.write(*((sql, each) for each in values))
 
     def require_runs(self, run_ids: Iterable[bytes]) -> None:
-        """Raise PolicyRefusal (code "budget-lost") unless all these runs stand in the book, "budget-rolled-back" where
-        a peer has shown that it has lost some, and "budget-restored" where it came out of a backup, until its owner has
-        charged for what it lacks (`charge_lost`).
+        """Raise PolicyRefusal unless the book has all these runs and has lost none.
 
-        A run is reserved here before a node takes it up, so a node that was in a run which the book does not know has
-        been given a new book, or an older copy.
+        A run is reserved here before a node takes it up. So a node that was in a run which the book does not know has
+        received a new book, or an older copy: code "budget-lost". The code is "budget-rolled-back" if a peer has shown
+        that the book has lost runs, and "budget-restored" if it came out of a backup, until the owner has charged for
+        the missing ones (`charge_lost`).
         """
         if code := self.find_block():
             raise PolicyRefusal("budget-restored" if code == "budget-restored" else "budget-rolled-back")
@@ -240,14 +244,14 @@ class BudgetBook:
             raise PolicyRefusal("budget-lost")
 
     def find_block(self) -> str:
-        """Return the code word for what the owner has to charge before a node takes part again; "" for nothing."""
+        """Return the code of the charge that a node's owner owes before it takes part again; "" for none."""
         lost = {epoch for (epoch,) in self._database.rows("select epoch from lost where not is_charged")}
         return "" if not lost else "budget-restored" if lost == {_RESTORED} else "budget-rolled-back"
 
     def require_reserved(self, run_id: bytes) -> None:
-        """Raise PolicyRefusal (code "run-closed" or "budget-lost") for a run whose line has been settled.
+        """Raise PolicyRefusal "run-closed" or "budget-lost" for a run whose line has been settled.
 
-        A settled line is never charged again, so nothing more may leave, however it was settled.
+        A settled line is never charged again, so nothing more may leave the node, however the line was settled.
         """
         self.require_runs([run_id])
         status = self.find_status(run_id)
@@ -255,9 +259,9 @@ class BudgetBook:
             raise PolicyRefusal("run-closed", status=status)
 
     def require_data_set(self, run_id: bytes, data_set: str) -> None:
-        """Raise PolicyRefusal (code "policy-data-set") where this node's line for a run is of another data set.
+        """Raise PolicyRefusal "policy-data-set" if this node's line for a run is of another data set.
 
-        What is answered is charged to that line, and would be on no account of the data set whose rows are asked.
+        The answers are charged to that line, and would be on no account of the data set whose rows are used.
         """
         others = [line for line in self.lines() if fold_name(line.data_set) != fold_name(data_set)]
         for line in others:
@@ -266,7 +270,10 @@ class BudgetBook:
                 raise PolicyRefusal("policy", code="policy-data-set", asked=asked)
 
     def spent(self, data_set: str, delta: float, more: Sequence[Event] = ()) -> float:
-        """The epsilon of all runs of a data set together, reserved ones included, and of `more`, another run's."""
+        """Return the epsilon of all runs of a data set together, reserved ones and `more` included.
+
+        `more` are the events of another run.
+        """
         before = list_costs(self.lines(data_set))
         return compose_epsilon((*before, *scope_events(more, "another run")), delta)
 
@@ -281,25 +288,25 @@ class BudgetBook:
         *,
         is_kept: bool = True,
     ) -> float:
-        """Reserve a run's whole cost for this node; nothing changes for a run that is reserved for it already.
+        """Reserve a run's whole cost for this node; do nothing if it is reserved for it already.
 
         A run that was left before it cost anything may be reserved again.
 
         Args:
             limit: the owner's (epsilon, delta).
-            leaving: the runs that the node leaves for this one, and what each has used. They are settled in the same
-                write; where this run is refused, they stay reserved.
-            is_kept: False to ask what it would come to, without writing anything down.
+            leaving: the runs that the node leaves for this one, with the charge of each. They are settled in the same
+                write; if this run is refused, they stay reserved.
+            is_kept: False to compute the result without writing anything.
 
         Returns:
             The epsilon of the data set with this run.
 
         Raises:
             PolicyRefusal: policy-over-budget; policy-data-set, as `require_data_set`; run-closed for a run that has
-                ended, or is reserved for another plan or at another cost; policy-unit when earlier runs of the data
-                set protected another unit, for then their costs cannot be added.
+                ended, or is reserved for another plan or at another cost; policy-unit if earlier runs of the data set
+                protected another unit, because their costs cannot be added.
         """
-        # Another process may share the book: what is read here must still be so when the run is written down.
+        # Use one transaction: another process may share the book, and must not change it between reading and writing.
         with self._database.transaction(is_kept=is_kept) as execute:
             for left, used in (leaving or {}).items():
                 for statement in self._settle(left, used, LEFT):
@@ -315,13 +322,16 @@ class BudgetBook:
     def _has_room(
         self, run_id: bytes, data_set: str, plan: Plan, events: Sequence[Event], limit: tuple[float, float]
     ) -> bool:
-        """False for a run that is reserved already, for the same; raises as `reserve`."""
+        """Check that a run fits into the budget, writing nothing; return False if it is reserved already.
+
+        Raises as `reserve`.
+        """
         self.require_data_set(run_id, data_set)
         lines, own = self.lines(data_set), tuple(scope_events(events, run_id.hex()))
         for line in lines:
             if line.run_id == run_id.hex() and line.site == self._site:
                 if line.status == RESERVED:
-                    # A node that has lost its database does not know what the run was for; the book does.
+                    # A node that has lost its database does not know the run's task; the book does.
                     if line.plan_digest != plan.digest or line.events != own:
                         raise PolicyRefusal("run-of-another-task")
                     return False
@@ -344,7 +354,7 @@ class BudgetBook:
         return True
 
     def put(self, line: BudgetLine, limit: tuple[float, float] | None = None) -> None:
-        """Write the line of a run in one process, in place of what it was; on the disk when this returns.
+        """Write the line of a run in one process, replacing its earlier line.
 
         Args:
             limit: the (epsilon, delta) that all runs of its data set may cost; None for no limit.
@@ -365,17 +375,17 @@ class BudgetBook:
             )  # fmt: skip
 
     def settle(self, run_id: bytes, charge: Charge, status: str) -> None:
-        """Close this node's line for a run with what it used.
+        """Close this node's line for a run with its charge; a closed line stays as it is.
 
         A line that is closed stays as it is.
         """
         self._database.write(*self._settle(run_id, charge, status))
 
     def _settle(self, run_id: bytes, charge: Charge, status: str) -> list[Statement]:
-        """What a run is charged and how far that counts change together, or neither does."""
+        """Return the statements that close a line, and record how far its epochs are counted."""
         run = (run_id.hex(), self._site)
         is_open = f"exists (select 1 from runs where run_id = ? and site = ? and status = '{RESERVED}')"
-        # Of an epoch without a slot all is counted.
+        # An epoch without a slot is counted completely.
         sql = f"update epochs set slot = ? where run_id = ? and site = ? and {is_open}"
         statements: list[Statement] = [(sql, (None if charge is None else -1, *run, *run))]
         sql = (
@@ -383,20 +393,20 @@ class BudgetBook:
             " on conflict do update set run_id = excluded.run_id, slot = excluded.slot"
         )
         for epoch, slot in () if charge is None else charge[1].items():
-            # A book that was restored while the run was reserved may lack the epoch; its state does not.
+            # A book that was restored while the run was reserved may lack the epoch; the node's state has it.
             statements.append((sql, (epoch.hex(), self._site, run_id.hex(), slot, *run)))
         written = None if charge is None else _encode_events(charge[0])
         sql = "update runs set status = ?, events = coalesce(?, events) where run_id = ? and site = ? and status = ?"
         return [*statements, (sql, (status, written, *run, RESERVED))]
 
     def note_invitation(self, asked: tuple[str, str, str, float], answer: str) -> None:
-        """Write down what a coordinator asked for, and what it was told; on the disk when this returns.
+        """Write a coordinator's request, and the answer to it, to the disk.
 
         Args:
-            asked: kind, digest, name and epsilon, as `InvitationLine` has them.
+            asked: kind, digest, name and epsilon, as in `InvitationLine`.
         """
         kind, digest, name, epsilon = asked
-        # Somebody else made the name up: it must be safe to show.
+        # The name comes from a stranger, so make it safe to show.
         name = "".join(letter if letter.isprintable() else "?" for letter in name[:_MAX_NAME])
         place = (self._site, kind, digest, name, math.inf if math.isnan(epsilon) else epsilon)
         with self._database.transaction() as execute:
@@ -412,13 +422,13 @@ class BudgetBook:
             )
 
     def invitations(self) -> list[InvitationLine]:
-        """What coordinators asked for, accepted or refused, oldest first."""
+        """Return the coordinators' requests, accepted or refused, oldest first."""
         return [InvitationLine(*row) for row in self._database.rows("select * from invitations order by rowid")]
 
     def note_draw(self, plan_digest: str, run_id: bytes, attempt: int) -> None:
-        """Write down that this node is about to reveal its nonce in a set-up; on the disk when this returns.
+        """Write to the disk that this node is about to reveal its nonce in a set-up.
 
-        A node whose database was lost takes part under a number that it has used before: that is another set-up.
+        A node whose database was lost takes part under a number that it has used before: that counts as another set-up.
         """
         place = (self._site, plan_digest, run_id.hex())
         self._database.write(
@@ -430,13 +440,15 @@ class BudgetBook:
         )
 
     def require_group(self, about: str, members: bytes) -> None:
-        """Write down in which group of sites rows are summed, before the first sum; raises PolicyRefusal for another.
+        """Write the group in which rows are summed, before the first sum; refuse another group.
 
-        Here and not in a node's database, for it has to outlast that. Sums of other groups over the same rows, exact
-        ones above all, would show single sites' by their differences.
+        The book holds it, because it has to outlast the node's database. Sums of other groups over the same rows, exact
+        ones above all, would reveal single sites' sums by their differences.
+
+        Raises PolicyRefusal "group-changed".
 
         Args:
-            about: of the rows, or of one run of them.
+            about: names the rows, or one run over them.
             members: a digest of the group.
         """
         with self._database.transaction() as execute:
@@ -446,21 +458,25 @@ class BudgetBook:
             execute("insert or ignore into groups values (?, ?)", (about, members.hex()))
 
     # What peers remember ----------------------------------------------------------------------------------------------
-    # A book and a state that are restored together agree with each other, and have forgotten the same runs. So every
-    # node keeps the last headers that each of its neighbours has signed (`PeerBook`), and hands them back when the next
-    # epoch is set up, sealed for their signer. That node then looks its own signatures up here, before it masks
-    # anything. A header names the data set to its signer alone, so that a book is asked about its own.
+    # A book and a state that were restored together agree with each other, and have forgotten the same runs. So every
+    # node keeps the last headers that each of its neighbours has signed (`PeerBook`), and hands them back at the set-up
+    # of the next epoch, sealed for their signer. The signer then looks its own signatures up here, before it masks
+    # anything. Only the signer can read a header's data set, so each book is asked about its own.
 
     def note_epoch(self, run_id: bytes, epoch: bytes) -> None:
-        """Write down that this node can mask vectors in an epoch of a run; on the disk when this returns."""
+        """Write to the disk that this node can mask vectors in an epoch of a run."""
         self._database.write(
             ("insert or ignore into epochs values (?, ?, ?, null)", (epoch.hex(), self._site, run_id.hex()))
         )
 
     def require_counted(self, slots: Iterable[tuple[bytes, int]]) -> dict[bytes, bytes]:
-        """Raise PolicyRefusal (code "budget-rolled-back") unless what the book charges counts these slots, given with
-        their epochs, in which this node has masked a vector; it goes on doing so until the owner has charged for what
-        is lost (`charge_lost`). All that are lost are written down first: the owner charges for them at once.
+        """Raise PolicyRefusal "budget-rolled-back" unless the book counts these slots.
+
+        The slots, given with their epochs, are those in which this node has masked a vector. Slots that the book does
+        not count are written down as lost; the refusal repeats until the owner has charged for all of them
+        (`charge_lost`).
+
+        Returns the runs that are still reserved as a whole, by epoch: their final charge follows from the node's state.
 
         Returns the runs that are reserved as a whole still, by epoch: what is charged in the end is what the state
         knows.
@@ -479,9 +495,12 @@ class BudgetBook:
         return reserved
 
     def charge_lost(self, data_set: str, unit: str, epsilon: float, delta: float) -> None:
-        """Charge a data set for the runs that this book has lost, as its owner reckons them; its node goes on then."""
+        """Charge a data set for the runs that this book has lost, at the owner's estimate.
+
+        Afterwards the node may take part again.
+        """
         events = [GaussianEvent(1 / mu_of(epsilon, delta))] if epsilon else []
-        # Costs are added up for one unit: where the policy names none, it is that of the runs before.
+        # Costs are added up for one unit: if the policy names none, use that of the earlier runs.
         units = [unit, *(line.unit for line in reversed(self.lines(data_set)))]
         unit = next(filter(None, units), "")
         values = (secrets.token_hex(32), data_set, unit, CLOSED, _encode_events(events))
@@ -491,10 +510,10 @@ class BudgetBook:
         )
 
     def mark_restored(self) -> None:
-        """Turn the content of a backup into a book that understates nothing.
+        """Mark a book from a backup as restored, so that it understates nothing.
 
-        No run that was reserved goes on: its line is closed at the whole of its plan. No node takes part before the
-        owner has charged for the runs since the backup, be it with 0 (`require_runs`).
+        Runs that were reserved do not go on: their lines are closed at the whole cost of their plans. No node takes
+        part before the owner has charged for the runs since the backup, even if with 0 (`require_runs`).
         """
         self._database.write(
             ("update runs set status = ? where status = ?", (CLOSED, RESERVED)),
@@ -502,14 +521,16 @@ class BudgetBook:
         )
 
     def draws(self, plan_digest: str) -> list[bytes]:
-        """The run of every set-up of a plan in which this node has revealed its nonce: once for each set-up."""
+        """Return the run of every set-up of a plan in which this node has revealed its nonce, one entry each."""
         rows = self._database.rows(
             "select run_id from draws where site = ? and plan_digest = ?", (self._site, plan_digest)
         )
         return [bytes.fromhex(run_id) for (run_id,) in rows]
 
     def forget_draws(self, digits: str) -> dict[str, int]:
-        """Set back, for all nodes with this book, the set-ups of the plans whose digests begin so.
+        """Delete, for all nodes of this book, the set-ups of plans whose digests begin with `digits`.
+
+        Returns their number by the plan's digest.
 
         Returns: how many there were, by the plan's digest.
         """
@@ -532,18 +553,18 @@ _PEERS = "create table if not exists headers (own blob, signer blob, run_id blob
 _LAST_OF_ALL = f"""{_PEERS};
 insert into headers select substr(key, 1, length(key) - 32), substr(key, length(key) - 31), x'', header from peers;
 drop table peers"""
-"""A file of the version before had one header of each neighbour, and did not say of which run."""
+"""A file of the previous version had one header of each neighbour, without its run."""
 
 
 class PeerBook:
-    """The last header that each neighbour of this site's nodes has signed in each of its last runs with them.
+    """The last headers that each neighbour of this site's nodes has signed, one for each of its last runs.
 
-    Runs, because a site may have several data sets under one identity, and only it can tell their headers apart: the
-    last one of all would hide what another data set has spent.
+    Headers are kept by run, because a site may have several data sets under one identity, and only it can tell their
+    headers apart: a single last header would hide what another data set has spent.
 
-    It is a file beside the budget book and apart from it: it shall not be lost or restored with a node's state, nor
-    with the book. It holds nothing that the node did not see in a run of both, and only its signer reads it again.
-    Nodes may share the file: each hands back what it saw itself, so that no one learns which nodes have one owner.
+    The file is beside the budget book and separate from it, so that it is not lost or restored with a node's state, nor
+    with the book. It only holds what the node saw in common runs, and only a header's signer reads it again. Nodes may
+    share the file: each hands back only what it saw itself, so that nobody learns which nodes have one owner.
     """
 
     def __init__(self, path: Path) -> None:
@@ -556,8 +577,9 @@ class PeerBook:
         return self._database
 
     def keep(self, own: bytes, run_id: bytes, headers: Mapping[bytes, bytes]) -> None:
-        """Replace what the node of the identity key `own` has kept of these sites in a run, and forget their oldest
-        runs; on the disk when this returns.
+        """Replace the headers that a node has kept of these sites in a run; forget their oldest runs.
+
+        `own` is the identity key of the node. The data are on the disk when this returns.
         """
         if not headers:
             return
@@ -572,7 +594,10 @@ class PeerBook:
                 )
 
     def headers(self, own: bytes) -> dict[bytes, list[bytes]]:
-        """The signed headers that the node of this identity key has kept, by their signers' keys, oldest first."""
+        """Return the signed headers that a node has kept, by the signers' keys, oldest first.
+
+        `own` is the node's identity key.
+        """
         kept = dict[bytes, list[bytes]]()
         rows = self._open().rows("select signer, header from headers where own = ? order by rowid", (own,))
         for signer, header in rows:
@@ -590,11 +615,11 @@ def require_room(lines: Sequence[BudgetLine], line: BudgetLine, limit: tuple[flo
     """Check that a run in one process fits beside the other runs of its account.
 
     Args:
-        lines: of the account; an earlier state of this run among them does not count.
-        limit: the largest (epsilon, delta) of all together.
+        lines: lines of the account; an earlier state of this run among them does not count.
+        limit: the largest (epsilon, delta) of all runs together.
 
     Raises:
-        PolicyRefusal: code "over-budget"; "policy-unit" where the other runs protect another unit.
+        PolicyRefusal: code "over-budget"; "policy-unit" if the other runs protect another unit.
     """
     epsilon, delta = limit
     line = replace(line, events=tuple(scope_events(line.events, line.run_id)))
@@ -611,7 +636,10 @@ def require_room(lines: Sequence[BudgetLine], line: BudgetLine, limit: tuple[flo
 
 
 def _describe_units(lines: Sequence[BudgetLine], delta: float) -> dict[str, Any]:
-    """The cost by unit of privacy, where runs protect several: costs for different units cannot be added."""
+    """Return the cost by unit of privacy if runs protect several units; else nothing.
+
+    Costs of different units cannot be added.
+    """
     units = list(dict.fromkeys(line.unit for line in lines if line.events and line.unit))
     by_unit = {
         unit: compose_epsilon(list_costs(line for line in lines if line.unit in ("", unit)), delta) for unit in units
@@ -635,14 +663,14 @@ _GAP, _DIGITS = "\0", "23456789ol"
 def fold_name(name: str) -> str:
     """Return the common form of all names of one data set, however they are typed.
 
-    A name that differs by capitals, look-alike letters of another alphabet, dashes, spaces, a final stop or letters
-    that cannot be seen would begin a new account for the same rows. To take two names for one charges too much, and
-    never too little.
+    Otherwise a name that differs in capitals, look-alike letters of another alphabet, dashes, spaces, a final stop or
+    invisible letters would begin a new account for the same rows. Taking two names for one charges too much, and never
+    too little.
     """
-    # What cannot be seen goes first, for it also keeps a letter and its accent apart.
+    # Remove invisible letters first, because they also separate a letter from its accent.
     seen = "".join(map(_show, name))
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
-    # Between digits a dash or a space divides: 1-12 is not 11-2.
+    # Keep a dash or a space between digits: 1-12 is not 11-2.
     letters = "".join(
         _GAP if letter.isspace() or unicodedata.category(letter) in ("Pd", "Pc") or letter == "\u2212" else letter
         for letter in folded
@@ -651,12 +679,12 @@ def fold_name(name: str) -> str:
     joined = words[0] if words else ""
     for word in words[1:]:
         joined += ("-" if joined[-1] in _DIGITS and word[0] in _DIGITS else "") + word
-    # All names of nothing but dashes and stops are one; what shows nothing at all is no name, so it means all rows.
+    # All names of only dashes and stops are one name. A name that shows nothing is none, so it means all rows.
     return joined or ("-" if folded.strip() else ALL_ROWS)
 
 
 def _show(letter: str) -> str:
-    """Return what is seen of a letter: nothing, a space, or the letter itself."""
+    """Return the visible form of a letter: nothing, a space, or the letter itself."""
     if letter.isspace() or letter in _BLANKS:
         return " "
     if unicodedata.category(letter)[0] == "C" or _IGNORABLE.match(letter):
@@ -674,16 +702,14 @@ _IGNORABLE = re.compile(
 
 
 def is_in_account(name: str, wanted: str) -> bool:
-    """Whether a run over the data set of this name may be over rows of the account whose folded name is `wanted`."""
+    """Return whether a run over this data set belongs to the account with the folded name `wanted`."""
     return ALL_ROWS in (wanted, own := fold_name(name)) or own == wanted
 
 
 def find_near_name(name: str, known: Iterable[str]) -> str | None:
-    """Return a known name that is another one but within two letters of this one, or one letter of a short one.
+    """Return a known name that differs by at most two letters (one in a short name), else None.
 
-    None where there is none.
-
-    Such a name may be a slip of the hand, so its owner is asked before a new account begins.
+    Such a name may be a slip, so the owner is asked before a new account begins.
     """
     own = fold_name(name)
     others = {fold_name(other): other for other in known if fold_name(other)}
@@ -694,7 +720,7 @@ def find_near_name(name: str, known: Iterable[str]) -> str | None:
 
 
 _LEAST_LONG = 6
-"""Letters of a name from which on two of them may be slips."""
+"""Fewest letters of a name in which two may be slips."""
 
 
 def _count_edits(one: str, other: str) -> int:
@@ -707,12 +733,12 @@ def _count_edits(one: str, other: str) -> int:
 
 
 def list_costs(lines: Iterable[BudgetLine]) -> list[Event]:
-    """What the runs of one data set have cost together, as events to be composed.
+    """Return the joint cost of the runs of one data set, as events to compose.
 
-    A sum over n nodes holds a person n times who is in the rows of each. By Cauchy's inequality all rounds then cost at
-    most n times the weights of all lines: n squared times those of a list that holds each event as often as any line
-    does. Of the other events only the price of the grid is left, for releases that are in one line only; over samples,
-    and of pure privacy, they count as they are, for weights do not say all of their cost.
+    A sum over n nodes contains a person n times if the person is in the rows of each. By Cauchy's inequality all rounds
+    then cost at most n times the weights of all lines: n squared times those of a list that has each event as often as
+    the line with most of it. Of the remaining events only the price of the grid is left, for releases that are in one
+    line only. Events over samples, and of pure privacy, count in full, because weights do not cover all of their cost.
     """
     runs = dict[str, list[BudgetLine]]()
     for line in lines:
@@ -732,7 +758,7 @@ def list_costs(lines: Iterable[BudgetLine]) -> list[Event]:
 
 
 def compose_epsilon(events: Iterable[Event], delta: float) -> float:
-    """What these releases cost together."""
+    """Return the epsilon of these releases together."""
     counted = list(events)
     return get_accountant("gdp").epsilon(counted, delta) if counted else 0.0
 

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which runs a node takes part in: how a run stands at this node, whether it is joined, and how it is settled.
+"""Decide which runs a node takes part in, join them, and settle them.
 
-A node has its state, with the counter beside it, and its budget book; one of them may be lost, older than the others,
-or changed by a crash in between. `NodeFiles` reads them together: a run's `RunStanding` is read once, and
-`require_joinable` alone decides by it and by what the owner allows (`require_allowed`). `join` then writes, always in
-one order:
+A node has its state, with the counter beside it, and its budget book. One of them may be lost, older than the others,
+or changed by a crash in between. `NodeFiles` reads them together: a run's `RunStanding` is read once, and only
+`require_joinable` decides, by the standing and by the owner's rules (`require_allowed`). `join` then writes, always in
+this order:
 
-1. the state notes that the run is about to be joined;
-2. the book reserves its whole cost, and settles in the same write what the node leaves for it;
-3. the rows are read, on which nothing until here depends;
-4. the counter, and then the state, open the run.
+1. the state records that the run is about to be joined; 2. the book reserves its whole cost, and settles the runs that
+the node leaves for it in the same write; 3. the rows are read; nothing before this step depends on them; 4. the
+counter, and then the state, open the run.
 
-A crash between any two of them is put right by `NodeFiles.reconcile`, at the next start.
+`NodeFiles.reconcile` repairs a crash between any two steps at the next start.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ _OTHER_ROWS = (
 
 @dataclass(frozen=True)
 class RunStanding:
-    """How a run stands at this node, by all of its files.
+    """The status of a run at this node, by all of its files.
 
     Attributes:
-        in_state: its status in the state; None where the state does not know it.
-        in_book: the status of this node's line in the budget book; None for none.
-        is_counted: whether the counter speaks of it, though the database may have been lost.
-        has_masked: whether a masked vector of it may have left.
-        has_origin: whether it is known here which epoch's nonces seed its trees.
+        in_state: its status in the state; None if the state does not know it.
+        in_book: the status of this node's line in the budget book; None if there is none.
+        is_counted: whether the counter names it, even if the database was lost.
+        has_masked: whether a masked vector of it may have left the node.
+        has_origin: whether the node knows which epoch's nonces seed its trees.
     """
 
     in_state: str | None
@@ -59,12 +58,12 @@ class RunStanding:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended here; one that was left before anything of it had left may be joined again."""
+        """Whether it has ended here. A run that was left before any vector of it was sent may be joined again."""
         return self.in_state in (FINISHED, STOPPED, CLOSED) or (self.in_state == LEFT and self.has_masked)
 
     @property
     def is_lost(self) -> bool:
-        """Whether this node was in it, and only the book knows."""
+        """Whether this node was in it, but only the book knows."""
         return self.in_state is None and self.in_book is not None and not self.is_counted
 
 
@@ -77,13 +76,13 @@ class NodeFiles:
 
     @classmethod
     def for_site(cls, store: NodeStore, book: BudgetBook, site: str) -> NodeFiles:
-        """The files of a site's node; from now on the book's lines are this node's."""
+        """Return the files of a site's node, and let the book serve this node from now on."""
         store.note_site(site)
         book.serve(site, store.folder)
         return cls(store, book)
 
     def standing(self, run_id: bytes) -> RunStanding:
-        """How a run stands here."""
+        """Return the standing of a run."""
         store = self.store
         origin, in_book = store.find_origin(run_id), self.book.find_status(run_id)
         return RunStanding(
@@ -91,21 +90,23 @@ class NodeFiles:
         )
 
     def charge(self, run_id: bytes) -> Charge:
-        """What a run is to be settled at."""
+        """Return the charge at which a run is settled."""
         used = self.store.charge(run_id)
         return None if used is None else (used, self.store.find_last_slots(run_id))
 
     def close(self, run_id: bytes, status: str) -> None:
-        """End a run at what it has cost: it is never gone on with."""
+        """End a run at its cost so far, in the book and in the state; it never goes on."""
         charge = self.charge(run_id)
         self.book.settle(run_id, charge, status)
         self.store.close_run(run_id, status)
 
     def reconcile(self) -> None:
-        """Finish what a crash between the files has interrupted; raises as `BudgetBook.require_runs`.
+        """Complete writes that a crash between the files has interrupted.
 
-        Afterwards a run is reserved here only if this node can go on with it, or its database was lost and the counter
-        is left: then it may be joined again, at its whole cost.
+        Raises as `BudgetBook.require_runs`.
+
+        Afterwards a run is reserved here only if this node can go on with it, or if its database was lost and the
+        counter is left: then it may be joined again, at its whole cost.
         """
         store, book = self.store, self.book
         known = store.run_ids()
@@ -116,7 +117,7 @@ class NodeFiles:
             if here.in_book is None and here.in_state == JOINING:
                 store.forget_joining(run_id)
             elif here.in_book not in (None, RESERVED) and not (here.in_book == FINISHED and self._is_complete(run_id)):
-                # What is answered from here on would not be charged.
+                # Close it: further answers would not be charged.
                 store.close_run(run_id, here.in_book or LEFT)
             elif here.in_state == JOINING and not here.has_masked:
                 book.settle(run_id, ([], {}), LEFT)
@@ -124,16 +125,16 @@ class NodeFiles:
         for run_id in book.list_reserved():
             here = self.standing(run_id)
             if here.in_state is None and not here.is_counted:
-                # The folder was emptied: who invites to this run again is refused.
+                # The folder was emptied. Settle the run, so that another invitation to it is refused.
                 book.settle(run_id, None, LEFT)
             elif here.in_state not in (None, OPEN, JOINING):
-                # It was about to be joined again, or had just ended.
+                # The run had just ended, or the node was about to rejoin it.
                 book.settle(run_id, self.charge(run_id), here.in_state or LEFT)
 
     def _is_complete(self, run_id: bytes) -> bool:
-        """Whether all releases of the run that is open are in the store, those of a part of it where it was salvaged.
+        """Return whether the store has all releases of the open run (or of its salvaged part).
 
-        Then nothing can leave the node in it, and its end may be told again.
+        Then nothing more can leave the node in this run, and its end may be told again.
         """
         stored = self.store.load()
         if stored is None or stored.run_id != run_id:
@@ -146,13 +147,13 @@ class NodeFiles:
         return replica.end_early() if stored.is_salvaged else replica.query is None
 
     def require_draws_left(self, plan: Plan) -> None:
-        """Raise PolicyRefusal (code "seed-drawn-too-often") where this node's nonces have drawn often and for nothing.
+        """Raise PolicyRefusal "seed-drawn-too-often" if this node's nonces have drawn too often for nothing.
 
         A run that is given up before a vector is masked costs nothing, so a coordinator with colluders could begin runs
-        until it likes the seed. Runs in which this node has masked are paid for, and not counted. Asked only where
+        until it likes the seed. Runs in which this node has masked are paid for, and not counted. Call this only if
         nonces draw anything.
         """
-        # The book knows of runs whose state was lost with the folder that it is kept apart from.
+        # Ask the book: it also knows runs whose state was lost with the node's folder.
         runs = self.book.draws(plan.digest)
         charged = self.book.list_charged()
         n_unused = sum(run_id not in charged and not self.store.has_masked(run_id) for run_id in runs)
@@ -164,9 +165,9 @@ class NodeFiles:
 
 
 def check_own_plan(setup: NodeSetup) -> None:
-    """Refuse a plan that the owner's own rules do not allow, before anyone is dialled: raises PolicyRefusal.
+    """Check the owner's plan against the owner's rules, before the node dials; raise PolicyRefusal.
 
-    What an evaluation of the plan's model may cost is in its invitation, and is checked then.
+    The cost of an evaluation of the plan's model is in its invitation, and is checked then.
     """
     setup.policy.check_roster(setup.roster)
     if setup.plan is None:
@@ -180,13 +181,16 @@ def check_own_plan(setup: NodeSetup) -> None:
     if setup.load_held_out is no_held_out_rows:
         require_allowed(TrainingTask(setup.plan), setup)
     else:
-        # Where there are rows for evaluations only, it does not matter who added the noise to the training.
+        # If there are rows for evaluations only, it does not matter who added the noise to the training.
         is_for_both = setup.load is not no_training_rows
         setup.policy.check_plan(setup.plan, 0.0, None if is_for_both else setup.policy.noise_of_evaluations[0])
 
 
 def require_allowed(task: Task, setup: NodeSetup) -> None:
-    """Refuse what the owner forbids, whatever the rows: raises PolicyRefusal, RemoteProtocolError or UsageError."""
+    """Check that the owner's rules allow a task, whatever the rows are.
+
+    Raises PolicyRefusal, RemoteProtocolError or UsageError.
+    """
     require_plan_named(task, setup)
     if isinstance(task, TrainingTask) and setup.arrivals is not None:
         setup.arrivals.check(task.plan)
@@ -194,10 +198,10 @@ def require_allowed(task: Task, setup: NodeSetup) -> None:
 
 
 def require_plan_named(task: Task, setup: NodeSetup) -> None:
-    """Raise PolicyRefusal unless the owner has named the task's plan: "no-pinned-plan" where none is named at all.
+    """Raise PolicyRefusal unless the owner has named the task's plan.
 
-    A coordinator that made plans up could choose bounds, classes and units such that a model, or already whether a node
-    takes part, tells of single rows.
+    The code is "no-pinned-plan" if the owner has named no plan at all. A coordinator that made plans up could choose
+    bounds, classes and units such that a model, or even a node's taking part, reveals single rows.
 
     A survey has no such plan, and no row makes a node refuse one: the owner agrees to surveys as such, by the policy's
     line ``surveys``. The coordinator chooses the ends and groups of its curves. If it added the noise itself it would
@@ -209,7 +213,7 @@ def require_plan_named(task: Task, setup: NodeSetup) -> None:
         return
     if setup.plan is None and not setup.policy.plans:
         raise PolicyRefusal("no-pinned-plan")
-    # A model's plan says which seed the sites had drawn, where the owner's leaves it to them.
+    # A model's plan contains the seed that the sites have drawn; the owner's plan may leave it to them.
     is_model = isinstance(task, EvaluationTask)
     if setup.plan is not None and not task.plan.is_run_of(setup.plan, is_model=is_model):
         require_same_plan(task.plan, setup.plan)
@@ -224,7 +228,7 @@ def _require_listed(plan: Plan, digests: Collection[str], *, is_model: bool = Fa
 
 
 def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
-    """Raise PolicyRefusal (code "plan-changed") unless the two are one plan."""
+    """Raise PolicyRefusal "plan-changed" unless both are the same plan."""
     if offered.digest != own.digest:
         raise PolicyRefusal(
             "plan-changed",
@@ -238,7 +242,7 @@ def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
 
 @dataclass(frozen=True)
 class Offer:
-    """What the coordinator says of its own program: what a rehearsal of the task comes to there, and its build."""
+    """The coordinator's program: the digest of its rehearsal of the task, and its build."""
 
     behaviour: bytes
     build: str
@@ -247,14 +251,14 @@ class Offer:
 def require_joinable(
     files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None, offer: Offer
 ) -> Replica | None:
-    """Refuse a run that this node may not take up, whatever its rows and its budget are.
+    """Check that this node may take up a run, apart from its rows and its budget.
 
     Args:
-        current: what the run is for where the node is in it already; it may go on with that, and with nothing else.
-        offer: of the coordinator, whose program has to be this node's.
+        current: the run's task if the node is in the run already; it may go on with that task only.
+        offer: the coordinator's program, which has to behave like this node's.
 
     Returns:
-        The run's replica; None where the node is in the run already.
+        The run's replica; None if the node is in the run already.
     """
     here, replica = files.standing(run_id), None
     if current is not None:
@@ -265,13 +269,13 @@ def require_joinable(
         if here.is_lost:
             raise PolicyRefusal("state-lost")
         require_allowed(task, setup)
-        # The one who chooses the trees chooses which records share a bin; a "model" could be made to single one out.
+        # Trees determine which records share a bin, so a made-up "model" could single out a record.
         if isinstance(task, EvaluationTask) and task.model_digest not in setup.models | files.store.models():
             raise PolicyRefusal("policy-model", digest=task.model_digest.hex()[:12])
         if here.in_state == OPEN:
             raise PolicyRefusal("run-closed", status=OPEN)
         replica = Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
-    # Only what the owner allows is rehearsed. A node that was exchanged for another build in a run is asked again.
+    # Rehearse only allowed tasks. Check again in a running run, because the node's build may have been exchanged.
     if digest_behaviour(task) != offer.behaviour:
         raise PolicyRefusal("program-differs", theirs=offer.build or "one that does not say", own=describe_build())
     if task.plan.has_joint_structure and not here.has_origin:
@@ -282,20 +286,20 @@ def require_joinable(
 def join(
     files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task, current: Task | None, offer: Offer
 ) -> tuple[StoredRun, Answers, Replica] | Question | None:
-    """Take up a run, if plan, policy and budget allow it, and leave all others.
+    """Take up a run, if plan, policy and budget allow it, and leave all other runs.
 
     Returns:
-        The run, what answers its queries, and its replica; what the owner has to be asked first, and then nothing is
-        written; None where the node is in the run already.
+        The run, the node that answers its queries, and its replica. Or the question for the owner, and then nothing is
+        written. Or None if the node is in the run already.
 
     Raises:
-        HedgerowError: what refuses it; DataError for the rows, on which nothing depends before the run is reserved.
+        HedgerowError: a rule refuses the run; DataError for the rows, which are read only after the run is reserved.
     """
     replica = require_joinable(files, setup, run_id, task, current, offer)
     if replica is None:
         return None
     store, book, policy = files.store, files.book, setup.policy
-    # Whatever else is reserved for this node will not go on: a node is in one run at a time.
+    # A node is in one run at a time: leave all other runs that are reserved for it.
     left = {old: files.charge(old) for old in book.list_reserved() if old != run_id}
     epsilon, delta = task.promise
     question = Question(
@@ -329,21 +333,21 @@ def join(
     try:
         node, data_digest = build_answers(task, setup)
     except HedgerowError:
-        # At nothing, unless the node was in this run before and has lost its database.
+        # The charge is zero, unless the node was in this run before and has lost its database.
         files.close(run_id, LEFT)
         raise
     return store.open_run(run_id, task, data_digest), node, replica
 
 
 def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | PolicyRefusal:
-    """What answers the queries of the run in the state, or why its owner does not go on with it; raises DataError.
+    """Return the node that answers the stored run's queries, or why its owner does not go on with it.
 
-    What the owner does not go on with is left at once where it has cost nothing, else when another run is joined: until
-    then an owner who took the wrong file can go back.
+    Raises DataError. A run that the owner does not go on with is left at once if it has cost nothing, else when another
+    run is joined: until then an owner who took the wrong file can go back.
 
     A node whose rows have changed goes on all the same. If it left the run, all would see it, and a coordinator, which
-    can have a node start again by being silent for long, would learn whether one row has come. Each round's sum has its
-    whole noise, so a row may be in some rounds and not in others. Only a method with an account for each record
+    can make a node start again by being silent for long, would learn whether one row was added. Each round's sum has
+    its whole noise, so a row may be in some rounds and not in others. Only a method with an account for each record
     (S-GBDT) needs rows that stay.
     """
     run_id = stored.run_id
@@ -373,11 +377,10 @@ def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | P
 
 
 def leave(store: NodeStore, book: BudgetBook, site: str) -> bytes | None:
-    """Leave the run that the store of a site's node holds, if any: settled at what it has cost, never gone on with.
+    """Leave the run that the store of a site's node holds, if any; return its number.
 
-    One in which the node has answered nothing costs nothing, and may be joined again. Returns the run that was left.
-
-    Raises PolicyRefusal (code "budget-lost") for a book without the runs that the store knows of.
+    The run is settled at its cost so far, and never goes on. A run in which the node has answered nothing costs
+    nothing, and may be joined again.
     """
     files = NodeFiles.for_site(store, book, site)
     files.reconcile()
@@ -389,21 +392,21 @@ def leave(store: NodeStore, book: BudgetBook, site: str) -> bytes | None:
 
 
 def close_reserved(store: NodeStore | None, book: BudgetBook, run_id: bytes) -> bool:
-    """Close a run that is reserved, as its owner wants: it is never gone on with, nor joined again.
+    """Close a reserved run for its owner: it never goes on, and is never joined again.
 
     Args:
-        store: of the node for which it is reserved, opened by the caller, so that the node cannot run; None when its
-            folder is gone.
-        book: serves that node (`BudgetBook.serve`).
+        store: the store of the node for which it is reserved, opened by the caller, so that the node cannot run; None
+            if its folder is gone.
+        book: the book, which must serve that node (`BudgetBook.serve`).
 
     Returns:
-        Whether it is known what has left the node, and only that is charged; else all that was reserved is.
+        Whether the node's answers are known, so that only they are charged; else the whole reservation is charged.
     """
     charge = None
     if store is not None:
         store.load()
         charge = NodeFiles(store, book).charge(run_id)
-    # The book goes first: a node that finds its run closed there goes on with it no more.
+    # Write the book first: a node that finds its run closed there stops it.
     book.settle(run_id, charge, CLOSED)
     if store is not None and store.find_status(run_id) in (OPEN, JOINING, LEFT):
         store.close_run(run_id, CLOSED)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers of one site: from its rows and a query to the vector that leaves.
+"""The answers of one site: from its rows and a query to the vector that leaves the site.
 
-A node sees only its own rows. It answers a query with a vector of integers, one contribution per record, and never
-anything else; between queries it keeps its records' scores under the public model so far. `Node` takes part in
-training, `EvaluationNode` in evaluations. Before them stand the two random draws that a node makes: which records a
-round samples, and the records' own noise in the local model. `ArrivalsOfRun` takes rows in that come while a run goes
-on. `warm_up` runs a node once, so that its code is loaded.
+A node sees only its own rows. It answers a query with a vector of integers, the sum of one contribution per record, and
+with nothing else. Between queries it keeps its records' scores under the public model so far. `Node` takes part in
+training, `EvaluationNode` in evaluations. Before them come the two random draws of a node: the sample of records for a
+round, and the records' own noise in the local model. `ArrivalsOfRun` takes in rows that arrive while a run goes on.
+`warm_up` runs a node once, so that its code is loaded.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ _USUAL = {
 class SamplingSource(Protocol):
     """Draws the Poisson sample of a node's records for a round.
 
-    The privacy of a sampled release rests on this: with the sample known, a release is a full one. So real runs draw
-    from the operating system, a new sample for every answer, and nothing about a sample is stored or sent.
+    The privacy of a sampled release depends on the secrecy of the sample: if it is known, the release costs as much as
+    one over all records. So real runs draw from the operating system, a new sample for every answer, and nothing about
+    a sample is stored or sent.
     """
 
     @property
@@ -71,7 +72,7 @@ class SamplingSource(Protocol):
         """Whether the samples can be drawn again from a seed; they then amplify nothing."""
 
     def draw(self, threshold: int, n_records: int, purpose: str) -> NDArray[np.bool_]:
-        """Who is drawn, each with a chance of threshold / SAMPLING_STEPS: bool [n_records].
+        """Draw the sample, each record with probability threshold / SAMPLING_STEPS: bool [n_records].
 
         Args:
             threshold: 1 to SAMPLING_STEPS.
@@ -79,7 +80,7 @@ class SamplingSource(Protocol):
 
 
 class SystemSampling:
-    """Samples from the byte source given, which is `os.urandom` in every real run."""
+    """Samples from the given byte source, which is `os.urandom` in every real run."""
 
     seeded = False
 
@@ -95,7 +96,7 @@ class SystemSampling:
 
 
 class SeededSampling:
-    """Samples that depend on a seed, the purpose and a record's own number: the same however records are divided.
+    """Samples that depend on a seed, the purpose and a record's number, however records are divided.
 
     For experiments and tests; a model made with it has no guarantee.
 
@@ -119,10 +120,10 @@ class SeededSampling:
 
 
 def seed_samplings(seed: int, sizes: Mapping[str, int]) -> dict[str, SamplingSource]:
-    """A seeded source for each of some sites, whose records are numbered one site after the other.
+    """Return a seeded source for each site, numbering the records one site after the other.
 
     Args:
-        sizes: records of each site, in the order of the numbers.
+        sizes: number of records of each site, in the order of the numbers.
     """
     sources: dict[str, SamplingSource] = {}
     first = 0
@@ -133,30 +134,30 @@ def seed_samplings(seed: int, sizes: Mapping[str, int]) -> dict[str, SamplingSou
 
 
 Shows = Callable[[SiteQuery], bool]
-"""Whether a site's own figures may leave it, with noise of their own."""
+"""Tells whether a site's own figures may leave it, with noise of their own."""
 
 
 def show_nothing(query: SiteQuery) -> bool:
-    """`Shows` of a site whose policy allows no figures of its own."""
+    """Return False: `Shows` of a site whose policy allows no figures of its own."""
     return False
 
 
 def draw_site_noise(query: Query, site: str, n_records: int, source: NoiseSource) -> IntVector | int:
-    """What a site of so many records (>= 0) adds to its vector in the local model: int64 [query.length], or 0.
+    """Draw the noise that a site adds to its vector in the local model: int64 [query.length], or 0.
 
-    Each record's vector is to have its own discrete Gaussian noise, N_Z(0, sigma²) on every entry, before anybody else
-    sees anything of it. A node of n records draws the sum of these noises at once: one discrete Gaussian with the
-    standard deviation sqrt(n) sigma, rounded up to an integer. That is n times cheaper than n draws, and nothing is
-    lost. What is accounted for is one record's noise, and the vector of a site has a single discrete Gaussian of at
-    least that sigma, for which the ledger's event holds exactly. But for the rounding, the log-ratio of the two
-    distributions is below 10 n exp(-pi² sigma²) an entry (docs/proofs/discrete-gaussian.md, theorem 2), which is
-    nothing for a sigma of hundreds of grid units. A site without rows adds one record's noise.
+    Each record's vector needs its own discrete Gaussian noise, N_Z(0, sigma²) on every entry, before anybody else sees
+    anything of it. A node of n records draws the sum of these noises at once: one discrete Gaussian with the standard
+    deviation sqrt(n) sigma, rounded up to an integer. That is n times cheaper than n draws, and nothing is lost. One
+    record's noise is accounted for, and a site's vector has a single discrete Gaussian of at least that sigma, for
+    which the ledger's event holds exactly. Apart from the rounding, the log-ratio of the two distributions is below 10
+    n exp(-pi² sigma²) per entry (docs/proofs/discrete-gaussian.md, theorem 2), which is negligible for a sigma of
+    hundreds of grid units. A site without rows adds one record's noise.
 
     Source of the baseline: Maddock et al., CCS'22, section 5.3 ("LDP baseline": each user adds Gaussian noise before
     releasing their gradient information).
 
     Args:
-        source: where it is drawn, under a name that tells sites apart.
+        source: the source of the noise, drawn under a name that differs between sites.
     """
     sigma = noise_of_records(noise_of(query, is_local=True).record_sigma, n_records)
     return source.sample(sigma, query.length, f"{query.purpose}/records of {site}") if sigma else 0
@@ -166,10 +167,10 @@ def add_site_noise(
     query: Query, sums: IntVector, site: str, plan: Plan, n_records: int, source: NoiseSource,
     *, shows: Shows = show_nothing,
 ) -> IntVector:
-    """What leaves of a site's exact sums: int64 [query.length], with the noise that is drawn there.
+    """Return the vector that leaves a site: its exact sums with the noise that the site draws.
 
     Args:
-        shows: whether figures of this site alone may leave it, with noise of their own.
+        shows: tells whether figures of this site alone may leave it, with noise of their own.
     """
     if isinstance(query, SiteQuery):
         if not shows(query):
@@ -186,9 +187,10 @@ _TOLERANCE = 1e-9
 
 
 def is_worse_than_constant(plan: Plan, records: SiteRecords) -> bool:
-    """Whether a model's predictions lie further from a site's own labels than their own mean does, in squares.
+    """Return whether a model predicts a site's labels worse than their mean does, in squared error.
 
-    False where no such mean means anything (times to an event). Of many rows some thousand are looked at.
+    The result is False for labels without such a mean (times to an event). Of many rows only some thousands are
+    compared.
     """
     link, step = loss_kind(plan).link, 1 + records.n_records // _MAX_LOOKED_AT
     scores, labels = records.scores[:, ::step], records.labels[::step]
@@ -209,12 +211,12 @@ class Node:
     """One site of a run.
 
     Args:
-        sampling: where samples come from when the plan draws any; None for the operating system.
-        noise: where the records' noise comes from in the local model; None for the operating system.
+        sampling: the source of samples if the plan draws any; None for the operating system.
+        noise: the source of the records' noise in the local model; None for the operating system.
 
     Raises:
-        DataError: for codes or labels outside the plan: the kernels look them up without asking, so that a record
-            beyond the tables would add more than its bound.
+        DataError: for codes or labels outside the plan: the kernels look them up without a check, so a record beyond
+            the tables would add more than its bound.
     """
 
     def __init__(
@@ -238,14 +240,14 @@ class Node:
         self._fitted: list[FittedTrees] = []
         self._arrivals: ArrivalsOfRun | None = None
         self.n_worse = 0
-        """Trees in a row after which the model so far said less about these rows than a constant."""
+        """Number of the last trees in a row after which the model predicted these rows worse than a constant."""
 
     @property
     def n_records(self) -> int:
         return self.held.records.n_records
 
     def expect(self, arrivals: ArrivalsOfRun) -> None:
-        """Ask there for new rows before every answer."""
+        """Set the arrivals that the node asks for new rows before every answer."""
         self._arrivals = arrivals
 
     def _take_in(self, query: Query, may_be_new: bool) -> None:
@@ -253,7 +255,9 @@ class Node:
             self.arrive(rows)
 
     def arrive(self, data: SiteData) -> None:
-        """Take in rows that have come since the run began: they have spent nothing, and know the model so far.
+        """Take in rows that arrived after the run began.
+
+        They have spent nothing, and get the scores of the model so far.
 
         Raises:
             DataError: for codes or labels outside the plan.
@@ -269,7 +273,9 @@ class Node:
         )
 
     def answer(self, query: Query) -> IntVector:
-        """The site's vector for a query: int64 [query.length]; in the local model with noise for each record.
+        """Return the site's vector for a query: int64 [query.length].
+
+        In the local model it has noise for each record.
 
         Raises:
             RemoteProtocolError: for a query of another ensemble size, of an unknown kind, or of an evaluation.
@@ -277,7 +283,7 @@ class Node:
         return add_site_noise(query, self.sum_rows(query), self.site, self.held.plan, self.n_records, self._noise)
 
     def sum_rows(self, query: Query) -> IntVector:
-        """A query's exact sums over the rows of this site, without any noise."""
+        """Return a query's exact sums over the rows of this site, without any noise."""
         if isinstance(query, EvaluationQuery):
             raise refuse_query(f"a {type(query).__name__} query has no place in training")
         self._expect_ensemble(query)
@@ -288,7 +294,7 @@ class Node:
         return vector
 
     def finish(self, query: Query) -> None:
-        """Take in a query's update without answering it; for a node that missed the round."""
+        """Take in a query's update without answering it, because the node missed the round."""
         self._expect_ensemble(query)
         _cut_again(self.held, self._data, query)
         self._take_in(query, may_be_new=False)
@@ -305,21 +311,22 @@ class Node:
 
     def _expect_ensemble(self, query: Query) -> None:
         if type(query).miss is not Query.miss and not find_method(self.held.plan).keeps_accounts:
-            # Else its nodes would go on in a run with other rows than those that it has kept something of.
+            # Otherwise its nodes would continue a run although their rows have changed since the query kept something
+            # of them.
             raise refuse_query("it keeps something from round to round, and its method has no `keeps_accounts`")
         if self.held.loss.n_outputs and query.ensemble_size != self._ensemble_size:
             raise RemoteProtocolError("ensemble-out-of-step", found=query.ensemble_size, held=self._ensemble_size)
 
 
 def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
-    """Rows under the model of no trees."""
-    # Rows that were chosen from others lie column by column: the kernels would be compiled for those once more, 9 s.
+    """Return the rows with the scores of an empty model."""
+    # Make the arrays contiguous: numba would compile the kernels again for a selection of rows, which takes 9 s.
     codes, labels = np.ascontiguousarray(data.codes), np.ascontiguousarray(data.labels)
     return SiteRecords(codes, labels, make_zeros(data.memory, (n_outputs, data.n_records), np.int32))
 
 
 def _cut_again(held: ScoredSite, data: SiteData, query: Query) -> None:
-    """Give the rows the codes of a query's new edges."""
+    """Replace the rows' codes by those of a query's new edges, if it has any."""
     if query.new_edges:
         recoded = Recoded(held.new_edges, held.records.codes)
         codes = data.codes_in(held.grid, query.new_edges, recoded)
@@ -330,13 +337,13 @@ def _cut_again(held: ScoredSite, data: SiteData, query: Query) -> None:
 
 
 class EvaluationNode:
-    """One site of an evaluation; it answers an `EvaluationQuery` and nothing else.
+    """One site of an evaluation; it answers evaluation queries only.
 
     Args:
         data: its held-out rows.
-        noise: where the noise comes from that is added here: to single sites' figures, and in the local model to
-            records; None for the operating system.
-        shows: whether this site's own figures may be shown, with noise of its own.
+        noise: the source of the noise that this site adds: to its own figures, and in the local model to records; None
+            for the operating system.
+        shows: tells whether this site's own figures may be shown, with noise of their own.
 
     Raises:
         DataError: for codes or labels outside the plan.
@@ -355,7 +362,7 @@ class EvaluationNode:
         self.held, self._data = ScoredSite(plan, _with_scores(data, plan.label.n_outputs), n_threads), data
 
     def answer(self, query: Query) -> IntVector:
-        """The site's vector for a query: int64 [query.length].
+        """Return the site's vector for a query: int64 [query.length].
 
         Raises:
             RemoteProtocolError: for a query of another kind, of another ensemble size, or that claims less sensitivity
@@ -365,7 +372,10 @@ class EvaluationNode:
         return add_site_noise(query, sums, self.site, self.held.plan, n_records, self._noise, shows=self._shows)
 
     def sum_rows(self, query: Query) -> IntVector:
-        """A query's exact sums over the rows held out, without any noise; figures by site without their place."""
+        """Return a query's exact sums over the held-out rows, without any noise.
+
+        For figures by site, they are the site's own block only.
+        """
         if not isinstance(query, EvaluationQuery):
             raise refuse_query(f"a {type(query).__name__} query has no place in an evaluation")
         self._check(query)
@@ -374,7 +384,7 @@ class EvaluationNode:
         return query.answer_alone(self.held) if isinstance(query, SiteQuery) else query.answer(self.held)
 
     def finish(self, query: Query) -> None:
-        """Take in a query's trees without answering it; for a node that missed the round."""
+        """Take in a query's trees without answering it, because the node missed the round."""
         self._expect_ensemble(query)
         _cut_again(self.held, self._data, query)
         query.miss(self.held)
@@ -387,7 +397,10 @@ class EvaluationNode:
         self._ensemble_size += query.update.trees.n_trees if query.update is not None else 0
 
     def _check(self, query: EvaluationQuery) -> None:
-        """The numbers that the noise is calibrated by follow from the query; a node believes only its own."""
+        """Check a query's numbers against this node's own ones.
+
+        The noise is calibrated by them, so a node trusts only its own computation.
+        """
         plan = self.held.plan
         if not (query.fits(plan) and query.unit >= 1):
             raise refuse_query("it does not fit the plan's label")
@@ -401,7 +414,7 @@ class EvaluationNode:
 # Any task -------------------------------------------------------------------------------------------------------------
 
 Held = SiteData | RawSite
-"""A site's rows, as its task asks for them."""
+"""A site's rows, in the form that its task needs."""
 
 
 def make_node(
@@ -414,7 +427,10 @@ def make_node(
     *,
     shows: Shows = show_nothing,
 ) -> Node | EvaluationNode | SurveyNode:
-    """What answers a task's queries over a site's rows; arguments and errors as of `Node` and `EvaluationNode`."""
+    """Build the node that answers a task's queries over a site's rows.
+
+    Arguments and errors are those of `Node` and `EvaluationNode`.
+    """
     if isinstance(rows, RawSite):
         return SurveyNode(site, rows, task.plan.privacy.rows_per_unit)
     if isinstance(task, TrainingTask):
@@ -426,14 +442,14 @@ def make_node(
 
 
 def warm_up(plan: Plan | None, n_threads: int = 1, n_rows: int | None = None) -> None:
-    """Answer the first queries of a plan over made-up records, for nothing but to load what a run needs.
+    """Answer the first queries of a plan over made-up records, to load the code that a run needs.
 
-    A process that has just started spends seconds on imports and on kernels, which are compiled once in an
-    installation. It does so here, before the node dials: at the first query, all other sites would wait for it.
+    A process that has just started spends seconds on imports and on kernels, which are compiled once per installation.
+    This happens here, before the node dials: at the first query, all other sites would wait for it.
 
     Args:
-        plan: without one, the queries are those of a usual one.
-        n_rows: of the site; few ones are summed without kernels. None loads all.
+        plan: the plan; None for a usual one.
+        n_rows: rows of the site, because few rows are summed without kernels; None loads everything.
     """
     plan = (plan or Plan.from_dict(_USUAL)).with_structure_seed(0)
     n_many = max(FEW_TO_SUM, FEW_TO_ENCODE // len(plan.features)) + 1
@@ -447,12 +463,12 @@ def warm_up(plan: Plan | None, n_threads: int = 1, n_rows: int | None = None) ->
         data = SiteData(codes, np.zeros(n, dtype=np.int32), grid.places(columns, codes))
         rehearse(task, Node("warm-up", data, plan, task.settings, n_threads).answer)
     except HedgerowError:
-        # A plan that cannot be run is refused where the refusal is told to the coordinator as well.
+        # A plan that cannot be run is refused later, where the coordinator hears of it too.
         return
 
 
 def has_compiled() -> bool:
-    """Whether numba has kept compiled code here: of the loops that draw noise, which every run needs."""
+    """Return whether numba has cached compiled code here, of the loops that every run needs."""
     folder = attempt_discrete_gaussian.stats.cache_path
     return folder is None or any(Path(folder).glob("*.nbi"))
 
@@ -464,12 +480,14 @@ ReadTable = Callable[[Path, Plan], SiteData]
 
 @dataclass(frozen=True)
 class ArrivalFolder:
-    """Where the owner puts new rows; files are written elsewhere and then moved here, so that each is whole.
+    """The folder in which the owner puts new rows.
+
+    Files are written elsewhere and then moved here, so that each is complete.
 
     Attributes:
-        folder: its tables are read in the order of their names; names that begin with a point are passed over.
+        folder: the folder; its tables are read in the order of their names, without names that begin with a point.
         read: reads a table for a plan; DataError when it does not fit.
-        tell: takes what the site's own operator should know, and no peer; None for no one.
+        tell: called with a message for the site's own operator, never for a peer; None for nobody.
     """
 
     folder: Path
@@ -477,13 +495,16 @@ class ArrivalFolder:
     tell: Callable[..., object] | None = None
 
     def check(self, plan: Plan) -> None:
-        """Raise UsageError (code "stream-unsupported") for a plan whose rows cannot come one after the other."""
+        """Raise UsageError "stream-unsupported" for a plan whose rows cannot arrive during a run."""
         if find_method(plan).keeps_accounts and plan.privacy.unit == "record":
             return
         raise UsageError("stream-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
 
     def names(self) -> list[str]:
-        """The tables that are there now; EnvironmentFault (code "arrivals-folder") when there is no such folder."""
+        """Return the names of the tables that are there now.
+
+        Raises EnvironmentFault "arrivals-folder" if there is no such folder.
+        """
         try:
             found = [path.name for path in self.folder.iterdir() if path.is_file()]
         except OSError as fault:
@@ -492,22 +513,23 @@ class ArrivalFolder:
 
 
 class ArrivalsOfRun:
-    """The files that one run has taken in, and when; see `Node.expect`.
+    """The files that one run has taken in, and the round of each; see `Node.expect`.
 
-    What a record has spent of its budget is no file: a node that starts again finds it from its rows and the releases.
-    So it must know in which round each file came, and have the file as it was. Both are written into the node's
-    database before an answer is computed with the rows; a file that is gone or changed ends the run for this node, for
-    rows that came again would have a whole budget again. These are acts of the owner on files, and depend on no row.
+    The spent budget of each record is not stored: a node that starts again computes it from its rows and the releases.
+    So it must know in which round each file came, and it needs each file unchanged. Both are written into the node's
+    database before an answer is computed with the rows. A file that is gone or changed ends the run for this node,
+    because rows that came again would have a whole budget again. These are acts of the owner on files, and depend on no
+    row.
 
-    Whether two files are alike does depend on single rows: a file that holds one row more than a copy is no copy. If a
-    copy ended the run, or were left out, that row would decide about all others in the file. So its rows count, each as
-    a record of its own, and the operator is told.
+    Whether two files are equal does depend on single rows: a file with one row more than a copy is no copy. If a copy
+    ended the run, or were left out, that row would decide about all others in the file. So the rows of a copy count,
+    each as a record of its own, and the operator is told.
 
     Args:
-        source: the folder.
-        database: the node's, with the table ``arrivals (run_id, name, digest, round)``.
-        is_closed: whether no new file is taken in: after a state was lost or rolled back, no one knows which files
-            have been in rounds already.
+        source: the folder of arrivals.
+        database: the node's database, with the table ``arrivals (run_id, name, digest, round)``.
+        is_closed: whether new files are ignored: after a state was lost or rolled back, nobody knows which files have
+            been in rounds already.
     """
 
     def __init__(
@@ -520,10 +542,10 @@ class ArrivalsOfRun:
         self._known = {name: digest for name, digest, _ in self._waiting}
 
     def due(self, round_number: int, may_be_new: bool) -> list[SiteData]:
-        """The rows to take in before the round of this number.
+        """Return the rows to take in before the round of this number, and record new files on disk.
 
         Args:
-            may_be_new: whether files that were not seen before are taken in; not while releases are gone through again.
+            may_be_new: whether to take in files that were not seen before; False while releases are replayed.
 
         Raises:
             DataError: a new file does not fit the plan; code "arrival-changed": an earlier one is not as it was.
@@ -537,7 +559,7 @@ class ArrivalsOfRun:
         names = self._source.names()
         for name in self._known:
             if name not in names:
-                # One that was renamed would come again, as another file; so one that is missing is no small matter.
+                # A renamed file would come again as another file, so a missing file is an error.
                 raise DataError("arrival-changed", name=name)
         for name in names:
             if name in self._known:
@@ -553,7 +575,7 @@ class ArrivalsOfRun:
         return found
 
     def _look_for_copy(self, name: str, digest: bytes) -> None:
-        """Tell the operator of a file that is alike to an earlier one."""
+        """Tell the operator of a file that is equal to an earlier one."""
         earlier = next((known for known, its in self._known.items() if its == digest), None)
         if earlier is None:
             return
@@ -568,7 +590,7 @@ class ArrivalsOfRun:
         data = None
         if self._digest(name) == digest:
             data = self._source.read(self._source.folder / name, self._plan)
-        # Looked at again after reading: a file that is being written would be another one next time.
+        # Compare again after reading: a file that is still being written would differ next time.
         if data is None or self._digest(name) != digest:
             raise DataError("arrival-changed", name=name)
         return data
@@ -584,12 +606,12 @@ class ArrivalsOfRun:
 
 
 def available_threads() -> int:
-    """Threads that the kernels may use at most on this machine."""
+    """Return the largest number of threads that the kernels may use on this machine."""
     return int(cast(Any, numba.config).NUMBA_NUM_THREADS)
 
 
 def count_threads(n_jobs: int | None) -> int:
-    """What scikit-learn's `n_jobs` means: None is 1, -1 all, -2 all but one."""
+    """Convert scikit-learn's `n_jobs` to threads: None is 1, -1 all, -2 all but one."""
     if n_jobs is None:
         return 1
     return max(1, available_threads() + 1 + n_jobs) if n_jobs < 0 else max(1, n_jobs)
@@ -597,7 +619,7 @@ def count_threads(n_jobs: int | None) -> int:
 
 @contextmanager
 def use_threads(n_threads: int) -> Iterator[int]:
-    """Let the kernels use `n_threads` threads, at least one and at most all; the old number is restored at the end."""
+    """Let the kernels use `n_threads` threads (within 1 to all); restore the old number at the end."""
     before = numba.get_num_threads()
     allowed = max(1, min(n_threads, available_threads()))
     numba.set_num_threads(allowed)

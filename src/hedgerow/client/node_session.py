@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node, without a socket or a clock: a message goes in, messages to be sent come out; and the loop around it.
+"""A node without a socket or a clock, which answers messages with messages; and the loop around it.
 
-`NodeSession` speaks the protocol: greetings, invitations, and the end of a run. What a run's own messages do is in
-`NodeRun`. What must survive a crash is in the store before a message is returned. A fault that ends the node's part is
-kept in `failure`, sent to the coordinator as a code word, and shown to the owner in full.
+`NodeSession` speaks the protocol: greetings, invitations, and the end of a run. `NodeRun` handles the messages within a
+run. Everything that must survive a crash is in the store before a message is returned. A fault that ends the node's
+part is kept in `failure`, sent to the coordinator as a code word, and shown to the owner in full.
 """
 
 from __future__ import annotations
@@ -83,24 +83,24 @@ from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 _SECONDS_BETWEEN_LOOKS = 1.0
-"""At what the owner says."""
+"""Seconds between two looks at the owner's answers."""
 _MIN_WAIT = 1.0
-"""If the time to give up came while this process did not run, what the coordinator sent meanwhile is read first."""
+"""Seconds: if the time to give up came while this process did not run, the coordinator's messages are read first."""
 
 
 class NodeSession:
-    """One node. After a restart, a new session goes on from what the store holds.
+    """One node. After a restart, a new session continues from the store.
 
-    Raises PolicyRefusal (code "budget-lost") for a budget book without the runs that the store knows of.
+    Raises PolicyRefusal "budget-lost" for a budget book without the runs that the store knows of.
 
     Attributes:
-        state: where it stands in the script of a run.
-        result: the model, or what an evaluation or a survey has found, once the run has finished.
-        failure: why it has stopped, if it has.
-        salvaged: why the run ended early, and how far it came, if its model is that of a part of its rounds.
-        set_aside: what became of the run in its store, if its owner's plan, policy or tables do not allow it any more.
-        is_paused: whether the coordinator has said that it goes on later, and has not come back.
-        question: what its owner is asked before it answers an invitation; None where it waits for no one.
+        state: its position in the script of a run.
+        result: the model, or the findings of an evaluation or a survey, once the run has finished.
+        failure: the fault for which it has stopped; None if it has not.
+        salvaged: the reason and the number of rounds, if the run ended early with a model of a part of its rounds.
+        set_aside: the refusal of the run in its store, if its owner's plan, policy or tables no longer allow it.
+        is_paused: whether the coordinator has paused the run and not come back.
+        question: the question for its owner before it answers an invitation; None if it waits for no answer.
     """
 
     def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
@@ -126,13 +126,13 @@ class NodeSession:
                 self.set_aside = node
             else:
                 run = self._take_up(stored, node, Replica(stored.task))
-                # Rebuild scores and the replica, after a restart.
+                # Rebuild scores and the replica after a restart.
                 for release in stored.releases:
                     run.feed(release)
 
     @property
     def run_id(self) -> bytes:
-        """The number of the run that it is in, empty outside any."""
+        """The number of its run; empty outside any run."""
         return b"" if self._run is None else self._run.run_id
 
     @property
@@ -142,22 +142,22 @@ class NodeSession:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many releases of its run it holds, and how many the whole run has; nothing of either outside any."""
+        """Number of releases that it holds, and of the whole run's; zeros outside any run."""
         run = self._run
         return (0, 0) if run is None else (run.replica.n_releases, run.task.schedule.n_rounds)
 
     def connect(self) -> list[bytes]:
-        """What to send first on a new connection."""
+        """Return the messages to send first on a new connection."""
         if self.state in (NodeState.FINISHED, NodeState.STOPPED):
             return []
         run = self._run
-        # Who waited for its owner is invited again.
+        # A node that waited for its owner is invited again.
         self.question = self._deferred = None
         self._greeting = int.from_bytes(self._setup.entropy(8), "big")
         if run is None:
             return [encode(Hello(self._greeting, build=describe_build()))]
         if run.participant is None:
-            # A set-up does not go on over a new connection.
+            # A set-up does not continue over a new connection.
             run.enrolment = None
             self.state = NodeState.OUTSIDE
         epoch = NO_HASH if run.participant is None else run.participant.view.digest
@@ -170,13 +170,16 @@ class NodeSession:
         return [encode(message) for message in messages]
 
     def receive(self, data: bytes) -> list[bytes]:
-        """What to send after a message of the coordinator; never raises what can be told: see `failure`."""
+        """Handle a message of the coordinator; return the messages to send.
+
+        It does not raise HedgerowError: faults are kept in `failure`.
+        """
         if self.state in (NodeState.FINISHED, NodeState.STOPPED):
             return []
         try:
             message = decode(data, FROM_COORDINATOR)
             if isinstance(message, Welcome) or self._greeting is not None:
-                # Until the coordinator answers this connection's Hello, what comes was meant for the one before.
+                # Messages before the answer to this connection's Hello were meant for an earlier connection.
                 is_ours = isinstance(message, Welcome) and message.connection == self._greeting
                 self._greeting = None if is_ours else self._greeting
                 self.is_paused &= not is_ours
@@ -187,9 +190,11 @@ class NodeSession:
             return self._refuse(fault)
 
     def consider(self) -> list[bytes]:
-        """What to send after the owner may have said something; to be called now and then. Never raises, as `receive`.
+        """Poll the owner's answers; return the messages to send.
 
-        The desk of the store (`NodeStore.desk`) has what the owner says.
+        Call it now and then. Like `receive` it keeps faults in `failure`.
+
+        The desk of the store (`NodeStore.desk`) has the owner's answers.
         """
         if self.state in (NodeState.FINISHED, NodeState.STOPPED):
             return []
@@ -219,7 +224,8 @@ class NodeSession:
                     self.state, answer = run.take(message)
                 except PolicyRefusal as fault:
                     if fault.code == "budget-rolled-back":
-                        # What is charged for the loss may leave no room for this run: it has to be reserved again.
+                        # Close the run: the charge for the loss may leave no room for it, so it has to be reserved
+                        # again.
                         self._files.close(run.run_id, LEFT)
                     raise
                 return [] if answer is None else [answer]
@@ -256,10 +262,10 @@ class NodeSession:
         self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
 
     def _close_rolled_back(self) -> None:
-        """The coordinator has a vector of this node that its files, restored together, do not know of.
+        """Close a run of which the coordinator has a vector that the node's restored files do not know.
 
-        What else has left is not known, so all that was reserved stays charged. Nothing more leaves in this run: its
-        keys may have been used. A node whose files differ has seen this itself, and enrols again.
+        What else has left is unknown, so the whole reservation stays charged. Nothing more leaves in this run: its keys
+        may have been used. A node whose files disagree with each other has noticed this itself, and enrols again.
         """
         run_id = self._require_run().run_id
         if self._store.spent(run_id) is None:
@@ -278,7 +284,7 @@ class NodeSession:
     # Taking part -------------------------------------------------------------------------------------------------
 
     def _answer_invitation(self, message: Invitation | EvaluationInvitation | SurveyInvitation) -> list[Message]:
-        """Answer an invitation; whatever the answer is, the owner can read in the book that it was given."""
+        """Answer an invitation, and record the answer in the book for the owner."""
         was_asked, self.question, self._deferred = self.question, None, None
         run = self._run if self.run_id == message.run_id else None
         words, task = read_invitation(message)
@@ -304,7 +310,7 @@ class NodeSession:
         return [Ready(message.run_id, bytes.fromhex(task.digest))]
 
     def _take_up(self, stored: StoredRun, node: Answers, replica: Replica) -> NodeRun:
-        """Be in a run as it stands in the store; its replica has taken no release."""
+        """Enter a run as it is in the store; its replica has taken no release."""
         self._run = run = NodeRun(self._setup, self._files, stored, node, replica)
         self.plan, self._unreported_fault = stored.task.plan, stored.fault
         if run.participant is not None:
@@ -318,7 +324,7 @@ class NodeSession:
         self.salvaged = run.finish(message)
         self.result = run.replica.result
         if isinstance(self.result, Ensemble) and self._store.has_masked(run.run_id):
-            # Where no vector of this node is in any release, the coordinator may have made them all up.
+            # Keep the model only if the node has sent a vector: else the coordinator may have made all releases up.
             self._store.keep_model(digest_model(self.result))
         self._close_run(FINISHED)
         return [Done(message.result_digest)]
@@ -326,26 +332,27 @@ class NodeSession:
     # From one process to the next ------------------------------------------------------------------------------------
 
     def pending_state(self) -> bytes:
-        """What the store does not hold and the next message may need, for engines with a process for every message.
+        """Return the state that the store lacks but the next message may need.
 
-        It holds the secrets of a set-up that is under way, and belongs in a private file; empty when there are none.
+        Engines with a process for every message use it. It holds the secrets of a set-up that is under way, and belongs
+        in a private file; it is empty if there are none.
         """
         if self.state is NodeState.STOPPED:
-            # It has refused and said why; what the coordinator still sends on this connection is not for it.
+            # It has refused and said why, so it ignores further messages on this connection.
             return self.state.value.encode()
         run = self._run
         if run is not None:
-            # The process may end before the epoch does.
+            # Write headers now: the process may end before the epoch does.
             run.keep_headers()
         if self.state not in (NodeState.INVITED, NodeState.ENROLLING) or run is None:
             return b""
         return self.state.value.encode() + b" " + (b"" if run.enrolment is None else run.enrolment.to_bytes())
 
     def restore_pending(self, content: bytes) -> None:
-        """Go on where the process before this one was, on the same connection: what `pending_state` gave there.
+        """Continue on the same connection from the earlier process's `pending_state`.
 
         Raises:
-            OwnMistake: CORRUPT_STATE when it cannot be read.
+            OwnMistake: CORRUPT_STATE if it cannot be read.
         """
         word, _, enrolment = content.partition(b" ")
         run = self._run
@@ -362,11 +369,11 @@ class NodeSession:
 
 
 def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent | None) -> None:
-    """Take one event in, or with None what the owner may have said, and send what it calls for.
+    """Handle one event, or with None poll the owner's answers, and send the answers.
 
-    Raises the node's failure after it was told to the coordinator.
+    Raises the node's failure after the coordinator has been told.
 
-    A message that finds the link down is not kept: after a reconnection both sides say where they stand.
+    A message that finds the link down is dropped: after a reconnection both sides state their positions.
     """
     if event is None:
         answers = session.consider()
@@ -393,23 +400,23 @@ def run_node(
     asked: Callable[[Question], None] | None = None,
     looks: Callable[[], None] | None = None,
 ) -> Ensemble | Evaluation | Found:
-    """Take part until the run is over.
+    """Take part until the run is over, and return its result.
 
     Args:
-        session: a new session, or one that its store brought back.
-        uplink: to the coordinator; the caller closes it.
+        session: a new session, or one restored from its store.
+        uplink: the connection to the coordinator; the caller closes it.
         clock: seconds, from any beginning, that never go back: ``time.monotonic``.
         patience: seconds without any message after which the node gives up; the plan's own idle timeout counts as
             soon as the node has a plan.
-        observer: is told whenever the connection comes or goes.
-        asked: is told what the owner is asked, every second while there is no answer; it may wait for none.
-        looks: is called at least every second.
+        observer: called whenever the connection comes or goes.
+        asked: called with the question for the owner, every second while there is no answer; it must not block.
+        looks: called at least every second.
 
     Returns:
-        The model, or what the evaluation or the survey found, as this node's own replica made it.
+        The model, or the findings of the evaluation or the survey, as this node's own replica made them.
 
     Raises:
-        HedgerowError: what it refused, or why the run ended.
+        HedgerowError: the fault that it refused, or for which the run ended.
     """
     last = clock()
     while session.state is not NodeState.FINISHED:
@@ -436,8 +443,10 @@ def run_node(
 
 
 def compute_patience(session: NodeSession, patience: float) -> float:
-    """Seconds without a message after which a node gives up: the plan's, or these where it has no plan yet, waits for
-    its owner, or was told that the run is paused.
+    """Return the seconds without a message after which a node gives up.
+
+    They are the plan's, or `patience` if the node has no plan yet, waits for its owner, or was told that the run is
+    paused.
     """
     if session.plan is None or session.question is not None or session.is_paused:
         return patience
@@ -445,34 +454,34 @@ def compute_patience(session: NodeSession, patience: float) -> float:
 
 
 # A run ----------------------------------------------------------------------------------------------------------------
-# How it sets an epoch up, answers a round, and opens the round's sum.
+# A run at the node: setting up an epoch, answering a round, and opening the round's sum.
 #
 # The node runs its own replica of the program, so it computes every query itself and masks only what it expects. A
 # message that needs an answer goes through one method here, from the checks to the write in the store; the answer is
 # returned after the write. `NodeSession` decides which message comes here.
 
 Reply = tuple[NodeState, Message | None]
-"""Where the node stands after a message, and what it sends."""
+"""The node's state after a message, and the message that it sends."""
 _NOTHING = NodeStep()
 WORSE_TREES = 10
-"""Trees in a row that say less about a site's rows than a constant before its owner hears of it."""
+"""Trees in a row that must predict a site's rows worse than a constant before its owner is told."""
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
-"""Where a node stands that has just come back to an epoch that is ready."""
+"""State of a node that has just come back to a ready epoch."""
 
 
 class NodeRun:
     """The run that a node is in.
 
     Args:
-        files: the node's, in which the run is open.
-        stored: the run as the store has it; its participant is None where the store's was lost.
-        node: answers the queries over the site's rows.
+        files: the node's files, in which the run is open.
+        stored: the run as the store has it; its participant is None if the store's was lost.
+        node: the node that answers the queries over the site's rows.
 
     Attributes:
         replica: the node's own run of the program.
-        participant: the node in the epoch that is ready; None while there is none.
-        enrolment: the node in the epoch that is being set up.
-        origin: digest of the epoch whose nonces seed the trees, and the seed; no other is taken in this run.
+        participant: the node's state in the ready epoch; None while there is none.
+        enrolment: the node's state in the epoch that is being set up.
+        origin: digest of the epoch whose nonces seed the trees, and the seed; the run accepts no other.
     """
 
     def __init__(self, setup: NodeSetup, files: NodeFiles, stored: StoredRun, node: Answers, replica: Replica) -> None:
@@ -488,13 +497,14 @@ class NodeRun:
         self._answered, self._masked = set(stored.answered), set(stored.masked)
         # The last round in which a vector may have left in an earlier life of this process.
         self._last_masked = self._store.last_masked(stored.run_id)
-        # The answer to a round's query, with its number. It changes the node's scores, and so is computed once.
+        # The answer to a round's query, with the round's number. It is computed once, because it changes the node's
+        # scores.
         self._vector: tuple[int, IntVector] | None = None
         self._has_told, self._grouped_by = False, set[bytes]()
-        # By its key, the last header that each neighbour signed, where the peer book does not have it yet.
+        # Last headers that neighbours signed, by their keys, as far as the peer book lacks them.
         self._headers, self._seen_in = dict[bytes, bytes](), b""
         self._lineup = LineUp(len(setup.roster.sites), self.replica.n_groups, self.replica.n_rounds)
-        # Rounds whose answer may have left with other noise drawn here, before a restart.
+        # Rounds whose answer may have left before a restart, with other noise drawn here.
         self._redrawn = set[int]()
         if setup.arrivals is not None and isinstance(node, Node):
             # After a state was lost or rolled back, it is not known which files have been in rounds already.
@@ -506,16 +516,19 @@ class NodeRun:
 
     @property
     def plan(self) -> Plan:
-        """The task's, with who adds the noise to this run."""
+        """The task's plan, with the noise mode of this run."""
         return self.task.run_plan
 
     def leave_epoch(self) -> None:
-        """The node is invited again, or the run is over: what is set up or ready counts no more."""
+        """Leave the epoch: the node is invited again, or the run is over.
+
+        Headers of neighbours are written to the peer book.
+        """
         self.enrolment, self.participant = None, None
         self.keep_headers()
 
     def take(self, message: Payload | RoundRequest) -> Reply:
-        """Answer one message; what must survive a crash is in the store when this returns."""
+        """Answer one message; everything that must survive a crash is in the store when this returns."""
         match message:
             case RoundRequest():
                 return NodeState.MASKED, Payload(MessageKind.UPLOAD, self._answer_round(message))
@@ -559,7 +572,8 @@ class NodeRun:
         if kind == Kind.KEY_LIST:
             step = enrolment.reveal(self._context, content)
             if self._draws_in(enrolment.parameters):
-                # Before the nonce leaves: who has it knows what this set-up draws, and may then let the run go.
+                # Record it before the nonce leaves: its receiver knows what this set-up draws, and may then abandon the
+                # run.
                 self._book.note_draw(self.task.plan.digest, self.run_id, enrolment.parameters.attempt)
         elif kind == Kind.NONCE_DELIVERY:
             kept = self._book.peers.headers(self._setup.identity.public)
@@ -571,21 +585,21 @@ class NodeRun:
         return NodeState.ENROLLING, Payload(MessageKind.SETUP_ANSWER, step.message or b"")
 
     def _require_counted(self, slots: Iterable[RoundContext]) -> None:
-        """Raise PolicyRefusal (code "budget-rolled-back") where the book does not count a vector that peers saw."""
+        """Raise PolicyRefusal "budget-rolled-back" if the book does not count a vector that peers saw."""
         shown = [(slot.epoch, slot.slot) for slot in slots]
         reserved = self._book.require_counted(shown)
         for epoch, slot in shown:
             run_id = reserved.get(epoch)
             if run_id is not None and self._store.find_last_slots(run_id).get(epoch, -1) < slot:
-                # The state alone is too old, or lost: it will not be believed.
+                # Only the state is too old, or lost: mark its spending as lost.
                 self._store.lose_spending(run_id)
 
     def originate(self, record: bytes) -> None:
-        """Take note of the seed that others drew before this node came.
+        """Take the trees' seed that other sites drew before this node came.
 
         Raises:
-            Refusal: for what they did not sign.
-            RemoteProtocolError: this node knows of another seed (code "structure-seed").
+            Refusal: the record is not what those sites signed.
+            RemoteProtocolError: code "structure-seed"; this node knows another seed.
         """
         policy = self._context.policy
 
@@ -606,7 +620,7 @@ class NodeRun:
         self._take_origin(origin)
 
     def _require_fitting(self, parameters: EpochParameters) -> None:
-        """Raise Refusal PARAMETERS_REFUSED for an epoch that is not of this run, or not as its plan asks for."""
+        """Raise Refusal PARAMETERS_REFUSED for an epoch of another run, or against the plan."""
         if parameters.run_id != self.run_id or parameters.noise is not noise_mode(self.plan):
             raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
         if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < MIN_COLLUDERS:
@@ -621,14 +635,16 @@ class NodeRun:
             raise refuse(Code.PARAMETERS_REFUSED, "The plan asks for the echo exchange.", "coordinator")
 
     def _draws_in(self, parameters: EpochParameters) -> bool:
-        """Whether the nonces of a set-up draw anything: the trees' seed, where there is none yet, or a sparse graph."""
+        """Return whether a set-up's nonces draw anything: a missing seed of the trees, or a sparse graph."""
         return (self.plan.has_joint_structure and self.origin is None) or parameters.wishes.is_sparse
 
     def _find_origin(self, view: EpochView) -> tuple[bytes, int] | None:
-        """What an epoch says about the seed of the trees, where that is news; `_take_origin` when it is on the disk.
+        """Return the origin of the trees' seed that an epoch brings; None if there is none or it is known.
+
+        Pass it to `_take_origin` once it is on the disk.
 
         Raises:
-            Refusal: COHORT_TOO_SMALL; so few sites are in it that they could have drawn until they liked the seed.
+            Refusal: COHORT_TOO_SMALL; its sites are so few that they could have drawn until they liked the seed.
         """
         if not self.plan.has_joint_structure or self.origin is not None:
             return None
@@ -639,7 +655,7 @@ class NodeRun:
         return view.digest, view.public_seed
 
     def _take_origin(self, origin: tuple[bytes, int] | None) -> None:
-        """Begin the program with the seed of the trees; nothing for None."""
+        """Begin the program with the trees' seed; do nothing for None."""
         if origin is not None:
             self.origin = origin
             self.replica.begin(origin[1], origin[0])
@@ -647,7 +663,7 @@ class NodeRun:
     # Rounds ----------------------------------------------------------------------------------------------------------
 
     def _answer_round(self, request: RoundRequest) -> bytes:
-        """The masked vector of a round; what it costs is in the store when this returns."""
+        """Return the masked vector of a round; its cost is in the store when this returns."""
         participant = self._require_participant()
         self._require_structure(request.structure_seed)
         fresh = self._take_releases(request.round, request.releases)
@@ -662,24 +678,24 @@ class NodeRun:
         cohort = Cohort.from_view(participant.view, participant.node)
         step, cost = self._mask(participant, cohort, query, request.signed_spec)
         if fresh and not step.persist:
-            # The repeated vector is of an earlier round than the one that these releases lead to.
+            # The repeated vector belongs to an earlier round than the one that these releases lead to.
             raise refuse(Code.SLOT_REUSED, "Its spec was answered, and comes with new releases.", "coordinator")
         return self._record_step(step, NodeStep(releases=fresh, spent=(request.round, cost), masked=cohort))
 
     def _divide_roster(self) -> tuple[tuple[int, ...], ...]:
-        """The nodes of the roster, by their groups in the next round."""
+        """Return the nodes of the roster by their groups in the next round."""
         roster = self._setup.roster
         return split_members(roster, range(len(roster.sites)), self.replica.n_groups, self.replica.drawing)
 
     def _require_group(self, view: EpochView) -> None:
-        """See that the next round is summed over its own groups, and over no others ever.
+        """Check that the next round is summed over its own groups, and record the group in the book.
 
-        With noise of the sites a group is kept for the rounds of its drawing; where the coordinator sees exact sums,
-        for the data set.
+        With noise of the sites a group is kept for the rounds of its drawing; if the coordinator sees exact sums, for
+        the data set.
 
         Raises:
             Refusal: PARAMETERS_REFUSED; the epoch has other groups.
-            PolicyRefusal: code "group-changed"; its rows were summed in another group before.
+            PolicyRefusal: code "group-changed"; the rows were summed in another group before.
         """
         drawing, roster = self.replica.drawing, self._setup.roster
         if view.parameters.drawing != drawing:
@@ -690,7 +706,8 @@ class NodeRun:
         part = next(part for part in self._divide_roster() if own in part)
         members = digest("group-members", *sorted(roster.sites[node].key for node in part))
         is_exact = noise_mode(self.plan) is NoiseMode.SERVER
-        # By its number: after its state was lost a node may be told of another seed, which would draw others.
+        # Use the drawing's number: after its state was lost a node may be told another seed, which would draw other
+        # groups.
         about = f"data {self._setup.policy.data_set}" if is_exact else f"{self.run_id.hex()} {self.replica.n_drawings}"
         self._book.require_group(about, members)
         self._grouped_by.add(drawing)
@@ -698,14 +715,14 @@ class NodeRun:
     def _mask(
         self, participant: Participant, cohort: Cohort, query: Query, signed_spec: bytes
     ) -> tuple[Step[Participant], Event]:
-        """The step that answers a query under masks, if the signed spec says what this node's own replica says.
+        """Answer a query under masks, if the signed spec agrees with this node's own replica.
 
         Returns:
-            The step, and what the round's release costs.
+            The step, and the event that the round's release costs.
 
         Raises:
-            Refusal, OwnMistake: as `Participant.mask`, and PURPOSE_ANSWERED where an earlier epoch's sum of the same
-                round could be opened as well.
+            Refusal, OwnMistake: as `Participant.mask`, and PURPOSE_ANSWERED if an earlier epoch's sum of the same round
+                could be opened as well.
         """
         number = self.replica.n_releases
         if any(earlier == number and not cohort.excludes(other) for earlier, other in self._masked):
@@ -713,7 +730,7 @@ class NodeRun:
             raise refuse(Code.PURPOSE_ANSWERED, said, "coordinator")
         mode, guarantees = noise_mode(self.plan), participant.view.guarantees
         is_drawn_here = mode is NoiseMode.LOCAL or isinstance(query, SiteQuery)
-        # A database that is older than its counter does not know of the last vectors that have left.
+        # A database that is older than its counter does not know the last vectors that have left.
         may_have_left = number <= self._last_masked or any(earlier == number for earlier, _ in self._masked)
         if is_drawn_here and not self._holds_answer() and may_have_left:
             self._redrawn.add(number)
@@ -726,15 +743,15 @@ class NodeRun:
             shares = draw_shares(spec, guarantees, lambda v, length: source.sample(isqrt(int(v)), length, label))
         elif mode is NoiseMode.DISTRIBUTED:
             shares = {VECTOR_ID: np.zeros(query.length, dtype=np.int64)}
-        # The same sums with other noise would be another release of them: then a site has no figures by itself.
+        # The same sums with other noise would be another release of them: send no figures of this site then.
         is_left_out = isinstance(query, SiteQuery) and number in self._redrawn
         vector = np.zeros(query.length, dtype=np.int64) if is_left_out else self._answer(query)
         own = bound_entry(query, self.plan, noise.variance, self._setup.max_rows)
         vectors = {VECTOR_ID: clip(vector, expected, own) if noise.variance else vector}
         step = participant.mask(self._context, signed_spec, expected, vectors, self._setup.entropy, shares)
         if mode is NoiseMode.LOCAL and number in self._redrawn and step.persist:
-            # Not a repetition of what was sent. Masks are no part of the promise in the local model: another draw of
-            # the records' noise would be another release of the same sums.
+            # This would not repeat the bytes that were sent. The local model's promise does not rely on masks: another
+            # draw of the records' noise would be another release of the same sums.
             raise refuse(Code.PURPOSE_ANSWERED, "Its answer may have left already, with other noise.", "coordinator")
         self._masked.add((number, cohort))
         return step, noise.event
@@ -743,13 +760,13 @@ class NodeRun:
         return self._vector is not None and self._vector[0] == self.replica.n_releases
 
     def _answer(self, query: Query) -> IntVector:
-        """The site's own sums; computed once for a query, however often its round is repeated."""
+        """Return the site's own sums; computed once for a query, however often its round is repeated."""
         if self._vector is None or not self._holds_answer():
             self._vector = (self.replica.n_releases, self.node.answer(query))
         return self._vector[1]
 
     def _unmask(self, content: bytes) -> Reply:
-        """The shares that open a round's sum, or the echo that comes before them where the epoch wants one."""
+        """Return the shares that open a round's sum, or first the echo if the epoch wants one."""
         step = self._require_participant().unmask(self._context, content)
         number = self.replica.n_releases
         answers = any(record.fact == "purpose-answered" for record in step.persist)
@@ -764,7 +781,7 @@ class NodeRun:
         return NodeState.WAITING, Payload(MessageKind.ANSWER, message)
 
     def _note_headers(self, request: bytes) -> None:
-        """Keep what the neighbours signed in a round: at once where it is the first of an epoch, else at its end."""
+        """Keep the headers that neighbours signed in a round, and write the first ones of an epoch at once."""
         view = self._require_participant().view
         asked = UnmaskRequest.from_bytes(request)
         for signed in asked.headers:
@@ -775,14 +792,14 @@ class NodeRun:
             self.keep_headers()
 
     def keep_headers(self) -> None:
-        """Write what the neighbours have signed since the last time into the peer book."""
-        # A sum may be opened over headers with broken signatures; such a one must not replace a good one.
+        """Write the headers that neighbours have signed since the last time into the peer book."""
+        # A sum may be opened over headers with invalid signatures; these must not replace valid ones.
         signed = {key: header for key, header in self._headers.items() if read_kept_header(header, key)}
         self._book.peers.keep(self._setup.identity.public, self.run_id, signed)
         self._headers = {}
 
     def _record_step(self, step: Step[Participant], beside: NodeStep = _NOTHING) -> bytes:
-        """The message of a step; the store has what it changes, and what changes beside it, when this returns."""
+        """Store a step, with other changes in the same write, and return its message."""
         if step.persist:
             self._store.save(self.run_id, replace(beside, participant=step.state))
         self.participant = step.state
@@ -796,10 +813,10 @@ class NodeRun:
     # Releases --------------------------------------------------------------------------------------------------------
 
     def finish(self, message: Finished | Salvaged) -> Salvage | None:
-        """Take the last releases in; afterwards `replica.result` is the run's.
+        """Take the last releases; afterwards `replica.result` is the run's result.
 
         Returns:
-            Why and how far the run came, where it ends early.
+            The reason and the number of rounds if the run ends early; else None.
 
         Raises:
             RemoteProtocolError: "not-salvageable", or "model-differs" for another result than this node's own.
@@ -817,17 +834,18 @@ class NodeRun:
         return salvaged
 
     def _require_structure(self, seed: int) -> None:
-        """Raise RemoteProtocolError (code "structure-seed") unless the trees are made from the seed that the
-        coordinator names: the plan's, or the one that the sites have drawn as far as this node saw.
+        """Raise RemoteProtocolError "structure-seed" unless the coordinator names the trees' seed.
+
+        The seed is the plan's, or the one that the sites have drawn as far as this node saw.
         """
         if self.replica.plan.model.structure_seed != seed:
             raise RemoteProtocolError("structure-seed")
 
     def _take_releases(self, total: int, releases: tuple[IntVector, ...]) -> tuple[tuple[int, IntVector], ...]:
-        """Feed the replica what it lacks of `total` releases; returns what was new, by round.
+        """Feed the replica the releases that it lacks of `total`; return the new ones, by round.
 
         Raises:
-            RemoteProtocolError: code "round-out-of-step"; the coordinator counts otherwise.
+            RemoteProtocolError: code "round-out-of-step"; the coordinator counts differently.
         """
         first = total - len(releases)
         if not first <= self.replica.n_releases <= total:
@@ -842,10 +860,10 @@ class NodeRun:
         return tuple(fresh)
 
     def feed(self, release: IntVector) -> None:
-        """Take a release in: the round's update, unless the round was answered here, then the program's next step.
+        """Take a release: apply the round's update, unless it was answered here, and go to the next query.
 
         Raises:
-            RemoteProtocolError: it is no release of this round, or none of sums over records.
+            RemoteProtocolError: it cannot be a release of this round, or of sums over records.
         """
         query = self.replica.query
         if query is not None and release.shape == (self.replica.release_length,) and release.dtype == np.int64:
@@ -860,10 +878,10 @@ class NodeRun:
             self._setup.tell(found.describe([site.name for site in self._setup.roster.sites]))
 
     def _look(self) -> None:
-        """Tell the owner, and no one else, where the model has turned against the site's own rows.
+        """Tell the owner, and nobody else, if the model predicts the site's own rows badly.
 
-        Nothing that others can see follows from it: it is said, and the node goes on. With little signal nothing is
-        said, for models of honest sites fail there too.
+        Others can see no consequence: the owner is told, and the node goes on. With little signal nothing is told,
+        because models of honest sites fail there too.
         """
         n_worse = self.node.n_worse
         if n_worse >= WORSE_TREES and not self._has_told and can_compare_sites(self.plan):
@@ -878,10 +896,10 @@ class NodeRun:
         self._has_told = n_worse >= WORSE_TREES
 
     def _require_plausible(self, query: Query, release: IntVector) -> None:
-        """Ask what the coordinator has to ask of every release; this node does not rely on it.
+        """Check a release as the coordinator has to; this node does not rely on that.
 
-        Whose vectors were in a sum is not known here, nor how many shares of noise: more of it is allowed for, and
-        totals of rounds are not compared.
+        The node does not know whose vectors and how many shares of noise are in a sum: it allows for more noise, and
+        does not compare totals of rounds.
         """
         groups, mode = self._divide_roster(), noise_mode(self.plan)
         noise = noise_of(query, 1 if mode is NoiseMode.DISTRIBUTED else None, is_local=mode is NoiseMode.LOCAL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a site's owner allows, whatever a coordinator proposes: a TOML file that never leaves the site."""
+"""The rules of a site's owner for any coordinator's proposal: a TOML file that never leaves the site."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from hedgerow.secagg.messages import NodePolicy, Roster
 POLICY_VERSION = 1
 NOISE = ("server", "distributed", "local")
 DEFAULT_NOISE = ("distributed",)
-"""Not "server", which trusts the coordinator with exact sums, nor "local", which takes the number of a site's rows to
-be known: an owner who agrees to either says so.
+"""The default excludes "server", which trusts the coordinator with exact sums, and "local", which treats the number of
+a site's rows as known: an owner who agrees to either names it.
 """
 
 
 @allows({"type": "array", "items": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}, "uniqueItems": True})
 def _read_plan_digests(value: object, path: str) -> tuple[str, ...]:
-    """A list of distinct digests of plans, 64 hexadecimal digits each."""
+    """Read a list of distinct digests of plans, 64 hexadecimal digits each."""
     digests = tuple(digest.lower() for digest in distinct_texts(value, path))
     for digest in digests:
         if re.fullmatch("[0-9a-f]{64}", digest) is None:
@@ -51,7 +51,7 @@ def _read_plan_digests(value: object, path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The owner's rules: the fields of the file.
+    """The owner's rules: the fields of the policy file.
 
     Attributes:
         version: of the file's format.
@@ -111,12 +111,18 @@ class Policy:
 
     @property
     def noise_of_evaluations(self) -> tuple[str, ...]:
-        """Who may add the noise to evaluations; "local" where training may have it, for it asks for less trust."""
+        """Parties that may add the noise to evaluations.
+
+        "local" is included if training may have it, because it asks for less trust.
+        """
         also = ("local",) if "local" in self.noise and "local" not in self.evaluation_noise else ()
         return (*(self.evaluation_noise or DEFAULT_NOISE), *also)
 
     def shows_figures(self, query: SiteQuery) -> bool:
-        """Whether this site's own figures may be told, with its noise; else it has an empty part in the sums."""
+        """Return whether this site's own figures may be told, with its noise.
+
+        Otherwise its part of such sums is empty.
+        """
         return self.site_figures and not _list_beyond([query.purpose.kind], self.query_kinds)
 
     @property
@@ -125,19 +131,19 @@ class Policy:
         return NodePolicy(
             min_cohort=self.min_sites,
             min_colluders=self.min_colluders,
-            # Of the vectors in a sum at least two are honest, this site's and another one; and with those of the
-            # colluders there are at least three. An owner who allows runs of fewer sites wants less.
+            # At least two vectors in a sum are honest, this site's and another one, and with the colluders' there are
+            # at least three. An owner who allows runs of fewer sites needs less.
             min_honest_survivors=min(self.min_sites, max(2, 3 - self.min_colluders)),
             min_honest_group=min(2, self.min_sites),
             requires_echo=self.requires_echo,
-            # A run has the noise of its task, which is checked by itself.
+            # The noise of a run's task is checked separately.
             refuses_server_noise="server" not in (*(self.noise or DEFAULT_NOISE), *self.noise_of_evaluations),
         )
 
     def beyond_defaults(self, plan: Plan) -> list[str]:
-        """The lines by which it allows more, or tells others more, than a policy for this plan that says none of them.
+        """List the lines that allow or reveal more than a policy for this plan without them.
 
-        Noise is not among them: an owner is asked for it in words.
+        Noise is not included: the owner is asked for it in words.
         """
         usual = Policy(version=self.version, data_set=self.data_set, max_epsilon=self.max_epsilon, delta=self.delta)
         wider = {
@@ -146,23 +152,23 @@ class Policy:
             "site_figures": self.site_figures,
             "surveys": self.surveys,
             "monitors": self.monitors != usual.monitors,
-            # An epsilon that is counted at a larger delta is a smaller number.
+            # The same cost is a smaller epsilon at a larger delta.
             "delta": self.delta > plan.privacy.delta,
             "max_epsilon": math.isinf(self.max_epsilon),
         }
         return [f"{name} = {getattr(self, name)}" for name, is_wider in wider.items() if is_wider]
 
     def check_task(self, task: Task, roster: Roster) -> None:
-        """Refuse what these rules forbid, whatever the rows, before anything is reserved: raises PolicyRefusal.
+        """Check a task against these rules, whatever the rows, before anything is reserved.
 
-        What a survey asks more, by what it finds, `check_query` alone refuses.
+        Raises PolicyRefusal. Only `check_query` can refuse a survey's further queries, which depend on its findings.
         """
         self.check_roster(roster)
         evaluation_noise = task.noise if isinstance(task, EvaluationTask) else None
-        # By what is asked, not by the name that stands for none in the carrying plan: any column may be called so.
+        # Do not test the label's name: the survey's plan has a placeholder for none, and any column may have that name.
         has_label = not isinstance(task, SurveyTask) or bool(task.asked.label)
         self.check_plan(task.plan, task.promise[0], evaluation_noise, has_label=has_label)
-        # Asked before the program begins: the trees of one batch alone could fill the machine's memory.
+        # Check before the program begins: the trees of one batch alone could fill the machine's memory.
         longest, max_length = task.schedule.longest, self.secure_sums.max_length
         if longest > max_length:
             raise PolicyRefusal("plan-too-large", length=longest, max_length=max_length)
@@ -180,11 +186,12 @@ class Policy:
     def check_plan(
         self, plan: Plan, epsilon: float | None = None, evaluation_noise: str | None = None, *, has_label: bool = True
     ) -> None:
-        """Raise PolicyRefusal; its code says which rule the plan breaks.
+        """Raise PolicyRefusal if a plan breaks a rule; the code names the rule.
 
         Args:
-            epsilon: what the run may cost; None for the plan's, other for the evaluation of the plan's model.
-            evaluation_noise: who adds the noise to such an evaluation; None for training.
+            epsilon: the most that the run may cost; None for the plan's; another number for an evaluation of the plan's
+                model.
+            evaluation_noise: the party that adds the noise to such an evaluation; None for training.
             has_label: False for a survey that asks about no label.
         """
         beyond = _list_beyond(plan.feature_names, self.features)
@@ -219,7 +226,7 @@ class Policy:
 
     def _require_kind(self, query: Query) -> None:
         kind = query.purpose.kind
-        # Of figures by site that are not allowed it answers nothing, and need not stay away.
+        # The node answers nothing to a forbidden query by site, so it need not refuse the run.
         if not isinstance(query, SiteQuery) and _list_beyond([kind], self.query_kinds):
             raise PolicyRefusal("policy", code="policy-query-kind", asked=f"queries of the kind {kind}")
 
@@ -243,7 +250,10 @@ def parse_policy(toml_text: str) -> Policy:
 
 
 def noise_refusal(what: str, noise: str, line: str) -> PolicyRefusal:
-    """The refusal of noise that a policy does not name; `line` is the policy's line that would allow it."""
+    """Return the refusal of a noise that a policy does not name.
+
+    `line` is the policy's line that would allow it.
+    """
     causes = {
         "server": "The coordinator would see exact sums over all sites, which can be one patient's values, and is "
         "trusted to add the noise.",
@@ -255,5 +265,5 @@ def noise_refusal(what: str, noise: str, line: str) -> PolicyRefusal:
 
 
 def _list_beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
-    """What is wanted and not allowed; an empty list of what is allowed allows everything."""
+    """Return the wanted names that are not allowed; an empty list allows everything."""
     return [name for name in wanted if allowed and name not in allowed]

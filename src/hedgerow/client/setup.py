@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's owner gives it, and how its rows are read for a task.
+"""The owner's input to a node, and the node that answers a task over its rows.
 
-With a run's cost reserved, `build_answers` reads the rows, no more of them than the roster says, and makes of them what
-answers the task's queries.
+Once a run's cost is reserved, `build_answers` reads the rows, at most as many as the roster says, and builds the node
+that answers the task's queries.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from hedgerow.survey.requests import OpenTable
 
 
 def no_held_out_rows(_: Plan) -> SiteData:
-    """Raise PolicyRefusal: the owner gave no rows to evaluate on."""
+    """Raise PolicyRefusal: the owner gave no rows for evaluation."""
     raise PolicyRefusal("policy-no-rows", code="policy-no-held-out", task="an evaluation", option="--held-out TABLE")
 
 
 def no_training_rows(_: object) -> NoReturn:
-    """Raise PolicyRefusal: the owner gave no rows to train on, which surveys are asked about as well."""
+    """Raise PolicyRefusal: the owner gave no rows to train on, which surveys use too."""
     raise PolicyRefusal("policy-no-rows", code="policy-no-training", task="training", option="a table to train on")
 
 
 Answers = Node | ShardedNode | EvaluationNode | SurveyNode
-"""What answers the queries of a task."""
+"""A node that answers the queries of a task."""
 LoadRows = Callable[[Plan], SiteData | Shards]
 """Reads a site's rows by a plan."""
 
 
 @dataclass(frozen=True)
 class NodeSetup:
-    """What a node's owner gives it.
+    """The owner's input to a node.
 
     Attributes:
         site: its name in the roster.
         identity: its signing key.
         roster: the roster that it pinned.
         policy: the owner's rules.
-        entropy: the source of keys and masks: ``os.urandom`` but in tests.
+        entropy: the source of keys and masks: ``os.urandom`` except in tests.
         noise: the source of its shares of noise.
         load: reads the site's rows for a plan; DataError when they do not fit.
-        plan: the only plan that it takes part in; None for those whose digests the policy names.
+        plan: the only plan that it takes part in; None for the plans whose digests the policy names.
         n_threads: threads to sum with.
         load_held_out: reads the rows on which models are evaluated; by default there are none.
-        models: digests of models that the owner lets be evaluated, besides those that this node helped to make.
-        sampling: where samples come from, for plans that draw any; None for the operating system.
-        arrivals: where rows come from while a run goes on; None for nowhere.
+        models: digests of models that the owner allows to evaluate, besides those that this node helped to make.
+        sampling: the source of samples, for plans that draw any; None for the operating system.
+        arrivals: the folder of rows that arrive while a run goes on; None for none.
         load_raw: reads the raw cells of the rows to train on, for a survey; by default there are none.
-        tell: takes a sentence that is for the owner alone.
+        tell: called with a sentence for the owner only.
     """
 
     site: str
@@ -85,7 +85,7 @@ class NodeSetup:
 
     @property
     def max_rows(self) -> int:
-        """The most rows that the roster says this site has; 0 where it does not say."""
+        """The most rows of this site according to the roster; 0 if the roster does not say."""
         return self.roster.find_max_rows(self.site)
 
 
@@ -93,13 +93,13 @@ class NodeSetup:
 
 
 def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDArray[np.intp]:
-    """Which of a site's rows are used where it has more than it declares: those whose contents have the least hashes.
+    """Choose the rows to use if a site has more than it declares: those with the least content hashes.
 
-    The rule is public and knows nothing but contents: rows that are alike are interchangeable. One row more or less
-    moves at most one other row in or out, so a unit moves sums by no more than one that is *replaced* by another.
+    The rule is public and depends on contents only: equal rows are interchangeable. One row more or less moves at most
+    one other row in or out, so a unit moves sums by no more than one unit that is *replaced* by another.
 
     Args:
-        columns: of numbers, each [n_rows].
+        columns: columns of numbers, each [n_rows].
         most: >= 0.
 
     Returns: intp [min(n_rows, most)], in increasing order.
@@ -108,7 +108,7 @@ def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDAr
 
 
 def tell_about_more_rows(setup: NodeSetup, n_rows: int) -> bool:
-    """Whether there are more rows than the roster says, which the owner is told of then."""
+    """Return whether there are more rows than the roster says, and then tell the owner."""
     is_more = 0 < setup.max_rows < n_rows
     if is_more:
         said = (
@@ -121,21 +121,24 @@ def tell_about_more_rows(setup: NodeSetup, n_rows: int) -> bool:
 
 
 def limit_rows(setup: NodeSetup, rows: Held) -> Held:
-    """The rows, no more than the roster says (`select_rows`); the owner, and no one else, is told of more."""
+    """Return at most as many rows as the roster says (`select_rows`); tell only the owner of more."""
     if not tell_about_more_rows(setup, rows.n_records):
         return rows
     return rows.only(select_rows(rows.list_contents(), rows.n_records, setup.max_rows))
 
 
 def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
-    """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
+    """Read a task's rows; return the node that answers its queries, and the rows' digest.
+
+    Raises DataError.
+    """
     if isinstance(task, SurveyTask):
         rows: Held | Shards = setup.load_raw(task.asked)
     else:
         rows = (setup.load_held_out if isinstance(task, EvaluationTask) else setup.load)(task.plan)
     if isinstance(rows, Shards):
         tell_about_more_rows(setup, rows.n_records)
-        # Also where there are fewer: by the next reading of a part that was lost there may be more.
+        # Set the limit even if there are fewer rows: a lost part may have more when it is read again.
         rows.limit(setup.max_rows)
         rows.tell = setup.tell
         return ShardedNode(setup.site, rows, task, setup.noise, shows=setup.policy.shows_figures), rows.digest
@@ -144,9 +147,10 @@ def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
 
 
 def read_early(load: LoadRows, plan: Plan | None) -> LoadRows:
-    """`load`, with the rows of `plan` read already; raises DataError when they do not fit.
+    """Read the rows of `plan` now, and return a `load` that reuses them.
 
-    A table that cannot be used is for the owner alone to hear of, and at once: the node does not dial then.
+    Raises DataError if the rows do not fit. An unusable table is for the owner alone to hear of, and at once: the node
+    does not dial then.
     """
     if plan is None:
         return load

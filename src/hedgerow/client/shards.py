@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site whose table outgrows its machine: one node, and its rows in parts, each held by a worker.
+"""One node whose rows are in parts, each held by a worker: for a table too large for its machine.
 
-The node keeps the keys, the policy and the budget, and draws the site's noise; workers have rows and nothing else. Each
-answers a query with the sums over its part. These are integers, so the node's vector is that of all rows in one place,
-to the last bit, however they are divided. A worker that is lost is started again: it reads its part, and takes in what
-the run has released. If the part's rows are others by then, all parts are read again, so that a sum is of one state of
-the table, and the node goes on, as an undivided one does that is started again: if it stopped, all would see it.
+The node keeps the keys, the policy and the budget, and draws the site's noise; workers have only rows. Each answers a
+query with the sums over its part. These are integers, so the node's vector equals that of all rows in one place, to the
+last bit, however they are divided. A lost worker is started again: it reads its part, and takes in the run's releases.
+If the part's rows have changed by then, all parts are read again, so that a sum is of one state of the table. The node
+goes on, like an undivided one that is started again: if it stopped, all would see it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.queries import IntVector, Query
 
 ReadPart = Callable[[Any, Part], Held]
-"""Reads a part of a table by a plan, or for what a survey asks."""
+"""Reads a part of a table by a plan, or by a survey's request."""
 MAX_STARTS = 3
-"""Of a worker that is lost again and again before it has caught up."""
+"""Most starts of a worker that is lost again and again before it has caught up."""
 _LAST_HASH = 2**64 - 1
 
 
@@ -44,14 +44,17 @@ class WorkerLost(Exception):
 
 
 class _RowsChanged(Exception):
-    """A worker that was started again has read other rows than the lost one had."""
+    """A restarted worker has read other rows than the lost one had."""
 
 
 class Worker(Protocol):
-    """Where a `Shard` lives."""
+    """A process, or a stand-in for one, that holds a `Shard`."""
 
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """Have the shard do something; what is returned waits for the result, and raises WorkerLost, or its error."""
+        """Start a method of the shard; return a function that waits for its result.
+
+        That function raises WorkerLost, or the shard's own error.
+        """
 
 
 StartWorker = Callable[[], Worker]
@@ -61,7 +64,7 @@ class Shard:
     """A part of a site's rows, and its scores in a run."""
 
     def read(self, read: ReadPart, offered: Any, part: Part) -> tuple[int, bytes]:
-        """Read the part; returns how many rows it has, and their digest."""
+        """Read the part; return its number of rows and their digest."""
         vars(self).pop("_hashes", None)
         self._all = self._used = read(offered, part)
         return self._all.n_records, self._all.digest()
@@ -71,50 +74,52 @@ class Shard:
         return hash_rows(self._all.list_contents(), self._all.n_records)
 
     def count_hashes(self, limit: int) -> tuple[int, int]:
-        """How many rows have hashes below a limit, and how many have it."""
+        """Return how many rows have hashes below a limit, and how many have the limit itself."""
         hashes = self._hashes
         return int(np.count_nonzero(hashes < np.uint64(limit))), int(np.count_nonzero(hashes == np.uint64(limit)))
 
     def keep(self, limit: int, n_equal: int) -> None:
-        """Use the rows whose hashes are below the limit, and so many of those that have it."""
+        """Use the rows with hashes below the limit, and the first `n_equal` of those that have it."""
         hashes = vars(self).pop("_hashes", self._hashes)
         chosen = hashes < np.uint64(limit)
         chosen[np.flatnonzero(hashes == np.uint64(limit))[:n_equal]] = True
         self._used = self._all.only(np.flatnonzero(chosen))
 
     def begin(self, task: Task, n_threads: int) -> None:
-        """Be in a run that has released nothing."""
+        """Begin a run that has released nothing."""
         self._node = make_node("part", self._used, task, n_threads)
 
     def answer(self, query: Query) -> tuple[IntVector, int]:
-        """The sums of the part, see `Node.sum_rows`, and `Node.n_worse`."""
+        """Return the sums of the part, see `Node.sum_rows`, and `Node.n_worse`."""
         return self._node.sum_rows(query), self._node.n_worse
 
     def finish(self, query: Query) -> int:
-        """See `Node.finish`; returns `Node.n_worse`."""
+        """Take in a query's update, see `Node.finish`; return `Node.n_worse`."""
         self._node.finish(query)
         return self._node.n_worse
 
 
 class Shards:
-    """A site's rows in parts; raises DataError when a part cannot be read.
+    """A site's rows in parts.
+
+    Raises DataError if a part cannot be read.
 
     Args:
-        start: starts a worker with a `Shard` that holds nothing.
+        start: starts a worker with an empty `Shard`.
         read: reads a part, in the worker.
-        offered: the plan by which the rows are read, or what a survey asks.
+        offered: the plan by which the rows are read, or a survey's request.
 
     Attributes:
-        n_records: rows of all parts together.
-        digest: tells whether the rows, and their division, are the same as before.
-        tell: takes a sentence for the owner alone.
+        n_records: number of rows of all parts together.
+        digest: differs if the rows, or their division, differ.
+        tell: called with a sentence for the owner only.
     """
 
     def __init__(self, start: StartWorker, n_parts: int, read: ReadPart, offered: Any, n_threads: int = 1) -> None:
         self.n_threads, self._start = n_threads, start
         self._parts = [(read, offered, Part(number, n_parts)) for number in range(n_parts)]
         self._workers = [start() for _ in self._parts]
-        # What makes of a shard that has read its part what it is, in order.
+        # The calls, in order, that bring a shard which has read its part to its present state.
         self._kept, self._most = list[tuple[int, int]](), 0
         self._run: list[tuple[Any, ...]] = []
         self._read: list[tuple[int, bytes]] = []
@@ -129,11 +134,11 @@ class Shards:
 
     @property
     def n_used(self) -> int:
-        """Rows that runs use: all, or as many as `limit` says."""
+        """Number of rows that runs use: all, or as many as `limit` allows."""
         return self._most if self._kept else self.n_records
 
     def limit(self, most: int) -> None:
-        """Use at most so many rows, by the rule of `select_rows` over all parts together."""
+        """Use at most `most` rows, by the rule of `select_rows` over all parts together."""
         if self._most != most:
             self._most = most
             self._keep_going(self._select)
@@ -141,7 +146,7 @@ class Shards:
     def _select(self) -> None:
         if not 0 < self._most < self.n_records:
             return
-        # The least limit up to which there are enough, found by halving.
+        # Find by bisection the least limit with enough rows.
         low, high = 0, _LAST_HASH
         while low < high:
             middle = (low + high) // 2
@@ -150,7 +155,7 @@ class Shards:
             else:
                 low = middle + 1
         counts = self._ask("count_hashes", low)
-        # Rows with one hash are alike, so it does not matter which of them are used.
+        # Rows with the same hash are equal, so it does not matter which of them are used.
         left, kept = self._most - sum(below for below, _ in counts), []
         for _, n_equal in counts:
             kept.append((low, min(left, n_equal)))
@@ -159,28 +164,28 @@ class Shards:
         self._kept = kept
 
     def begin(self, task: Task) -> None:
-        """Be in a run that has released nothing."""
+        """Begin a run that has released nothing."""
         self._run = []
         self._has_accounts = isinstance(task, TrainingTask) and find_method(task.plan).keeps_accounts
         self._keep_going(self._ask, "begin", task, self.n_threads)
         self._run.append(("begin", task, self.n_threads))
 
     def answer(self, query: Query) -> list[tuple[IntVector, int]]:
-        """What each part answers."""
+        """Return each part's answer to a query."""
         found: list[tuple[IntVector, int]] = self._keep_going(self._ask, "answer", query)
         self._run.append(("finish", query))
         return found
 
     def finish(self, query: Query) -> list[int]:
-        """Have each part take a query's update in."""
+        """Let each part take in a query's update; return each part's `Node.n_worse`."""
         found: list[int] = self._keep_going(self._ask, "finish", query)
         self._run.append(("finish", query))
         return found
 
     def _keep_going(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """Do something with all parts, from the beginning where rows have changed: nothing has left the node by then.
+        """Run an action on all parts; begin again if rows have changed.
 
-        Only a lost worker reads again, so this ends.
+        Nothing has left the node before the action is complete. Only a lost worker reads again, so this ends.
         """
         is_renewed = False
         while True:
@@ -194,11 +199,14 @@ class Shards:
                 is_renewed = True
 
     def _renew(self) -> None:
-        """Read all parts anew: a row that has moved between them since would be in two of them, or in none."""
+        """Read all parts again.
+
+        A row that has moved between parts would otherwise be in two of them, or in none.
+        """
         self._read = []
         self._note_read(self._ask_each("read", self._parts))
         self._select()
-        # Step by step: a worker that is lost meanwhile takes in what the others have by then.
+        # Replay step by step: a worker that is lost meanwhile is brought to the step that the others have reached.
         run, self._run = self._run, []
         try:
             for call in run:
@@ -211,7 +219,7 @@ class Shards:
         return self._ask_each(method, [arguments] * len(self._parts))
 
     def _ask_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Ask all workers at once; one that is lost is started again, and asked again."""
+        """Ask all workers at once; restart a lost worker, and ask it again."""
         waiting = [worker.ask(method, *given) for worker, given in zip(self._workers, arguments, strict=True)]
         return [self._wait(number, wait, (method, *arguments[number])) for number, wait in enumerate(waiting)]
 
@@ -220,7 +228,7 @@ class Shards:
             return wait()
         except WorkerLost:
             pass
-        # Accounts of records rest on rows that stay: whether they have stayed decides nothing that others see.
+        # Accounts of records need unchanged rows. Stop without reading again: others must not see whether rows changed.
         for _ in range(0 if self._has_accounts and self._run else MAX_STARTS):
             self._workers[number] = self._start()
             try:
@@ -232,7 +240,7 @@ class Shards:
         raise EnvironmentFault("shard-lost", number=number + 1, n_parts=len(self._parts), times=times)
 
     def _restore(self, number: int) -> None:
-        """Make a new worker's shard what the lost one was; raises _RowsChanged where its rows are others."""
+        """Bring a new worker's shard to the lost one's state; raise _RowsChanged if its rows differ."""
         if not self._read:
             return
         worker = self._workers[number]
@@ -243,11 +251,11 @@ class Shards:
 
 
 class ShardedNode:
-    """One site of a run whose rows are in parts; it answers as `make_node`'s over all of them.
+    """One site of a run whose rows are in parts; it answers like `make_node`'s node over all rows.
 
     Args:
-        task: that all agreed on.
-        noise: where the site's own noise comes from: one draw, whatever the parts.
+        task: the task that all parties agreed on.
+        noise: the source of the site's own noise: one draw, whatever the parts.
     """
 
     def __init__(
@@ -256,7 +264,7 @@ class ShardedNode:
         self.site, self._shards, self._plan, self._noise = site, shards, task.run_plan, noise
         self._shows = shows
         self.n_worse = 0
-        """The least of any part's `Node.n_worse`."""
+        """The smallest `Node.n_worse` of any part."""
         shards.begin(task)
 
     def answer(self, query: Query) -> IntVector:

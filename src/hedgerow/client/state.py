@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's own folder: its memory of its runs, in two files, and in a third what it asks its owner.
+"""A node's own folder: its memory of its runs in two files, and the questions to its owner in a third.
 
-`node.db` is a database. It holds which runs the node has been in, and how the open one stands. `counter.json` is one
-line that is overwritten in place. It holds how far the database has come, and the key that opens its last step.
+`node.db` is a database of the runs that the node has been in, with the state of the open one. `counter.json` is one
+line that is overwritten in place. It holds the number of the database's last step, and the key that opens that step.
 
 Every step is kept in the same order:
 
@@ -10,17 +10,17 @@ Every step is kept in the same order:
 2. The counter is written: the number of the step, and its key.
 3. The message that belongs to the step is sent.
 
-Each write waits for the disk, so both files know of all that was sent. A crash before 1 changes nothing. After a crash
-between 1 and 2 the counter is one step behind; nothing was sent, and `load` brings the counter up to date. After a
-crash between 2 and 3 the node sends the same bytes when it is asked again.
+Each write waits for the disk, so both files know everything that was sent. A crash before 1 changes nothing. After a
+crash between 1 and 2 the counter is one step behind; nothing was sent, and `load` brings the counter up to date. After
+a crash between 2 and 3 the node sends the same bytes when it is asked again.
 
 Any other difference means that a file was lost, or restored from a backup. The one-time keys in an old database may
 have been used already, so the node does not resume from it: it enrols in a new epoch. It also answers no round again
 that either file knows of. For this, both files hold the last round that is over.
 
-Every step is encrypted under a key of its own, which follows one way from the key of the step before. SQLite leaves
-replaced rows in its log and in free pages for a while, and their keys are gone: only the counter has one, the newest.
-What an epoch fixes is written once, when it is ready; a step is a few kilobytes.
+Every step is encrypted under a key of its own, which follows from the key of the step before by a one-way function.
+SQLite leaves replaced rows in its log and in free pages for a while, but their keys are gone: only the counter has one,
+the newest. The constants of an epoch are written once, when it is ready; a step is a few kilobytes.
 
 When a run begins, the counter is written first: a database without its counter would be taken for a restored one.
 """
@@ -66,7 +66,7 @@ create table if not exists models (digest blob primary key);
 create table if not exists salvaged (run_id blob primary key);
 create table if not exists sites (name text primary key)
 """ + "".join(
-    # Their rows are their keys: without a table beside the index, a step writes a fifth less to the disk.
+    # Each row is its own key: without a separate table, a step writes a fifth less to the disk.
     f";create table if not exists {name} (run_id blob, {column}, primary key (run_id, {key})) without rowid"
     for name, column, key in (
         ("purposes", "purpose text", "purpose"),
@@ -77,34 +77,36 @@ create table if not exists sites (name text primary key)
 )
 _VERSION = 9
 _UPGRADES = {804: "alter table masked add column slot integer", 905: ""}
-"""By the whole version, the codec's in it. The steps of a run that goes on are that codec's: it is not carried over."""
+"""Upgrades by the full version, which includes the codec's. An open run is not upgraded, because its steps have the old
+codec."""
 _GOES_ON = "select 1 from run where status in ('open', 'joining')"
 OPEN, JOINING = "open", "joining"
 """A run is "joining" from just before its cost is reserved in the budget book until it is open."""
 _DELTA = 1e-6
-"""At which two events are compared; which of two Gaussian events costs more does not depend on it."""
+"""Delta at which two events are compared; the order of two Gaussian events does not depend on it."""
 RUN_ROWS = "run-rows"
-"""In a node's folder, the rows of its run, where each message has a process of its own (`ExternalMemory`, held)."""
+"""Name of the folder with the rows of the node's run, for engines with a process per message (`ExternalMemory`,
+held)."""
 _LOST_ROUND = -1
-"""Stands among the rounds that were paid for when a database was older than its counter, or lost."""
+"""Entry among the rounds that were paid for, if a database was older than its counter, or lost."""
 _COUNTER_BYTES = 512
-"""A sector: what a disk writes at once."""
+"""Size of a sector, which a disk writes at once."""
 EVERY_ROUND = 2**31
-"""Stands for the last round masked where that is not known, as in a new counter beside an old database."""
+"""Value of the last round masked if unknown, as in a new counter beside an old database."""
 _sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
 
 
 @dataclass
 class Counter:
-    """What the counter file says.
+    """The content of the counter file.
 
     Attributes:
-        run_id: of the run that it speaks of, in hexadecimal digits, as `key`.
-        attempt: of the epoch.
-        sequence: of the last step in the database.
+        run_id: the run's number, in hexadecimal digits, like `key`.
+        attempt: attempt number of the epoch.
+        sequence: number of the last step in the database.
         answered: the last round whose shares have left, or that was released; -1 for none.
         masked: the last round masked; -1 for none.
-        key: of the last step in the database.
+        key: key of the last step in the database.
     """
 
     run_id: str = ""
@@ -116,21 +118,21 @@ class Counter:
 
     @property
     def last_barred(self) -> int:
-        """The last round whose sum may have been opened, where no database says in which epoch it was masked."""
+        """The last round whose sum may have been opened, if no database tells the epoch of its vector."""
         return self.answered if self.masked == EVERY_ROUND else max(self.answered, self.masked)
 
 
 class CounterFile:
-    """The counter file, open for writing from the first write on."""
+    """The counter file, kept open for writing after the first write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
 
     def read(self) -> Counter:
-        """What it says, or a new counter where there is no file; raises EnvironmentFault for one that is damaged.
+        """Read the counter; return a new one if there is no file.
 
-        An empty one was made as the disk became full, and is as good as none.
+        Raises EnvironmentFault for a damaged file. An empty file was made as the disk became full, and counts as none.
         """
         try:
             text = self._path.read_text(encoding="ascii")
@@ -148,8 +150,8 @@ class CounterFile:
             raise EnvironmentFault("state-damaged", path=self._path) from fault
 
     def write(self, counter: Counter) -> None:
-        """On the disk when this returns; raises EnvironmentFault."""
-        # In place and of one length: nothing but its content changes, so the content is all that has to reach the disk.
+        """Write the counter to the disk before this returns; raise EnvironmentFault."""
+        # Overwrite in place at a constant length: then only the content has to reach the disk.
         line = json.dumps(vars(counter)).ljust(_COUNTER_BYTES).encode("ascii")
         try:
             if self._descriptor is None:
@@ -168,14 +170,14 @@ class CounterFile:
 
 @dataclass(frozen=True)
 class NodeStep:
-    """What one step of a node changes; all of it is written, or nothing.
+    """The changes of one step of a node; all of them are written, or none.
 
     Attributes:
         participant: the state of secure aggregation after the step, or None when the step did not change it.
         releases: releases received, by round.
-        spent: the round that a masked vector is about to be sent for, and what its release costs.
+        spent: the round for which a masked vector is about to be sent, and the cost of its release.
         answered: the round whose shares are about to be sent.
-        origin: digest of the epoch whose nonces seed the trees in this run for good, and the seed.
+        origin: digest of the epoch whose nonces seed the trees for the whole run, and the seed.
         masked: the epoch in which the vector of `spent` is about to be sent.
         is_salvaged: whether the run ends early, with the releases that are here.
     """
@@ -191,18 +193,18 @@ class NodeStep:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as it was when the node last wrote.
+    """A run as the node last wrote it.
 
     Attributes:
-        run_id: of the run.
-        task: what the run is for.
-        data_digest: of the rows that the node has for it.
+        run_id: the run's number.
+        task: the run's task.
+        data_digest: digest of the rows that the node has for it.
         participant: None before the first epoch is ready, and after a rollback.
-        releases: those that the node holds, from the first.
+        releases: the releases that the node holds, from the first on.
         answered: all rounds whose shares may have left, in any epoch.
         origin: see `NodeStep`; None before the node saw one.
-        masked: every round in which a masked vector has left, and the epoch.
-        fault: why the participant cannot be resumed; None when it can, or when there is none.
+        masked: every round in which a masked vector has left, with the epoch.
+        fault: the reason why the participant cannot be resumed; None if it can, or if there is none.
         is_salvaged: whether the node has heard that the run ends early, with these releases.
     """
 
@@ -219,14 +221,14 @@ class StoredRun:
 
 
 class NodeStore:
-    """The state of the runs of one node, in one folder.
+    """The state of one node's runs, in one folder.
 
     Attributes:
-        desk: where the node asks its owner, in a file of its own.
+        desk: the desk at which the node asks its owner, in a file of its own.
 
     Raises:
-        EnvironmentFault: the disk is full, another process has the folder open, or the folder or a file in it is not
-            this user's alone; nothing has changed then.
+        EnvironmentFault: the disk is full, another process has the folder open, or the folder or a file in it does not
+            belong to this user alone; nothing has changed then.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -244,30 +246,31 @@ class NodeStore:
         self._barred = -1
 
     def note_site(self, name: str) -> None:
-        """Note that this is the state of the node of this name, so that no other's cost is read from it."""
+        """Record that this is the state of the node of this name, so that no other node uses its costs."""
         if name not in self.sites():
             self.database.write(("insert or ignore into sites values (?)", (name,)))
 
     def sites(self) -> frozenset[str]:
-        """The nodes that have worked with this state, one if all is well."""
+        """Return the names of nodes that have worked with this state: one, unless folders were mixed up."""
         return frozenset(row[0] for row in self.database.rows("select name from sites"))
 
     def note_joining(self, run_id: bytes, task: Task, data_digest: bytes) -> None:
-        """Note that a run is about to be taken up, before anything else tells of it; nothing of it is answered yet.
+        """Record that a run is about to be taken up, before any other file has it.
 
-        Without this a node that was stopped between its two files would take a run that it never answered for one whose
-        state it has lost.
+        Without this record a node that was stopped between its two files would take a run that it never answered for
+        one whose state it has lost.
         """
         values = (run_id, task_to_text(task), data_digest, JOINING)
         self.database.write(("insert or ignore into run values (?, ?, ?, ?, 0, null)", values))
 
     def forget_joining(self, run_id: bytes) -> None:
-        """Such a run was not taken up."""
+        """Delete the record of a run that was not taken up."""
         self.database.write(("delete from run where run_id = ? and status = ?", (run_id, JOINING)))
 
     def open_run(self, run_id: bytes, task: Task, data_digest: bytes) -> StoredRun:
-        """Begin a run, or one again that was left before anything of it was answered; any other open one must have been
-        closed.
+        """Begin a run, or begin one again that was left before anything was answered.
+
+        Any other open run must have been closed.
         """
         barred = self._counter.last_barred if self.knows(run_id) else -1
         is_lost = self.knows(run_id) and self.has_masked(run_id)
@@ -288,69 +291,83 @@ class NodeStore:
         return cast(StoredRun, self.load())
 
     def renew_rows(self, run_id: bytes, data_digest: bytes) -> None:
-        """The rows of the run are others from now on."""
+        """Record that the run's rows have changed."""
         self.database.write(("update run set data_digest = ? where run_id = ?", (data_digest, run_id)))
 
     def find_status(self, run_id: bytes) -> str | None:
-        """Whether a run is "open", how it ended, or None for one that is not here."""
+        """Return a run's status ("open", "joining", or how it ended); None if the run is not here."""
         rows = self.database.rows("select status from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else None
 
     def find_attempt(self, run_id: bytes) -> int:
-        """The attempt of the last epoch of a run that this node enrolled in; 0 for none."""
+        """Return the attempt of a run's last epoch that this node enrolled in; 0 for none."""
         rows = self.database.rows("select attempt from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else 0
 
     def find_origin(self, run_id: bytes) -> tuple[bytes, int] | None:
-        """The epoch whose nonces seed the trees of a run, as this node has seen, and the seed; kept for good."""
+        """Return the epoch whose nonces seed a run's trees, and the seed; None if the node saw none."""
         rows = self.database.rows("select digest, seed from origins where run_id = ?", (run_id,))
         return rows[0] if rows else None
 
     def has_masked(self, run_id: bytes) -> bool:
-        """Whether a masked vector of this run may have left; False only where both files say that none has."""
+        """Return whether a masked vector of this run may have left.
+
+        It is False only if both files tell that none has.
+        """
         is_counted = self.knows(run_id) and self._counter.masked != -1
         return is_counted or self.spent(run_id) != []
 
     def charge(self, run_id: bytes) -> list[Event] | None:
-        """What a run has cost that is not gone on with; None where that is not known, and all of it has to be charged.
+        """Return the costs of a run that does not go on; None if unknown, so that all must be charged.
 
-        Of the run that is open it is true after `load`, which sees whether a file is older than the other.
+        For the open run it is correct after `load`, which notices if one file is older than the other.
         """
         spent = self.spent(run_id)
         is_known = self.find_status(run_id) is not None and (spent != [] or not self.has_masked(run_id))
         return spent if is_known else None
 
     def find_last_slots(self, run_id: bytes) -> dict[bytes, int]:
-        """The last slot in which this node masked a vector of a run, by the epoch's digest."""
+        """Return the last slot in which this node masked a vector of a run, by the epoch's digest."""
         sql = "select cohort, coalesce(slot, -1) from masked where run_id = ? order by slot"
         rows = self.database.rows(sql, (run_id,))
         return {Cohort.from_json(text).epoch: slot for text, slot in rows}
 
     def lose_spending(self, run_id: bytes) -> None:
-        """What a run has cost is not known here any more: all of it will be charged."""
+        """Mark a run's costs as unknown here: all of them will be charged."""
         self.database.write(_charge_lost(run_id))
 
     def run_ids(self, status: str | None = None) -> list[bytes]:
-        """All runs that this node has ever been in, or those of one status; one that it is joining is of that only."""
+        """Return all runs that this node has been in, or those of one status.
+
+        A run that the node is joining is listed only under that status.
+        """
         if status is None:
             return [row[0] for row in self.database.rows("select run_id from run where status != ?", (JOINING,))]
         return [row[0] for row in self.database.rows("select run_id from run where status = ?", (status,))]
 
     def knows(self, run_id: bytes) -> bool:
-        """Whether the counter file speaks of this run, though the database may have been lost."""
+        """Return whether the counter file names this run, even if the database was lost."""
         return self._counter.run_id == run_id.hex()
 
     def list_counted_runs(self) -> list[bytes]:
-        """The run of which a masked vector may have left by the counter file, whatever became of the database; or none.
+        """Return the run of which a vector may have left by the counter file, as a list; or none.
+
+        The state of the database does not matter.
         """
         return [] if self._counter.masked == -1 else [bytes.fromhex(self._counter.run_id)]
 
     def last_masked(self, run_id: bytes) -> int:
-        """The last round in which a masked vector may have left, whatever became of the database; -1 for none."""
+        """Return the last round in which a masked vector may have left; -1 for none.
+
+        It is correct even if the database was lost.
+        """
         return self._counter.masked if self.knows(run_id) else EVERY_ROUND
 
     def save_attempt(self, run_id: bytes, attempt: int) -> None:
-        """An epoch's set-up begins; what was before it is not resumed. Written before the node's keys are sent."""
+        """Write that an epoch's set-up begins; call it before the node's keys are sent.
+
+        An earlier epoch is not resumed afterwards.
+        """
         known = self._counter if self.knows(run_id) else Counter(run_id.hex(), masked=EVERY_ROUND)
         barred = max(known.answered, self._barred)
         self.database.write(
@@ -361,12 +378,12 @@ class NodeStore:
         self._start(replace(known, attempt=attempt, sequence=0, answered=barred))
 
     def _start(self, counter: Counter) -> None:
-        """There is no step yet; those to come are stored under new keys."""
+        """Reset the steps; later ones are stored under new keys."""
         self._epoch, self._purposes = b"", frozenset()
         self._write_counter(replace(counter, key=secrets.token_hex(32)))
 
     def save(self, run_id: bytes, step: NodeStep) -> None:
-        """Write one step; when this returns, the message that belongs to it may be sent."""
+        """Write one step; when this returns, the step's message may be sent."""
         statements: list[Statement] = []
         for number, release in step.releases:
             content = release.astype("<i8").tobytes()
@@ -384,7 +401,8 @@ class NodeStore:
             statements.append(("insert into origins values (?, ?, ?)", (run_id, *step.origin)))
         participant, counter = step.participant, self._counter
         if participant is not None:
-            # From the key in the counter: a step that the counter did not reach is written again under the same key.
+            # Derive the key from the counter's: a step that the counter did not reach is written again under the same
+            # key.
             counter = self._make_counter(run_id, step, participant.sequence)
             statements += self._write_participant(run_id, participant, counter)
         if statements:
@@ -394,17 +412,17 @@ class NodeStore:
             self._write_counter(counter)
 
     def _make_counter(self, run_id: bytes, step: NodeStep, sequence: int) -> Counter:
-        """What the counter is to say after a step that changed the participant."""
+        """Return the counter after a step that changed the participant."""
         known = self._counter
         masked = known.masked if step.spent is None else max(known.masked, step.spent[0])
-        # The last round that is over; both files tell of it, for one of them may be lost. A round that was released is
-        # over, whether or not this node was asked to help to open its sum.
+        # The last round that is over. Both files record it, because one of them may be lost. A released round is over,
+        # whether or not this node helped to open its sum.
         over = [known.answered, *(number for number, _ in step.releases)]
         over += [] if step.answered is None else [step.answered]
         return Counter(run_id.hex(), known.attempt, sequence, max(over), masked, _advance_key(known.key))
 
     def _write_participant(self, run_id: bytes, participant: Participant, counter: Counter) -> list[Statement]:
-        """What writes a participant's step under its key, the last round barred, and its epoch if that is not here."""
+        """Return the statements that write a participant's step, the last barred round, and a new epoch."""
         statements: list[Statement] = []
         known = self._purposes
         if self._epoch != participant.view.digest:
@@ -420,10 +438,10 @@ class NodeStore:
         return statements
 
     def spent(self, run_id: bytes) -> list[Event] | None:
-        """What the rounds of a run have cost in which this node sent a masked vector; None when that was lost.
+        """Return the costs of a run's rounds in which this node sent a masked vector; None if they were lost.
 
-        A round that was begun a second time may have had other noise then. Only one of the two sums was opened, for
-        the sites answer a purpose once; so the more expensive one is charged.
+        A round that was begun a second time may have had other noise then. Only one of the two sums was opened, because
+        sites answer a purpose once; so the more expensive one is charged.
         """
         rows = self.database.rows("select round, event from spent where run_id = ? order by round", (run_id,))
         if any(number == _LOST_ROUND for number, _ in rows):
@@ -431,7 +449,7 @@ class NodeStore:
         attempts: dict[int, list[Event]] = {}
         for number, text in rows:
             attempts.setdefault(number, []).append(event_from_dict(json.loads(text)))
-        # Of a round that was repeated, the event that costs most by itself.
+        # For a repeated round, take the event that costs most by itself.
         gdp = get_accountant("gdp")
         return [
             max(events, key=lambda event: gdp.epsilon([event], _DELTA)) if len(events) > 1 else events[0]
@@ -439,17 +457,17 @@ class NodeStore:
         ]
 
     def keep_model(self, digest: bytes) -> None:
-        """Note that this node helped to make the model of this digest."""
+        """Record that this node helped to make the model of this digest."""
         self.database.write(("insert or ignore into models values (?)", (digest,)))
 
     def models(self) -> frozenset[bytes]:
-        """Digests of the models that this node helped to make."""
+        """Return the digests of the models that this node helped to make."""
         return frozenset(row[0] for row in self.database.rows("select digest from models"))
 
     def close_run(self, run_id: bytes, status: str) -> None:
-        """The run has ended here and its secrets are forgotten.
+        """End a run here and delete its secrets.
 
-        It is never opened again, unless it was left before a masked vector of it had left.
+        It is never opened again, unless it was left before a masked vector of it had left the node.
         """
         self.database.write(
             ("update run set status = ?, epoch = null where run_id = ?", (status, run_id)),
@@ -463,7 +481,7 @@ class NodeStore:
         self.forget_rows()
 
     def forget_rows(self) -> None:
-        """Delete what is held of rows: the next run reads them anew."""
+        """Delete the stored rows of the run; the next run reads them again."""
         try:
             if (self.folder / RUN_ROWS).exists():
                 shutil.rmtree(self.folder / RUN_ROWS)
@@ -471,7 +489,7 @@ class NodeStore:
             raise EnvironmentFault("disk-full", path=self.folder, fault=fault.strerror or fault) from fault
 
     def load(self) -> StoredRun | None:
-        """The run that is open, if any."""
+        """Load the open run, and bring the counter up to date; return None if no run is open."""
         rows = self.database.rows(
             "select run_id, task, data_digest, attempt, sequence, epoch, step, barred"
             " from run join steps using (run_id) where status = ?",
@@ -479,7 +497,7 @@ class NodeStore:
         )
         if not rows:
             if self._counter.key:
-                # A crash kept `close_run` from the last thing that it does.
+                # A crash interrupted `close_run` before its last write.
                 self._write_counter(replace(self._counter, key=""))
             return None
         run_id, task, data_digest, attempt, sequence, epoch, step, barred = rows[-1]
@@ -489,12 +507,13 @@ class NodeStore:
         try:
             participant, key = self._restore(run_id, epoch, step, (attempt, sequence))
         except OwnMistake as mistake:
-            # Without its traceback, whose frames hold the step that was refused, secrets and all.
+            # Drop the traceback: its frames hold the refused step, secrets included.
             fault = mistake.with_traceback(None)
             fault.__cause__ = fault.__context__ = None
-            # With the steps that were lost went what their rounds have cost.
+            # The costs of rounds were lost with the steps.
             self.database.write(_charge_lost(run_id))
-            # One of the two files was lost or is too old, and what the other tells of may have been opened since.
+            # One of the two files was lost or is too old. Bar every round that the other file names: its sum may be
+            # open.
             last = self._counter.last_barred if self.knows(run_id) else -1
             self._barred = max(self._barred, last, *(number for number, _ in masked))
             self.database.write(("update steps set barred = ? where run_id = ?", (self._barred, run_id)))
@@ -516,7 +535,7 @@ class NodeStore:
     def _restore(
         self, run_id: bytes, epoch: bytes | None, state: bytes | None, step: tuple[int, int]
     ) -> tuple[Participant | None, str]:
-        """The participant after its last step, and that step's key; `step` is (attempt, sequence).
+        """Return the participant after its last step, and that step's key; `step` is (attempt, sequence).
 
         Raises OwnMistake ROLLED_BACK or CORRUPT_STATE.
         """
@@ -554,21 +573,19 @@ def _advance_key(key: str) -> str:
 
 
 # The owner ------------------------------------------------------------------------------------------------------------
-# What a node asks its owner, and what the owner has said: `owner.db` in the node's folder, shared by all who ask.
+# Questions of a node and answers of its owner: `owner.db` in the node's folder, shared by all processes.
 #
-# A policy with ``ask = "always"`` lets a node answer no proposed run, evaluation or survey before its owner has
-# approved it. The node writes down what it is asked; the owner answers at the node's terminal, by `hedgerow approve`,
-# or on the site's page, each through `OwnerDesk`; the node looks every second. Question and answer survive restarts of
-# both.
+# With ``ask = "always"`` in its policy, a node answers a proposed run, evaluation or survey only after its owner has
+# approved it. The node writes the question down; the owner answers at the node's terminal, by `hedgerow approve`, or on
+# the site's page, each through `OwnerDesk`; the node looks every second. Question and answer survive restarts of both.
 #
-# An approval holds for one question alone: the run's number and the digest of all that it is for, cost included.
-# An answer names the question that was shown, so that no other can be slipped in between showing and
-# answering.
+# An approval holds for one question only: the run's number and the digest of its task, cost included. An answer names
+# the question that was shown, so that no other question can be slipped in between.
 #
 # The owner can also end the node's part at any time (`OwnerDesk.stop`).
 
 ROSTER = "roster"
-"""The kind of a question about who takes part."""
+"""The kind of a question about a new roster."""
 _OWNER_FILE = "owner.db"
 _OWNER_SCHEMA = """
 create table if not exists question (
@@ -585,21 +602,21 @@ _ID_DIGITS = 32
 
 @dataclass(frozen=True)
 class Question:
-    """What a coordinator asks for, as the owner is shown it; everything in it is public but the budget's numbers.
+    """A coordinator's request as the owner sees it; only the budget's numbers in it are private.
 
     Attributes:
-        run_id: of the run, in hexadecimal digits.
+        run_id: the run's number, in hexadecimal digits.
         kind: "training", "evaluation" or "survey"; or "roster" (`about_roster`).
-        name: of the plan.
-        digest: of what the run is for, in hexadecimal digits: the plan's, or that of plan, model and cost.
-        plan_digest: of the plan.
-        epsilon, delta: what the run may cost; epsilon is infinity where nothing bounds it.
-        data_set: what the budget is counted for.
-        total: the epsilon that would then be spent or reserved of it, at `total_delta`.
+        name: the plan's name.
+        digest: digest of the run's task, in hexadecimal digits: of the plan, or of plan, model and cost.
+        plan_digest: the plan's digest.
+        epsilon, delta: the most that the run may cost; epsilon is infinity if nothing bounds it.
+        data_set: the data set whose budget is charged.
+        total: the epsilon that would then be spent or reserved of its budget, at `total_delta`.
         most: the epsilon that the policy allows, at `total_delta`.
         total_delta: the policy's delta.
-        noise: who adds it, and who sees what (`find_visibility`); "" for a roster.
-        asked: when it was asked first, in UTC, as 2026-11-23 14:41:02.
+        noise: the party that adds it, and who sees what (`find_visibility`); "" for a roster.
+        asked: time of the first question, in UTC, as 2026-11-23 14:41:02.
     """
 
     run_id: str
@@ -618,10 +635,10 @@ class Question:
 
     @classmethod
     def about_roster(cls, change: str, digest: bytes) -> Self:
-        """A new roster, which has no run and costs nothing.
+        """Return the question about a new roster, which has no run and costs nothing.
 
         Args:
-            change: who comes and goes.
+            change: the parties that come and go, in words.
         """
         of = digest.hex()
         return cls("00" * 32, ROSTER, change, of, of, 0.0, 0.0, "", 0.0, 0.0, 0.0, "")
@@ -632,21 +649,29 @@ class Question:
 
     @property
     def id(self) -> str:
-        """32 hexadecimal digits that tell the question from all others: of the run's number, the kind, the digest."""
+        """The 32 hexadecimal digits that identify the question.
+
+        They are a hash of the run's number, the kind and the digest.
+        """
         of = bytes.fromhex(self.run_id), self.kind.encode(), bytes.fromhex(self.digest)
         return digest("hedgerow/question/1", *of).hex()[:_ID_DIGITS]
 
     @property
     def words(self) -> str:
-        """The plan's fingerprint, as `hedgerow privacy` prints it; the roster's, as `hedgerow roster show` does."""
+        """The fingerprint in words: the plan's, or the roster's for a question about a roster.
+
+        `hedgerow privacy` prints the same for a plan, `hedgerow roster show` for a roster.
+        """
         return format_spoken(bytes.fromhex(self.plan_digest))
 
 
 class OwnerDesk:
-    """Where the node and its owner leave each other word; any number of processes may have it open.
+    """The desk where a node and its owner exchange questions and answers.
+
+    Any number of processes may have it open.
 
     Args:
-        folder: the node's own (`--state`). Nothing is written before there is something to say.
+        folder: the node's own folder (`--state`). Nothing is written before the first question or answer.
 
     Raises:
         EnvironmentFault: as `Database`, in every method.
@@ -659,13 +684,14 @@ class OwnerDesk:
     # The owner's side ------------------------------------------------------------------------------------------------
 
     def pending(self) -> Question | None:
-        """What the node waits to be told, the newest question alone; None for nothing."""
+        """Return the newest question, if it has no answer yet; None otherwise."""
         return self._read_question("id not in (select id from answers)")
 
     def find_denied_roster(self) -> Question | None:
-        """The newest question, if it is about a roster that was denied; None otherwise.
+        """Return the newest question, if it is about a roster that was denied; None otherwise.
 
-        A run that was denied is over, and the next one asks anew; a roster stays, and so may a no by mistake.
+        A denied run is over, and the next one asks again. A denied roster stays, so a mistaken denial must be
+        reversible.
         """
         return self._read_question(f"kind = '{ROSTER}' and id in (select id from answers where not is_approved)")
 
@@ -678,9 +704,10 @@ class OwnerDesk:
         return Question(*rows[0]) if rows else None
 
     def answer(self, question_id: str, *, approve: bool) -> Question:
-        """Approve or deny the question that was shown, or approve after all the roster that was denied; returns it.
+        """Approve or deny the question that was shown, and return it.
 
-        Raises UsageError (code "not-asked") where that question does not wait for an answer, or not any more.
+        A denied roster may still be approved. Raises UsageError "not-asked" if that question does not wait for an
+        answer, or no longer does.
         """
         denied = self.find_denied_roster()
         if approve and denied is not None and denied.id == question_id:
@@ -689,21 +716,22 @@ class OwnerDesk:
         question = self.pending()
         if question is None or question.id != question_id:
             raise UsageError("not-asked")
-        # The newest question may have become another one meanwhile: an old answer does not count for it.
+        # The newest question may be another one meanwhile; the answer names the one that was shown.
         self._write(("insert or ignore into answers values (?, ?, datetime('now'))", (question_id, int(approve))))
         return question
 
     def stop(self) -> None:
-        """End the node's part: the node leaves its run for good, charged for what it has answered, and ends.
+        """Record the owner's wish to end the node's part.
 
-        One that is not running does so when it is started next.
+        The node leaves its run for good, charged for what it has answered, and ends. A node that is not running does so
+        at its next start.
         """
         self._write(("delete from stops", ()), ("insert into stops values (datetime('now'))", ()))
 
     # The node's side -------------------------------------------------------------------------------------------------
 
     def ask(self, question: Question) -> bool | None:
-        """Whether the owner has approved it; None while there is no answer. Asks, if that was not done before."""
+        """Write the question down unless it is there; return the owner's answer, None while there is none."""
         said, waiting = self.find_answer(question.id), self.pending()
         if said is None and (waiting is None or waiting.id != question.id):
             values = (*astuple(question)[:-1], question.id)
@@ -713,18 +741,18 @@ class OwnerDesk:
         return said
 
     def find_answer(self, question_id: str) -> bool | None:
-        """What the owner has answered to a question; None for nothing so far."""
+        """Return the owner's answer to a question; None if there is none so far."""
         database = self._open()
         rows = database.rows("select is_approved from answers where id = ?", (question_id,)) if database else []
         return bool(rows[0][0]) if rows else None
 
     def withdraw(self) -> None:
-        """No answer is waited for any more."""
+        """Delete the question, because no answer is needed any more."""
         if self._open() is not None:
             self._write(("delete from question", ()))
 
     def take_stop(self) -> bool:
-        """Whether the owner has ended the node's part; afterwards no more, for the node has heard of it."""
+        """Return whether the owner has ended the node's part, and clear the wish."""
         database = self._open()
         if database is None or not database.rows("select 1 from stops"):
             return False
@@ -738,10 +766,10 @@ class OwnerDesk:
             self._database = None
 
     def _open(self, *, is_made: bool = False) -> Database | None:
-        """The file, where there is one, or with `is_made` in any case."""
+        """Open the file if it exists, or in any case with `is_made`; else return None."""
         path = self._folder / _OWNER_FILE
         if self._database is None and (is_made or path.exists()):
-            # A file of another user, in a folder that is not that user's, would keep the node from starting.
+            # Check the folder: a file of another user in it would keep the node from starting.
             require_private(self._folder, self._folder.stat())
             self._database = Database(path, _OWNER_SCHEMA, _OWNER_VERSION, is_exclusive=False)
         return self._database
@@ -753,7 +781,7 @@ class OwnerDesk:
 
 
 def node_folder(given: Path) -> Path:
-    """The folder of a node's own files that a path names: itself, or the folder of a party of a study.
+    """Return the folder of a node's own files: the path itself, or its subfolder in a party's folder.
 
     Raises UsageError (code "node-folder").
     """
@@ -765,7 +793,7 @@ def node_folder(given: Path) -> Path:
 
 @contextmanager
 def owner_desk(given: Path) -> Iterator[OwnerDesk]:
-    """The desk of the node whose folder this is; raises as `node_folder`."""
+    """Open the desk of the node whose folder this is; raise as `node_folder` does."""
     desk = OwnerDesk(node_folder(given))
     try:
         yield desk
