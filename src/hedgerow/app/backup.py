@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backups of a study's folder and of a site's: `backup.toml` says which files may come back. Restoring marks accounts.
 
-A backup takes what cannot be made again, and what an older copy of does no harm. It leaves out what says which one-time
-keys and which noise were used: an older copy of these would use them a second time.
+A backup takes files that cannot be made again and whose older copies do no harm. It leaves out the records of used
+one-time keys and noise: an older copy of these would use them a second time.
 
-An account that comes out of a backup lacks what was released since. So a restored budget book closes the runs that were
-reserved in it, and no node takes part before its owner has charged for the rest (`BudgetBook.mark_restored`). A model
-that comes out of a backup is evaluated again only once somebody has looked for a newer copy of it. A run without a
-model is over.
+An account from a backup lacks the releases since then. So a restored budget book closes the runs that were reserved in
+it, and no node takes part before its owner has charged for the rest (`BudgetBook.mark_restored`). A model that comes
+out of a backup is evaluated again only once somebody has looked for a newer copy of it. A run without a model is over.
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ _TITLES = {
 
 
 def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: bool = True) -> list[Records]:
-    """All records of one's own table, read and counted before anything is done with them; with labels, those within
-    the bounds of their units, as every other measurement has them. Their owner is told of odd columns.
+    """Read and count all records of the user's own table, and tell its owner of odd columns.
+
+    With labels, rows of each unit are bounded, as in every other measurement.
 
     Raises LostRowsError; DataError.
 
@@ -70,9 +71,9 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
 
 
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
-    """The number of records, scores of a model's predictions for them, and what was predicted and seen in the mean.
+    """Return the number of records, exact scores of the predictions, and the mean prediction and label.
 
-    They are exact, so no guarantee covers them: `evaluate_federated` measures with noise.
+    The scores are exact, so no guarantee covers them: `evaluate_federated` measures with noise.
     """
     labels, outputs = [], []
     for records in chunks:
@@ -91,17 +92,19 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
 
 
 def format_title(name: str) -> str:
-    """A score's name for a person."""
+    """Return a score's title for a person."""
     return _TITLES.get(name, name.replace("_", " "))
 
 
 def prepare_evaluation(
     model: Model, epsilon: float, delta: float | None, noise: str, by: Sequence[str], sites: Sequence[str]
 ) -> EvaluatedModel:
-    """What the coordinator of an evaluation is given; without a delta, the model's own; the rest as `EvaluationTask`.
+    """Return the input of an evaluation's coordinator; without a delta, the model's own is used.
+
+    Other arguments are those of `EvaluationTask`.
 
     Args:
-        sites: the names of all, who are asked by name where `by` has them.
+        sites: the names of all sites, which are asked by name if `by` contains sites.
 
     Raises PrivacyError.
     """
@@ -113,7 +116,10 @@ def prepare_evaluation(
 
 
 def journal_file(out: Path | str, model: Model) -> str:
-    """Every evaluation of a model has a journal of its own: the ledger is longer each time."""
+    """Return the path of an evaluation's journal.
+
+    Every evaluation of a model has its own: the ledger is longer each time.
+    """
     return f"{out}.evaluation-{len(model.ledger)}.journal"
 
 
@@ -126,7 +132,7 @@ def conclude_evaluation(outcome: Outcome, model: Model, made_in: str) -> Federat
 
 
 def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> None:
-    """Print an evaluation over sites, where the model went, and what all of it cost."""
+    """Print an evaluation over sites, the model's new place, and the cost of all releases."""
     facts = [("sites", f"{len(sites)}: {join_names(sites)}"), *score_facts(found.evaluation)]
     facts.append(("model", f"written to {out}, with this evaluation on its account"))
     if picture is not None:
@@ -143,7 +149,7 @@ def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path
 
 
 def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """The number of records, scores with their errors and intervals of an evaluation, as facts for a person."""
+    """Return an evaluation's number of records, scores and intervals as facts for a person."""
     facts = [("records", _count_text(evaluation.n_records))]
     facts += [(format_title(name), estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
     if evaluation.error_clip is not None:
@@ -155,7 +161,7 @@ def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
 
 
 def describe_left_out(names: Sequence[str]) -> str:
-    """Which sites have no figures by themselves, and why."""
+    """Describe which sites have no figures by themselves, and why."""
     return (
         f"No figures of {join_names(names)} alone: a site has them only where its policy says "
         "site_figures = true, and where it was in that sum."
@@ -163,7 +169,7 @@ def describe_left_out(names: Sequence[str]) -> str:
 
 
 def _describe_group(own: Evaluation) -> str:
-    """One group's scores in a line."""
+    """Describe one group's scores in a line."""
     scores = (f"{format_title(name)} {_shorten(each)}" for name, each in own.scores.items())
     return "; ".join([f"records {_count_text(own.n_records)}", *scores])
 
@@ -179,7 +185,7 @@ def _shorten(estimate: Estimate) -> str:
 
 
 def estimate_text(estimate: Estimate) -> str:
-    """A number with its errors, for a person."""
+    """Format a number with its errors for a person."""
     if math.isnan(estimate.value):
         return "not measurable: too few records, or of a class or late in the follow-up too few, for so much noise"
     text = f"{number(estimate.value)} ± {number(estimate.noise_error, 2)} from the noise"
@@ -191,7 +197,7 @@ def estimate_text(estimate: Estimate) -> str:
 def describe_evaluation(
     found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None
 ) -> Mapping[str, Any]:
-    """An evaluation as the fields of a JSON object."""
+    """Return an evaluation as the fields of a JSON object."""
     return {
         "model": str(out),
         "sites": list(sites),

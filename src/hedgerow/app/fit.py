@@ -45,12 +45,12 @@ Tell = Callable[..., object]
 
 
 def is_mostly_left_out(found: TableFit) -> bool:
-    """Whether more rows are left out than anybody should pass over, or no row is used."""
+    """Return whether no row is used, or more rows are left out than the usual limit."""
     return found.rows.share_left_out > MAX_LEFT_OUT
 
 
 def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
-    """Print how many rows are used, one line a column, what its owner should look at, and what would mend it.
+    """Print the rows used, one line per column, the findings for the owner, and lines that remedy them.
 
     Args:
         place: where the table is, and how its site writes it.
@@ -70,7 +70,7 @@ def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
 
 
 def use_survey(path: str, use: Callable[[dict[str, Any]], Used]) -> Used:
-    """What is made of a survey.json; raises UsageError "usage" for another file."""
+    """Read a survey.json and return what `use` makes of it; raise UsageError "usage" for another file."""
     try:
         found = read_json(read_text(path))
         found["n_records"]["deviation"], found["columns"][0]["groups"]
@@ -83,7 +83,7 @@ def use_survey(path: str, use: Callable[[dict[str, Any]], Used]) -> Used:
 
 
 def show_differences(found: Sequence[Difference]) -> None:
-    """Print in what a table's columns seem to mean another thing than the other sites', and the lines that mend it."""
+    """Print the columns that seem to mean something else than at the other sites, with their remedies."""
     if not found:
         print("\n" + wrap_text("Beside the survey: no column differs beyond its noise and chance.", hanging=0))
         return
@@ -126,7 +126,7 @@ def _print_fit(found: TableFit) -> None:
 
 
 def whose_rows(place: Location, names: Sequence[str]) -> str:
-    """What a table's owner is asked where values of columns repeat as people's do; "" where none do."""
+    """Return the question to a table's owner about values that repeat like people's; "" for none."""
     said = [f"{name} ({n_values:,} values, {n_different:,} different)"
             for name, (n_values, n_different) in _find_repeating(place, names).items()]  # fmt: skip
     if not said:
@@ -163,7 +163,7 @@ def _find_repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[in
 
 
 def _print_columns(found: TableFit) -> None:
-    """One line a column: a table, or, where the terminal has no room for it, what there is to say of each."""
+    """Print one line per column: as a table, or as facts if the terminal is too narrow."""
     rows = [_TITLES, *(fit_row(column) for column in found.columns)]
     table = _format_table(rows)
     if max(map(len, table.split("\n"))) <= width():
@@ -224,7 +224,7 @@ def log_fit(table: Location, plan: Plan, tell: Tell, seen: Seen | None = None) -
 
 
 def ask_about_left_out_rows(name: str, found: TableFit) -> None:
-    """Where many rows are left out, or none is used, ask whether to take part all the same; a terminal is there.
+    """Ask on the terminal whether to take part if many rows are left out, or none is used.
 
     Raises PolicyRefusal "not-agreed".
     """
@@ -235,7 +235,7 @@ def ask_about_left_out_rows(name: str, found: TableFit) -> None:
 
 
 def fit_row(column: ColumnFit) -> tuple[str, ...]:
-    """A line of the table about a column: name, kind, shares of its cells."""
+    """Return a column's line of the table: name, kind, shares of its cells."""
     name = escape_for_terminal(column.name)
     name = name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 3] + "..."
     kind = column.kind if column.role != "label" else f"{column.kind} label"
@@ -251,7 +251,7 @@ def fit_row(column: ColumnFit) -> tuple[str, ...]:
 
 
 def _share(count: int, n_rows: int) -> str:
-    """A share for a person; not one cell is a dot, so that the eye finds the others."""
+    """Format a share for a person; a dot means no cell, so that the eye finds the others."""
     if not count:
         return "."
     share = count / max(n_rows, 1)
@@ -259,7 +259,7 @@ def _share(count: int, n_rows: int) -> str:
 
 
 def describe_unused_columns(found: TableFit) -> str:
-    """What there is to say of a table besides the columns that are read."""
+    """Describe the columns of a table that are not read; "" for none."""
     names = ", ".join(map(escape_for_terminal, found.ignored[:12]))
     more = f" and {len(found.ignored) - 12} more" if len(found.ignored) > 12 else ""
     return f"Columns that the plan does not name, and that are not read: {names}{more}." if found.ignored else ""

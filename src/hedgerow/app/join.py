@@ -102,21 +102,21 @@ class JoinOptions:
     quiet: bool = False
 
     def party_folder(self, invitation: StudyInvitation) -> Path:
-        """This party's own folder."""
+        """Return this party's own folder."""
         return Path(self.folder or Path(self.invitation).parent / f"{invitation.study}-{invitation.party}")
 
 
 def join(options: JoinOptions, invitation: StudyInvitation, page: SitePage | None = None) -> NodeOptions:
-    """Agree, enrol, and have the words compared; returns with what the party then takes part, or watches.
+    """Agree, enrol and have the words compared; return the options for taking part or watching.
 
     Args:
-        invitation: that of the options.
-        page: a site's.
+        invitation: the invitation that the options name.
+        page: the page of a site; None for none.
 
     Raises:
         PolicyRefusal: the owner does not agree; WireRefusal, RemoteProtocolError, UsageError: there is no roster.
     """
-    # What takes part in runs needs numba: who only confirms words does not.
+    # Import here: taking part in runs needs numba, confirming words does not.
     from hedgerow.app.node import NodeOptions
 
     name_log(invitation.party)
@@ -158,7 +158,7 @@ def join(options: JoinOptions, invitation: StudyInvitation, page: SitePage | Non
 
 
 def _join(options: JoinOptions, invitation: StudyInvitation, folder: Path, page: SitePage | None) -> None:
-    """From the invitation to the roster."""
+    """Go from the invitation to the roster: agree, enrol and have the words compared."""
     wanted = invitation
     if options.plan is not None:
         # Before anything is asked or sent: what is wrong with it would else be said once the others are kept waiting.
@@ -198,7 +198,7 @@ def _make_room(invitation: StudyInvitation, folder: Path) -> None:
 
 
 def _make_identity(folder: Path, invitation: StudyInvitation) -> PrivateIdentity:
-    """The keys of this party, made where they stay."""
+    """Return this party's keys; make them if they do not exist."""
     private = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
     return read_private(private) if private.exists() else create_identity(folder, invitation.party, invitation.role)[0]
 
@@ -225,7 +225,7 @@ def _agree(options: JoinOptions, invitation: StudyInvitation, folder: Path, page
     if page is not None:
         page.show_cost(plan)
         page.wait_for("Your agreement is awaited", "The terminal shows plan, table and policy, and asks.")
-    # What has not been agreed to yet has names of its own: a policy that was refused is not the next invitation's.
+    # Files that are not agreed to yet have other names, so that a refused policy is not used for the next invitation.
     proposed = {folder / PLAN: folder / f"proposed-{PLAN}"}
     write_atomically(proposed[folder / PLAN], invitation.plan.encode())
     found = None
@@ -233,7 +233,8 @@ def _agree(options: JoinOptions, invitation: StudyInvitation, folder: Path, page
         policy, found = _show_site(options, invitation, plan, folder)
         proposed |= {} if policy is None else {folder / POLICY: policy}
     if options.yes and found is not None and is_mostly_left_out(found):
-        # The others wait for this party: where nobody is asked, no row decides whether it is there.
+        # With --yes nobody is asked. Joining must not depend on the rows, or its outcome would reveal something about
+        # them.
         warn(mark_private(f"This site's table: {found.rows.text()} The site takes part all the same."))
     if not options.yes:
         if not is_terminal():
@@ -250,7 +251,7 @@ def _agree(options: JoinOptions, invitation: StudyInvitation, folder: Path, page
 def _show_site(
     options: JoinOptions, invitation: StudyInvitation, plan: Plan, folder: Path
 ) -> tuple[Path | None, TableFit]:
-    """What concerns a site only; returns where the coordinator's policy is, unless the owner has one, and the fit."""
+    """Show a site its cost, policy and table check; return the policy to write, if any, and the check."""
     from hedgerow.app.cost import show_cost
     from hedgerow.app.fit import show_fit
     from hedgerow.app.schema import write_beside
@@ -265,7 +266,7 @@ def _show_site(
     print()
     table, kept, draft = options.data or options.held_out or "", folder / POLICY, folder / f"proposed-{POLICY}"
     own = options.policy or str(kept)
-    # One that is there already may have been changed by its owner.
+    # An existing policy may have been changed by its owner, so it stays.
     if options.policy is None and not kept.exists():
         # Unless its owner says so, the budget of a table is counted for the file's name.
         data_set = options.data_set or Path(file_path(table)).name.partition(".")[0]
@@ -302,9 +303,9 @@ _TRUST = {
 
 
 def _require_trust(options: JoinOptions, proposed: Policy) -> None:
-    """Have the owner grant in words what no policy grants unless its owner says so: noise that others add.
+    """Make the owner type each noise mode that needs more trust.
 
-    Raises PolicyRefusal "policy-noise" with --yes, which agrees to nothing of this; "not-agreed" for other words.
+    Raises PolicyRefusal: "policy-noise" with --yes, which grants none of them; "not-agreed" for other words.
     """
     from hedgerow.client.policy import noise_refusal
 
@@ -320,14 +321,14 @@ def _require_trust(options: JoinOptions, proposed: Policy) -> None:
 
 
 def _list_spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str, str]]:
-    """What has been spent of what the policy allows, and what it would come to with one run of this plan."""
+    """List the epsilon spent of the policy's budget, and the total with one run of this plan."""
     from hedgerow.app.owner import format_budget
     from hedgerow.client.budget import RESERVED, BudgetBook, compose_epsilon
     from hedgerow.methods.tasks import TrainingTask
 
     events = [] if plan is None else TrainingTask(plan).schedule.events
     spent, total, is_reserved = 0.0, compose_epsilon(events, policy.delta), False
-    # Who only looks begins no book.
+    # Do not create a book only to look into it.
     if place.is_file():
         with closing(BudgetBook(place)) as book:
             is_reserved = any(line.status == RESERVED for line in book.lines(policy.data_set))
@@ -343,7 +344,7 @@ _UNSAID = {
     "features": "all", "labels": "all", "query_kinds": "all", "unit": "any", "plans": "the one that you agree to",
     "noise": "distributed", "evaluation_noise": "distributed", "coordinators": "the roster's",
 }  # fmt: skip
-"""What a policy allows that does not say it."""
+"""Values that a policy's lines have if they are left out."""
 
 
 def _list_rules(text: str) -> list[tuple[str, str]]:
@@ -368,12 +369,12 @@ def _describe_rule(name: str, value: object) -> list[tuple[str, str]]:
     said = [escape_for_terminal(str(each)) for each in every if each != ""]
     if name == "plugins" and said:
         said.append(f"({UNCOVERED})")
-    # Every one of them: what is left out here is allowed all the same.
+    # List every value: a hidden one would be allowed all the same.
     return [(escape_for_terminal(name), ", ".join(said) or _UNSAID.get(name, "none"))]
 
 
 def _adapt(options: JoinOptions, adapter: str, own: str) -> None:
-    """Have a policy say how this site writes its table; raises UsageError where it says something else already."""
+    """Add the site's way of writing its table to a policy; raise UsageError if that is set already."""
     from hedgerow.client.policy import parse_policy
     from hedgerow.data.adapters import PLAIN, read_adapter
     from hedgerow.models.model import write_atomically
@@ -389,7 +390,7 @@ def _adapt(options: JoinOptions, adapter: str, own: str) -> None:
 
 
 def _require_known(options: JoinOptions, invitation: StudyInvitation, data_set: str) -> None:
-    """Raise UsageError "data-set-new" where this party's book counts for other data, and not for a table's name.
+    """Raise UsageError "data-set-new" if this party's book has other data sets, but not this name.
 
     A table that was exported again, with its date in the name, holds the same people; its budget would begin again. A
     party without a book may have had another name before: the coordinator chooses it, as `_find_book` says.
@@ -440,7 +441,10 @@ def _enrol(
     notes: Notebook,
     page: SitePage | None = None,
 ) -> None:
-    """From the first message to the roster; raises WireRefusal, UsageError and RemoteProtocolError."""
+    """Enrol this party, from the first message to the roster.
+
+    Raises WireRefusal, UsageError and RemoteProtocolError.
+    """
     from hedgerow.models.model import write_atomically
 
     def wait_for(phase: str, waiting: str) -> None:
@@ -483,7 +487,10 @@ def _enrol(
 
 
 def _ask_most_rows(options: JoinOptions) -> int:
-    """The most rows of this site, a round public number that its owner says; never read off the table. 0 for none."""
+    """Ask for a public upper bound on this site's rows; return 0 for none.
+
+    It is never read off the table.
+    """
     if options.max_rows is not None:
         return read_max_rows(options.max_rows, options.max_rows)
     if not is_terminal() or options.yes:
@@ -498,9 +505,9 @@ def _ask_most_rows(options: JoinOptions) -> int:
 
 
 def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: PinnedRoster, words: str) -> None:
-    """Show the owner who else is in the roster, and ask a second time: only people know whose these sites are.
+    """Show the roster and ask for confirmation; only a person can tell whether the sites are right.
 
-    Raises PolicyRefusal "roster-unexpected"; UsageError where nobody can be asked.
+    Raises PolicyRefusal "roster-unexpected"; UsageError if nobody can be asked.
     """
     watch = f"; {len(roster.monitors)} more may watch public numbers" if roster.monitors else ""
     note(f"The roster has {len(roster.sites)} sites{watch}:")
@@ -531,10 +538,10 @@ def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: 
 
 
 def _compare(options: JoinOptions, invitation: StudyInvitation, notes: Notebook, words: str) -> None:
-    """Wait until a person says what words the other end has, and they are the same."""
+    """Wait until a person enters the words of the other end, and they agree."""
 
     def is_confirmed() -> bool:
-        # Of these words: with other keys, or another answer of the coordinator, they are others.
+        # Compare with these very words: other keys, or another answer of the coordinator, give other words.
         return notes.read("confirmed") == words.encode()
 
     if is_confirmed():
@@ -563,12 +570,12 @@ def _call(invitation: StudyInvitation) -> str:
 
 
 class _DoorLine:
-    """Asks the coordinator, and asks again while it cannot be reached.
+    """A line to the coordinator: asks it, and asks again while it cannot be reached.
 
     Args:
-        invitation: whose keys the coordinator has to have.
-        address: where it is dialled, which needs no trust.
-        identity: of who asks, once the coordinator may want to see its certificate.
+        invitation: names the keys that the coordinator must have.
+        address: the address to dial, which needs no trust.
+        identity: the identity of the party that asks, if the coordinator wants its certificate.
     """
 
     def __init__(self, invitation: StudyInvitation, address: str, identity: PrivateIdentity | None = None) -> None:
@@ -576,7 +583,7 @@ class _DoorLine:
         self._said = ""
 
     def ask(self, message: Encoded) -> bytes:
-        """The answer, which is not read yet; raises WireRefusal."""
+        """Send a message and return the answer, which is not parsed yet; raise WireRefusal."""
         pause = _SECONDS_BETWEEN_QUESTIONS
         while True:
             try:
@@ -599,17 +606,17 @@ class _DoorLine:
 
 
 def _choose_book(options: JoinOptions, invitation: StudyInvitation, data_set: str) -> Path:
-    """Where what these rows cost is counted; raises as `_find_book`."""
+    """Return the budget book for these rows; raise as `_find_book` does."""
     if options.budget is not None:
         return Path(options.budget)
     return _find_book(Path(options.invitation).parent, invitation.party, data_set)
 
 
 def _find_book(folder: Path, party: str, data_set: str) -> Path:
-    """This party's budget book; raises UsageError "budget-elsewhere" where another one counts for the same rows.
+    """Return this party's budget book; raise UsageError "budget-elsewhere" if another one has these rows.
 
-    The coordinator chooses what a party is called. A site that is invited again under another name would otherwise
-    begin a new account for rows that have one.
+    The coordinator chooses a party's name. A site that is invited again under another name would otherwise begin a new
+    account for the same rows.
     """
     from hedgerow.client.budget import BudgetBook
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a site's node is, for whoever watches it from outside: `hedgerow join --status`.
+"""The state of a site's node for those who watch it from outside: `hedgerow join --status`.
 
-A node that runs has its database to itself. So it leaves a sign of life beside it, and what is asked here is read from
-that, from the budget book and from the owner's desk, which others may have open. No row is read.
+A node that runs locks its database. So it writes signs of life beside it. The status is read from these, from the
+budget book and from the owner's desk, which other processes may open. No row is read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count the epsilon of an evidence pack again, from evidence.json alone: python recount.py evidence.json
+"""Count the epsilon of an evidence pack again, from evidence.json alone: python recount.py evidence.json.
 
 This file needs numpy, scipy and dp-accounting (pip install numpy scipy dp-accounting) and nothing of Hedgerow; every
 pack has it as it is. It reads the ledger's releases, and takes the quotient of sensitivity and noise itself. The exit

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan, a policy, a roster and an adapter may say, as JSON Schema for editors, out of the declared fields.
+"""The JSON Schemas of plans, policies, rosters and adapters, for editors, from the declared fields.
 
-It says what each field may be, not what goes with what: `hedgerow privacy`, `node` and `check` ask the whole file.
+A schema states the values of each field, not which fields fit together: `hedgerow privacy`, `node` and `check` check
+the whole file.
 """
 
 from __future__ import annotations

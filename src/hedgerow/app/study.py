@@ -66,7 +66,7 @@ class StudyOptions:
     quiet: bool = False
 
     def coordinator(self) -> CoordinatorOptions:
-        """What the coordinator of the study listens with."""
+        """Return the options with which the study's coordinator listens."""
         from hedgerow.app.coordinator import CoordinatorOptions
 
         with closing(study.StudyBook(self.folder)) as book:
@@ -128,7 +128,10 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
 
 
 def find_folder(given: str | None) -> Path:
-    """A study's folder: as given, this one, or the only one below it; raises UsageError "study-folder"."""
+    """Return a study's folder: the given one, the current one, or the only one below it.
+
+    Raises UsageError "study-folder".
+    """
     if given is not None:
         if not (Path(given) / "study.db").is_file():
             raise UsageError("study-folder", folder=given)
@@ -143,15 +146,15 @@ def find_folder(given: str | None) -> Path:
 
 
 def read_identity(book: study.StudyBook) -> identities.PrivateIdentity:
-    """The coordinator's keys."""
+    """Read the coordinator's keys."""
     return identities.read_private(book.folder / f"{study.COORDINATOR}{identities.PRIVATE_SUFFIX}")
 
 
 def _propose_policy(policy: str | None, max_epsilon: float | None, plan: Plan, before: str | None) -> str:
-    """The policy that a site is asked to confirm, without the name of its data; raises UsageError.
+    """Return the policy that a site is asked to confirm, without its data set's name; raise UsageError.
 
     Args:
-        before: that of the invitation that this one replaces, for where the command names none.
+        before: the policy of the invitation that this one replaces; it is used if the command names none.
     """
     if policy is not None:
         text = read_text(policy)
@@ -165,10 +168,10 @@ def _propose_policy(policy: str | None, max_epsilon: float | None, plan: Plan, b
 
 
 def parse_proposal(text: str) -> Policy:
-    """The policy that an invitation proposes, as `build_policy` has it.
+    """Parse the policy that an invitation proposes, in the form of `build_policy`.
 
     Raises:
-        UsageError: code "policy-file"; it cannot be read, or says what an owner alone may say: how a table is to be
+        UsageError: code "policy-file"; it cannot be read, or has lines that only an owner may write: how a table is
             read, and what code is loaded.
     """
     from hedgerow.client.policy import parse_policy
@@ -185,10 +188,11 @@ def parse_proposal(text: str) -> Policy:
 
 
 def build_policy(proposed: str, data_set: str, noise: str = "distributed") -> str:
-    """A policy's text, out of a proposal and what the owner calls the data.
+    """Build a policy's text from a proposal and the owner's name of the data.
 
     Args:
-        noise: the plan's; noise that others add is no part of a proposal, and every owner is asked for it in words.
+        noise: the plan's noise mode. A proposal does not grant noise that others add: every owner is asked for it in
+            words.
     """
     # A proposal that names the data as well cannot be read: with a new name for them, their budget would begin again.
     grants = "" if noise == "distributed" or re.search(r"(?m)^\s*noise\b", proposed) else f'noise = ["{noise}"]\n'
@@ -379,12 +383,12 @@ def serve(options: StudyOptions, words: Sequence[str], report: Report) -> None:
 
 @contextmanager
 def _open_page(options: StudyOptions) -> Iterator[Console | None]:
-    """The page of the study, if one is wanted: from before the first run, with those that are over."""
+    """Open the study's page, if one is wanted, before the first run; it shows past runs too."""
     folder = options.folder
     if options.console is None:
         yield None
         return
-    # An extra: only who wants the page needs it.
+    # Import here: the page needs an extra.
     from hedgerow.app.page import Console
 
     with closing(study.StudyBook(folder)) as book:
@@ -502,7 +506,7 @@ class _Lines:
         return all(guest.has_all for guest in self._book.guests())
 
     def _say_who_is_awaited(self, guests: Sequence[study.Guest]) -> None:
-        """For whom the study waits and since when: at once, when that changes, and each minute."""
+        """Print which parties the study waits for and since when: at changes, and each minute."""
         parties = {
             "to join": [guest.name for guest in guests if guest.party is None],
             "to be confirmed": [guest.name for guest in guests if guest.party is not None and not guest.is_confirmed],
@@ -578,12 +582,12 @@ class _Lines:
 
 
 def run_folder(folder: Path, number: int) -> Path:
-    """Where the files of a run are."""
+    """Return the folder of a run's files."""
     return folder / f"run-{number}"
 
 
 def newest_run(folder: Path) -> tuple[int, bool]:
-    """The number of the last run, 0 for none, and whether it is over: its model is there, or it was ended."""
+    """Return the number of the last run (0 for none), and whether it has a model or was ended."""
     numbers = [int(place.name[4:]) for place in folder.glob("run-*") if place.name[4:].isdecimal()]
     last = max(numbers, default=0)
     place = run_folder(folder, last)
@@ -638,7 +642,7 @@ def _say_who_was_away(folder: Path, number: int) -> None:
 
 
 def _list_late(folder: Path, number: int) -> list[str]:
-    """The sites that have not taken the model of a run, if it has made one."""
+    """Return the sites that have not taken the model of a run yet, if the run has one."""
     from hedgerow.app import coordinator
 
     model = run_folder(folder, number) / "model.json"
@@ -656,7 +660,7 @@ def _name_journal(folder: Path, number: int) -> Path:
 
 
 def past_runs(folder: Path, before: int) -> list[PastRun]:
-    """The runs before one of this number that have ended, or have made a model: what all parties were told of them."""
+    """Return the runs before a number that have ended or have made a model, with their public facts."""
     from hedgerow.app.evaluation import journal_file
     from hedgerow.app.page import PastRun
     from hedgerow.models.model import Model
@@ -739,7 +743,7 @@ def pause(folder: Path) -> None:
 
 
 def _is_carried_out(journal: Path) -> bool:
-    """Whether a coordinator works with it."""
+    """Return whether a coordinator works with the run."""
     from hedgerow.server.journal import Journal
 
     if not journal.is_file():
@@ -826,7 +830,7 @@ def require_roster(folder: Path) -> None:
 
 
 def run_state(folder: Path, number: int) -> str:
-    """How a run stands, in a word."""
+    """Return a run's state in a word."""
     place = run_folder(folder, number)
     if (place / "ended").is_file():
         return "ended"
@@ -836,7 +840,7 @@ def run_state(folder: Path, number: int) -> str:
 
 
 def describe_state(guest: study.Guest) -> str:
-    """How far a party's enrolment is."""
+    """Return a party's progress in its enrolment, in words."""
     if guest.has_all:
         return "takes part"
     return "confirmed" if guest.is_confirmed else "to be confirmed" if guest.party is not None else "invited"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A survey: what is asked for, of tables that this machine reads or of nodes, and where what it found goes."""
+"""Run a survey over tables on this machine or over nodes, and write its findings."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def compile_kernels(arguments: argparse.Namespace) -> None:
 
 
 def print_result(done: NodeResult, *, as_json: bool) -> None:
-    """What a run was for, and what this site's data have cost by now."""
+    """Print the result of a run, and the cost of this site's data so far."""
     from hedgerow.app.evaluation import score_facts
     from hedgerow.app.owner import format_budget
     from hedgerow.evaluation.estimates import Evaluation

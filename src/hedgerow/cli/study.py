@@ -367,14 +367,17 @@ def demo(arguments: argparse.Namespace) -> None:
 
 
 class _Scene:
-    """Types commands in a folder, some of which stay."""
+    """A folder in which commands are run, some of them in the background."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder, self._stack = folder, stack
         self._staying: dict[str, subprocess.Popen[bytes]] = {}
 
     def type(self, *words: str, shows: bool = True) -> str:
-        """A command that ends; returns what it printed. Raises EnvironmentFault "demo-command" where it fails."""
+        """Run a command to its end; return what it printed.
+
+        Raises EnvironmentFault "demo-command" if it fails.
+        """
         if shows:
             note(f"$ hedgerow {shlex.join(words)}")
         done = subprocess.run(self._build_command(words), cwd=self._folder, capture_output=True, text=True, check=False)
@@ -383,7 +386,7 @@ class _Scene:
         return done.stdout
 
     def start(self, name: str, *words: str) -> None:
-        """A command that stays until the demonstration ends."""
+        """Start a command that stays until the demonstration ends."""
         note(f"$ hedgerow {shlex.join(words)} &")
         log = self._stack.enter_context((self._folder / f"{name}.log").open("wb"))
         process = subprocess.Popen(
@@ -417,10 +420,10 @@ class _Scene:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def words_at(self, site: str) -> str:
-        """What a site shows."""
+        """Return the words that a site shows."""
         return self.wait_for(site, r"Your words: ((?:[a-z]+ ){3}[a-z]+)")
 
     def words_of(self, site: str) -> str:
-        """What the coordinator shows for a site."""
+        """Return the words that the coordinator shows for a site."""
         listed: Mapping[str, list[dict[str, str]]] = json.loads(self.type("study", "list", "--json", shows=False))
         return next(party["words"] for party in listed["parties"] if party["name"] == site)
