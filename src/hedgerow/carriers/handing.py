@@ -115,8 +115,7 @@ def answer_handed_on(
             answer = answer_request
         return HandedBack(answer(path, asked.request)).to_bytes()
     except Exception as fault:
-        # A carrier sends on what an exception says, which may quote a cell, or the number of rows for which there was
-        # no memory.
+        # Hide other exceptions: a carrier would send on their text, which may quote a cell or a number of rows.
         known = fault
         if not isinstance(known, HedgerowError):
             known = HedgerowError("internal", type=type(fault).__name__, error=fault)

@@ -984,7 +984,7 @@ class PrivateTrees(BaseEstimator, ABC):
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """Each feature's share of the importances, float64 [n_features].
+        """The share of the importances of each feature, float64 [n_features].
 
         They come from the model alone, so they cost no privacy.
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on runs of one's own plan over one's own rows, beside what the ledger allows.
+"""Attack runs of one's own plan over one's own rows, and compare with what the ledger allows.
 
-Every run here is a real one, with real noise, over rows that were chosen by coins. What a unit adds to each release is
-what a node would answer that holds that unit alone. The figures are exact and of private rows: for their owner.
+Every run here is a real one, with real noise, over rows that were chosen by coins. A unit's contribution to each
+release is the answer of a node that holds only that unit. The figures are exact and of private rows: for their owner.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a training in this process is: a bar in a terminal or notebook, a line now and then elsewhere, nothing for
-machines."""
+"""Show the progress of a training in this process.
+
+A terminal or notebook has a bar, other outputs a line now and then, and machines nothing.
+"""
 
 from __future__ import annotations
 

@@ -259,9 +259,9 @@ def _digest_state(history: bytes, ensemble: Ensemble) -> bytes:
 
 # Behaviour ------------------------------------------------------------------------------------------------------------
 # Two builds may agree on the wire and on the plan, and be two programs. Before anything is spent, both ends carry the
-# task out on releases that are drawn from a public seed, without a row, and compare what it comes to: every query, the
-# integer sigmas and events of its noise, and the model. What follows from releases, seed or roster is compared as its
-# rule here, by how it treats what is drawn, and once more in each round, whose signed spec a node derives for itself.
+# task out on releases that are drawn from a public seed, without a row, and compare the result: every query, the
+# integer sigmas and events of its noise, and the model. Facts that depend on releases, seed or roster are compared by
+# their rule here, applied to drawn values, and again in each round, because a node derives the signed spec itself.
 
 PROGRAM_DIFFERS = "program-differs"
 _MAX_ROUNDS_COMPARED, _MAX_ENTRIES_COMPARED = 1000, 1 << 20

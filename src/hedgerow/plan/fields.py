@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain values from others' files and messages, and the checks of a plan's fields.
 
-TOML and JSON can nest deeper than Python's stack, hold numbers that no double and no decimal text holds, and texts that
-a terminal takes for commands, or that read another way than they are. What is read here has none of these. A check
-names the field, what it found, and the fix.
+TOML and JSON can nest deeper than Python's stack, and hold numbers beyond any double. Their texts can contain terminal
+commands, or letters that mislead a reader. Values that are read here have none of these. A check names the field, its
+value, and the fix.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibration: the least noise that keeps a promise (epsilon, delta); it rounds towards privacy and checks itself.
 
-From it follows what noise one query asks for: what is accounted, what the coordinator adds, what each node adds.
+It also gives the noise of one query: the accounted noise, the coordinator's, and each node's.
 """
 
 from __future__ import annotations

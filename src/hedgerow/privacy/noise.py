@@ -8,8 +8,8 @@ is involved (Mironov 2012: its low bits leak), and all randomness comes from the
 uniform bytes, the draws have exactly this distribution.
 
 The compiled loops read a stream of random bytes. When the stream ends inside a draw, a loop stops *before* that draw
-and says so; the caller appends bytes and the draw starts again from its first byte. Nothing that was read is thrown
-away, so that long draws (which are large ones more often) are not under-represented. Every value is a non-negative
+and says so; the caller appends bytes and the draw starts again from its first byte. No byte that was read is thrown
+away; otherwise long draws, more often those of large values, would be under-represented. Every value is a non-negative
 int64 below 2^62; see `attempt_discrete_gaussian` for why no operation overflows.
 
 A batch is drawn at once, and its running time depends on the values drawn; no time per value can be seen from outside

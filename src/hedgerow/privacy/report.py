@@ -2,8 +2,8 @@
 """What a run promises, in numbers for machines and in plain words for people.
 
 A report is its ledger and its context, and every number in it is computed from these, so that none can say less than
-its ledger. A report that was stored is only compared with what is computed again. No line says that a promise holds
-without saying for whom, and given what.
+its ledger. A stored report is only compared with a new computation. Every line about a promise names the protected unit
+and the conditions.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class PrivacyReport(PrivacyContext):
 
     @property
     def trust(self) -> str:
-        """Whom the guarantee asks one to trust, in sentences."""
+        """Sentences about the parties that the guarantee asks one to trust."""
         return " ".join(make_statement(self, Topic.TRUST).list_texts())
 
     @property

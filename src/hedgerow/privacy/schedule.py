@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run asks for and what that costs, said once: from a schedule follow its rounds, lengths, words and events.
+"""The schedule of a run: its queries and costs, which give its rounds, lengths, words and events.
 
 A method, a survey and an evaluation each say their schedule before they run: which rounds there are, how often, and
 how large and how expensive each is at most. Their programs ask no more, whatever is released, and tests run every

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences about one run: what it promises, whom one trusts, and what is not covered.
+"""Sentences about one run: its promise, the parties to trust, and the limits of the promise.
 
 Each sentence stands beside the condition under which it is true, and is made of the run's ledger, its context and where
 it was made. Nothing else in the package words these things: report, notebook, pages, evidence and model card read them.

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections of a listening port: how many there may be, which of them make room when there are too many, and
-whether a request over HTTP was meant for this machine.
+"""Limit the connections of a listening port, and check whom an HTTP request was meant for.
+
+It decides how many connections there may be, which of them make room when there are too many, and whether a request
+over HTTP was meant for this machine.
 
 gRPC refuses a connection beyond `grpc.max_allowed_incoming_connections` before it begins a handshake, so that a process
 keeps files for its databases whatever strangers do. It does not choose: strangers who were there first would keep the

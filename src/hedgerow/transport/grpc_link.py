@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both ends of the engine `grpc` share (settings, the event loop of the process, a stream after its handshake),
-and the ends that dial out.
+"""The common parts of both ends of the engine `grpc`, and the ends that dial out.
+
+Common are the settings, the event loop of the process, and a stream after its handshake.
 
 A `GrpcLink` has bounded queues and one named end. Its `offer` and `note_taken` may be called from any thread;
 everything else runs in the event loop. Whether the peer is alive is HTTP/2's own matter: gRPC asks for a sign of life

@@ -466,7 +466,7 @@ class PinnedRoster:
 
     @property
     def everybody(self) -> tuple[PublicIdentity, ...]:
-        """All parties: the coordinator, the sites, the monitors."""
+        """The coordinator, the sites and the monitors."""
         return (self.coordinator, *self.sites, *self.monitors)
 
     def site(self, name: str) -> PublicIdentity | None:

@@ -6,8 +6,8 @@ trees. All of it is integers, so results do not depend on how records are divide
 
 Records are visited in blocks that stay in the first-level cache. Within a block, routing goes bottom-up over the nodes
 of a tree rather than top-down over each record: for every node, one comparison per record decides whether the answer of
-the left or the right child is kept. That does 2**d - 1 comparisons where a walk does d, but they are branch-free
-comparisons of bytes that sit next to each other, which a processor does 16 to 64 at a time:
+the left or the right child is kept. That takes 2**d - 1 comparisons instead of d for a walk. But they are branch-free
+comparisons of adjacent bytes, and a processor does 16 to 64 of them at a time:
 
     reached[node] = reached[right child] + half    where the code of the node's feature goes right
                     reached[left child]            elsewhere;  half = number of leaves below the left child

@@ -9,10 +9,10 @@
     yield SpreadSums, LineSums  ->  of numbers, the line that finished scores are put on (methods/line.py)
 
 Source: Rho et al. 2022, "Differentially private gradient boosting on linear learners", Algorithm 2, which releases the
-least eigenvalue of X^T X with noise of its own. Here it is read off the noisy matrix: that costs nothing, and is off by
-the norm of the noise at most (Weyl), which is what lambda is there to cover. Products of two categories of one feature
-are zero and a category's square is its product with the constant, which is public: so the first are not believed
-but set, and of the second the two releases are averaged. The model has one tree per feature (`LinearBasis`).
+least eigenvalue of X^T X with noise of its own. Here it is read off the noisy matrix. That costs nothing, and its error
+is at most the norm of the noise (Weyl), which lambda covers. Products of two categories of one feature are zero and a
+category's square is its product with the constant, which is public: so the first are not believed but set, and of the
+second the two releases are averaged. The model has one tree per feature (`LinearBasis`).
 
 The two questions, and the step from their answers, serve every program that fits a linear model.
 """
