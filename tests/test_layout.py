@@ -301,3 +301,40 @@ def test_every_source_file_says_its_licence() -> None:
         path for path, text in own.items() if signs[path] + line not in text and not path.name.endswith("_pb2.py")
     ]
     assert silent == []
+
+
+# Words that ruff's D401 lets pass at the beginning of a docstring, and that hide what a call does.
+RIDDLES = {
+    "all", "as", "each", "for", "from", "how", "in", "it", "its", "no", "none", "of", "on", "one", "see", "that",
+    "these", "those", "to", "what", "when", "where", "whether", "which", "who", "whom", "whose", "with",
+}  # fmt: skip
+
+
+def _begins_with_a_riddle(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    text, decorators = ast.get_docstring(function) or "", [ast.unparse(each) for each in function.decorator_list]
+    is_property = any(each.split(".")[-1] in ("property", "cached_property") for each in decorators)
+    first, _, rest = text.partition(" ")
+    # "See `Base.method`." names what is overridden; a property is what it is: "Whether ...".
+    names_its_base = first == "See" and rest.startswith("`")
+    return first.lower() in RIDDLES and not names_its_base and not (is_property and first == "Whether")
+
+
+def test_docstrings_say_first_what_a_call_does() -> None:
+    """A reader learns from the first word what a function does, and not that a riddle follows."""
+    found = [
+        f"{path.relative_to(PACKAGE)}: {node.name}: {ast.get_docstring(node)}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _begins_with_a_riddle(node)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("What it is.", True), ("See A: b.", True), ("See `A.b`.", False), ("Add.", False)]
+)
+def test_the_check_of_docstrings_sees(text: str, expected: bool) -> None:
+    """The check refuses a riddle, and lets pass an imperative and the name of what is overridden."""
+    function = ast.parse(f'def f():\n    """{text}"""').body[0]
+    assert isinstance(function, ast.FunctionDef)
+    assert _begins_with_a_riddle(function) == expected
