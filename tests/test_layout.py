@@ -114,17 +114,31 @@ def rooms() -> list[str]:
 
 
 class Facts(NamedTuple):
-    """What the rules ask of a module: line and full name of everything imported, and of what no pure room may use."""
+    """What the rules ask of a module: line and full name of everything imported, and of what no pure room may use.
+
+    `needs` has what is imported when the code runs, and `n_lines` counts its lines of code.
+    """
 
     imported: tuple[tuple[int, str], ...]
     impure: tuple[tuple[int, str], ...]
+    needs: frozenset[str]
+    n_lines: int
 
 
 @cache
 def facts_of(path: Path) -> Facts:
     """A module is read once a session: nearly every test here asks about the whole package."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    return Facts(tuple(imported(tree)), tuple(impure_uses(tree)))
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text, filename=str(path))
+    said = [node for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    documented = {line for node in said for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    lines = enumerate(map(str.strip, text.splitlines()), start=1)
+    n_lines = sum(bool(line) and not line.startswith("#") and number not in documented for number, line in lines)
+    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    unneeded = {line for node in branches if ast.unparse(node.test) == "TYPE_CHECKING" for line, _ in imported(node)}
+    found = tuple(imported(tree))
+    needs = frozenset(name for line, name in found if line not in unneeded)
+    return Facts(found, tuple(impure_uses(tree)), needs, n_lines)
 
 
 def modules(folder: Path) -> list[Path]:
@@ -195,6 +209,49 @@ def test_rooms_import_only_what_they_may(room: str) -> None:
             if head == "hedgerow":
                 assert rest and rest[0] in allowed | GROUND, f"{path}:{line}: {room} may not import {name}"
             assert head != "experiments", f"{path}:{line}: experiments stand outside the package"
+
+
+def reach(start: str) -> dict[str, tuple[str, ...]]:
+    """Every module of the package that a process may import once it has imported this one, with the way to it.
+
+    Imports in functions count, and so do those of the packages around a module.
+    """
+    own = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    own = {name.removesuffix(".__init__"): path for name, path in own.items()}
+    ways, waiting = {start: (start,)}, [start]
+    for name in waiting:
+        for needed in sorted(facts_of(own[name]).needs):
+            words = needed.split(".")
+            for above in (".".join(words[:end]) for end in range(1, len(words) + 1)):
+                if above in own and above not in ways:
+                    ways[above] = (*ways[name], above)
+                    waiting.append(above)
+    return ways
+
+
+MAX_REACH = {"client": 25_000, "app.node": 32_000, "app.join": 33_000}
+"""Most lines of code that one must read to know what a party's process may run. A change that raises one says in its
+commit what the lines are worth."""
+
+
+@pytest.mark.parametrize("party", MAX_REACH)
+def test_one_party_can_be_read(party: str) -> None:
+    """Who reviews a node before a hospital installs it reads what its process can import, and nothing else."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for path in modules(PACKAGE / party.replace(".", "/")):
+        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = reach(name)
+    paths = {name: PACKAGE.parent / Path(*name.split(".")) for ways in found.values() for name in ways}
+    lines = {
+        name: facts_of(path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).n_lines
+        for name, path in paths.items()
+    }
+    reached = {name: sum(lines[each] for each in ways) for name, ways in found.items()}
+    largest = max(reached, key=lambda name: reached[name])
+    longest = sorted(found[largest].values(), key=lambda way: (-len(way), way))[:3]
+    said = "\n".join([f"{largest}: {reached[largest]:,} lines", *(" > ".join(way) for way in longest)])
+    print(said)
+    assert reached[largest] <= MAX_REACH[party], said
 
 
 def test_no_options_of_the_command_line_leave_it() -> None:

@@ -7,6 +7,7 @@ Every party computes the same widths and bounds from the same plan.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import isqrt
@@ -17,8 +18,8 @@ from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import QueryNoise, noise_of
 from hedgerow.protocol.queries import Query, SiteQuery
-from hedgerow.secagg.guarantees import Guarantees
-from hedgerow.secagg.masks import MAX_BOUND, WIDTHS, Integers, width_for
+from hedgerow.secagg.guarantees import Guarantees, Wishes, default_wishes
+from hedgerow.secagg.masks import MAX_BOUND, MIN_COLLUDERS, WIDTHS, Integers, width_for
 from hedgerow.secagg.messages import NoiseMode, NoiseSpec, VectorSpec
 from hedgerow.secagg.participant import ExpectedRound
 from hedgerow.secagg.transitions import Refusal
@@ -199,3 +200,11 @@ def _build_vector_spec(length: int, exact: int, tail: int, noise: NoiseMode, n_n
         width = WIDTHS[-1]
     entry_bound = (2 ** (width - 1) - 1 - added) // n_nodes
     return VectorSpec(VECTOR_ID, length, width, entry_bound, HEADROOM * (exact + tail))
+
+
+def choose_wishes(plan: Plan, sizes: Collection[int]) -> Wishes:
+    """Return the guarantees to ask of an epoch; `sizes` are its members, or those of each group."""
+    # On a complete graph one colluder costs nothing: the threshold withstands more anyway.
+    wishes = default_wishes(*sizes, least_colluders=MIN_COLLUDERS)
+    least, has_echo = min(plan.federation.min_sites, *sizes), wishes.has_echo or bool(plan.federation.echo)
+    return replace(wishes, min_survivors=least, has_echo=has_echo, n_groups=plan.federation.groups)

@@ -19,7 +19,7 @@ import pytest
 
 from hedgerow.app import coordinator, study
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
-from hedgerow.app.inputs import prompt, read_policy, signing_roster
+from hedgerow.app.inputs import build_policy, prompt, read_policy, signing_roster
 from hedgerow.app.join import (
     JoinOptions,
     _ask_most_rows,
@@ -32,7 +32,6 @@ from hedgerow.app.join import (
 from hedgerow.app.node import note_book
 from hedgerow.app.rows import _read_now, make_loader
 from hedgerow.app.schema import read_sentences
-from hedgerow.app.study import build_policy
 from hedgerow.app.survey import SurveyOptions
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.app.inputs import build_policy
 from hedgerow.app.schema import SCHEMAS, build_schema, describe_section
-from hedgerow.app.study import build_policy
 from hedgerow.cli.main import main
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter

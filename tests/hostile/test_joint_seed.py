@@ -23,13 +23,13 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Release
 from hedgerow.protocol.messages import MessageKind, Payload, RoundRequest, decode, encode
-from hedgerow.rounds import noise_mode
+from hedgerow.rounds import choose_wishes, noise_mode
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.messages import EpochParameters, Kind, NodePolicy, Roster
 from hedgerow.secagg.participant import NodeContext
 from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.secagg.view import EpochView, nonce_seed
-from hedgerow.server.coordinator import RunSession, choose_wishes
+from hedgerow.server.coordinator import RunSession
 from hedgerow.server.journal import JournalledRelease
 from hedgerow.server.release import UNCOUNTED, Releaser
 from hedgerow.transport.interface import Arrived, HubEvent

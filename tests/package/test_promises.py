@@ -13,8 +13,8 @@ from hedgerow.privacy.accounts import AccountState
 from hedgerow.privacy.events import DiscreteLaplaceEvent, GaussianEvent
 from hedgerow.privacy.guesses import bound_guesses, compute_meeting_chance
 from hedgerow.privacy.statement import PLACES, PROCESS, format_share
+from hedgerow.rounds import choose_wishes
 from hedgerow.secagg.guarantees import derive
-from hedgerow.server.coordinator import choose_wishes
 from tests.builders import make_plan
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -26,7 +26,7 @@ from hedgerow.plan.fields import read_section
 from hedgerow.plan.plan import Label, Plan, parse_plan
 from hedgerow.plan.registry import LabelKind, add_label, label_kinds, list_foreign_parts, named_losses, rules_by_method
 from hedgerow.privacy.report import PrivacyContext
-from hedgerow.transport import ENGINES, add_engine
+from hedgerow.transport.engines import ENGINES, add_engine
 from tests.builders import LABELS, make_plan
 from tests.plugins import toy_label, toy_method, toy_source, toy_transport
 

@@ -6,7 +6,7 @@ import queue
 import threading
 from typing import Any
 
-from hedgerow.transport import Engine
+from hedgerow.transport.engines import Engine
 from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, HubEvent, Joined, Left, Traffic, UplinkEvent
 

@@ -34,8 +34,8 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.report import PrivacyReport, build_report
 from hedgerow.privacy.statement import KINDS, PLACES, TOGETHER, Depth, Topic, format_share, make_statement
 from hedgerow.protocol.queries import NoiseCohort
+from hedgerow.rounds import choose_wishes
 from hedgerow.secagg.guarantees import combine_guarantees, derive
-from hedgerow.server.coordinator import choose_wishes
 from tests.builders import make_data, make_plan, train
 from tests.privacy.sentences import make_report, make_runs, noise_of_sites
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow import __version__
-from hedgerow.app.study import build_policy
+from hedgerow.app.inputs import build_policy
 from hedgerow.cli.main import main
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import parse_plan

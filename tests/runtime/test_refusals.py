@@ -20,9 +20,9 @@ from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError, EnvironmentFault, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
+from hedgerow.rounds import choose_wishes
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import Roster, Site
-from hedgerow.server.coordinator import choose_wishes
 from tests.builders import coded, make_plan
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.app.inputs import read_policy, read_text
+from hedgerow.app.inputs import build_policy, read_policy, read_text
 from hedgerow.app.join import _list_rules
-from hedgerow.app.study import build_policy
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.study import SUFFIX, StudyInvitation, parse_invitation, read_invitation, write_private

@@ -42,8 +42,8 @@ from hedgerow.server.coordinator import (
 from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.status import Audience, HubTraffic, Publisher, RunBoard
-from hedgerow.transport import ENGINES
 from hedgerow.transport.connections import allow_many_connections
+from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.grpc_hub import Monitors, StudyServer
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
 from hedgerow.transport.interface import Address, Hub, ListeningHub, Repeats, times

@@ -28,8 +28,8 @@ from hedgerow.privacy.report import PrivacyContext, list_warnings
 from hedgerow.privacy.rounding import format_cost, format_up
 from hedgerow.privacy.statement import describe_guesses
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
+from hedgerow.rounds import choose_wishes
 from hedgerow.secagg.guarantees import MIN_COHORT
-from hedgerow.server.coordinator import choose_wishes
 from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import format_spoken
 from hedgerow.trees.ensemble import Ensemble

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hedgerow.errors import EnvironmentFault, PlanError, PolicyRefusal, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plan.toml import schema_line, toml_value
 from hedgerow.plugins import load_agreed
 
 if TYPE_CHECKING:
@@ -317,3 +318,35 @@ def signing_roster(pinned: PinnedRoster) -> Roster:
 
     sites = tuple(Site(site.name, site.identity_key, pinned.find_max_rows(site.name)) for site in pinned.sites)
     return Roster(pinned.coordinator.identity_key, sites)
+
+
+def parse_proposal(text: str) -> Policy:
+    """Parse the policy that an invitation proposes, in the form of `build_policy`.
+
+    Raises:
+        UsageError: code "policy-file"; it cannot be read, or has lines that only an owner may write: how a table is
+            read, and what code is loaded.
+    """
+    from hedgerow.client.policy import parse_policy
+    from hedgerow.data.adapters import PLAIN
+
+    found = parse_policy(text)
+    for line, usual in (("data", PLAIN), ("plugins", ())):
+        if getattr(found, line) != usual:
+            cause = "How a table is read, and what code is loaded, is for the owner of each site to say."
+            remedy = "Leave it out; owners write such a line into a policy of their own: `hedgerow join --policy FILE`."
+            what = f"An invitation proposes no {line!r}."
+            raise UsageError("policy-file", code="policy-file", what=what, cause=cause, remedy=remedy)
+    return found
+
+
+def build_policy(proposed: str, data_set: str, noise: str = "distributed") -> str:
+    """Build a policy's text from a proposal and the owner's name of the data.
+
+    Args:
+        noise: the plan's noise mode. A proposal does not grant noise that others add: every owner is asked for it in
+            words.
+    """
+    # A proposal that names the data as well cannot be read: with a new name for them, their budget would begin again.
+    grants = "" if noise == "distributed" or re.search(r"(?m)^\s*noise\b", proposed) else f'noise = ["{noise}"]\n'
+    return f"{schema_line('policy')}\nversion = 1\ndata_set = {toml_value(data_set)}\n{grants}{proposed}"

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 
 from hedgerow.app.inputs import (
     adapt_table,
+    build_policy,
     is_terminal,
     join_names,
+    parse_proposal,
     prompt,
     prompt_while,
     read_max_rows,
@@ -28,7 +30,6 @@ from hedgerow.app.inputs import (
     says_yes,
 )
 from hedgerow.app.output import name_log, note, print_facts, warn, wrap_text
-from hedgerow.app.study import build_policy, parse_proposal
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError, mark_private
 from hedgerow.plan.fields import escape_for_terminal, read_toml

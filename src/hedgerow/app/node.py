@@ -62,7 +62,7 @@ from hedgerow.survey.program import Found
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import TableStatistics
-from hedgerow.transport import ENGINES
+from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.grpc_hub import ask
 from hedgerow.transport.identities import (
     PinnedRoster,

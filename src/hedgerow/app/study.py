@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +19,19 @@ from typing import TYPE_CHECKING
 
 from hedgerow import study
 from hedgerow.app.backup import RESTORED
-from hedgerow.app.inputs import OpenQuestion, is_terminal, join_names, read_plan, read_text
+from hedgerow.app.inputs import (
+    OpenQuestion,
+    build_policy,
+    is_terminal,
+    join_names,
+    parse_proposal,
+    read_plan,
+    read_text,
+)
 from hedgerow.app.output import name_log, note, print_facts, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import list_foreign_parts
-from hedgerow.plan.toml import schema_line, toml_value
 from hedgerow.privacy.events import scope_events
 from hedgerow.privacy.rounding import format_cost
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
@@ -37,7 +43,6 @@ from hedgerow.transport.interface import Address
 if TYPE_CHECKING:
     from hedgerow.app.coordinator import CoordinatorOptions
     from hedgerow.app.page import Console, PastRun
-    from hedgerow.client.policy import Policy
     from hedgerow.local.training import FederatedEvaluation
     from hedgerow.models.model import Model
     from hedgerow.server.coordinator import RunSession
@@ -165,38 +170,6 @@ def _propose_policy(policy: str | None, max_epsilon: float | None, plan: Plan, b
         text = f"max_epsilon = {most}\ndelta = {plan.privacy.delta}\n"
     parse_proposal(build_policy(text, "the data", plan.privacy.noise)).check_plan(plan)
     return text
-
-
-def parse_proposal(text: str) -> Policy:
-    """Parse the policy that an invitation proposes, in the form of `build_policy`.
-
-    Raises:
-        UsageError: code "policy-file"; it cannot be read, or has lines that only an owner may write: how a table is
-            read, and what code is loaded.
-    """
-    from hedgerow.client.policy import parse_policy
-    from hedgerow.data.adapters import PLAIN
-
-    found = parse_policy(text)
-    for line, usual in (("data", PLAIN), ("plugins", ())):
-        if getattr(found, line) != usual:
-            cause = "How a table is read, and what code is loaded, is for the owner of each site to say."
-            remedy = "Leave it out; owners write such a line into a policy of their own: `hedgerow join --policy FILE`."
-            what = f"An invitation proposes no {line!r}."
-            raise UsageError("policy-file", code="policy-file", what=what, cause=cause, remedy=remedy)
-    return found
-
-
-def build_policy(proposed: str, data_set: str, noise: str = "distributed") -> str:
-    """Build a policy's text from a proposal and the owner's name of the data.
-
-    Args:
-        noise: the plan's noise mode. A proposal does not grant noise that others add: every owner is asked for it in
-            words.
-    """
-    # A proposal that names the data as well cannot be read: with a new name for them, their budget would begin again.
-    grants = "" if noise == "distributed" or re.search(r"(?m)^\s*noise\b", proposed) else f'noise = ["{noise}"]\n'
-    return f"{schema_line('policy')}\nversion = 1\ndata_set = {toml_value(data_set)}\n{grants}{proposed}"
 
 
 def invite(

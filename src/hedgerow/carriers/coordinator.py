@@ -32,9 +32,9 @@ from hedgerow.privacy.statement import MIXED
 from hedgerow.protocol.messages import MessageKind, encode
 from hedgerow.server.coordinator import RunSession, anticipate_setup, invitation_to
 from hedgerow.server.status import RunBoard
-from hedgerow.transport import ENGINES
 from hedgerow.transport.carrier import Carrier, Clock, EnvelopeHub, JointHub, Patience, Waiting
 from hedgerow.transport.connections import allow_many_connections
+from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Address, Hub
 

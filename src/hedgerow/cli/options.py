@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hedgerow.transport import ENGINES
+from hedgerow.transport.engines import ENGINES
 
 if TYPE_CHECKING:
     from hedgerow.app.accounts import AccountOptions

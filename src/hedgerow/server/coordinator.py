@@ -80,11 +80,19 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
-from hedgerow.rounds import VECTOR_ID, count_possible_rows, noise_mode, release_bound, require_words, round_in
+from hedgerow.rounds import (
+    VECTOR_ID,
+    choose_wishes,
+    count_possible_rows,
+    noise_mode,
+    release_bound,
+    require_words,
+    round_in,
+)
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
-from hedgerow.secagg.guarantees import MAX_ATTEMPTS, MIN_COHORT, Wishes, default_wishes, derive, least_groups
-from hedgerow.secagg.masks import MIN_COLLUDERS, WIDTHS, OpenedSums, name_in
+from hedgerow.secagg.guarantees import MAX_ATTEMPTS, MIN_COHORT, derive, least_groups
+from hedgerow.secagg.masks import WIDTHS, OpenedSums, name_in
 from hedgerow.secagg.messages import EpochParameters, NoiseMode, Roster, RoundSpec
 from hedgerow.secagg.transitions import Code, State, SumAbandoned, refuse
 from hedgerow.secagg.view import Cohort, EpochView, is_enough, split_members
@@ -724,14 +732,6 @@ def slots_for(n_left: int, n_members: int) -> int:
     """Return the slots of an epoch for `n_left` rounds and some repeats, as far as their keys can be held."""
     rest = max(1, n_left)
     return min(most_slots(n_members), rest + rest // 4 + 8)
-
-
-def choose_wishes(plan: Plan, sizes: Collection[int]) -> Wishes:
-    """Return the guarantees to ask of an epoch; `sizes` are its members, or those of each group."""
-    # On a complete graph one colluder costs nothing: the threshold withstands more anyway.
-    wishes = default_wishes(*sizes, least_colluders=MIN_COLLUDERS)
-    least, has_echo = min(plan.federation.min_sites, *sizes), wishes.has_echo or bool(plan.federation.echo)
-    return replace(wishes, min_survivors=least, has_echo=has_echo, n_groups=plan.federation.groups)
 
 
 def _derive_cohort(run: CoordinatorRun, members: frozenset[int]) -> Cohort:
