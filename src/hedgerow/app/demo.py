@@ -54,7 +54,7 @@ _DEFAULT_FOLDER, _MODEL = "hedgerow-demo", "model.json"
 _REMEDY = "Give another folder, --out FOLDER, or move the file away first."
 
 
-def demonstrate(out: str | None, n_threads: int | None, *, as_json: bool) -> None:
+def demonstrate(out: str | None, *, as_json: bool) -> None:
     """Train, test, write model.json, report.txt and shapes.png, and show all of it.
 
     Args:
@@ -73,11 +73,11 @@ def demonstrate(out: str | None, n_threads: int | None, *, as_json: bool) -> Non
     _print_sites(console, {name: report for name, (_, report) in bounded.items()})
     noise, book = SystemNoise(os.urandom), BookStore(folder / BOOK)
     account = Account([book], "demonstration")
-    model = train_with_progress(plan, sites, noise, n_threads=n_threads, quiet=as_json, account=account)
+    model = train_with_progress(plan, sites, noise, quiet=as_json, account=account)
     model = model.with_account(account.read_state(plan.privacy.unit, plan.privacy.delta))
     model = model.with_sites(tuple(sites))
     scores = evaluate(model, read_records(data.test, plan))
-    others = _compare(plan, sites, data, n_threads, Account([book], "comparisons, of which one has no noise"), as_json)
+    others = _compare(plan, sites, data, Account([book], "comparisons, of which one has no noise"), as_json)
     if out is None and (aside := _set_aside(folder / _MODEL)) is not None and not as_json:
         note(f"The model of an earlier demonstration, and what it has cost, is kept as {aside}.")
     files = _write(folder, data, model, scores, quiet=as_json)
@@ -204,7 +204,7 @@ _PUBLIC = (
 
 
 def _compare(
-    plan: Plan, sites: Sites, data: SiteFiles, n_threads: int | None, account: Account, quiet: bool
+    plan: Plan, sites: Sites, data: SiteFiles, account: Account, quiet: bool
 ) -> dict[str, float]:
     """Return the test AUC of models with a weaker promise or none, by a description of each."""
 
@@ -213,7 +213,7 @@ def _compare(
         own = without_secure_aggregation(replace(plan, privacy=replace(plan.privacy, **privacy)))
         noise = SystemNoise(os.urandom)
         model = train_with_progress(
-            own, sites, noise, n_threads=n_threads, quiet=quiet, account=account, title=title
+            own, sites, noise, quiet=quiet, account=account, title=title
         )
         return evaluate(model, read_records(data.test, plan))["auc"]
 

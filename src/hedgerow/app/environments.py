@@ -388,7 +388,7 @@ def train_with_progress(
     sites: Sites,
     noise: NoiseSource,
     *,
-    n_threads: int | None,
+    n_threads: int | None = None,
     quiet: bool,
     account: Account | None = None,
     seed: int | None = None,

@@ -733,12 +733,11 @@ def _is_carried_out(journal: Path) -> bool:
 def evaluate(
     options: StudyOptions,
     epsilon: float,
-    number: int | None,
     noise: str,
     by: Sequence[str],
     report: Callable[[FederatedEvaluation, list[str], Path], object],
 ) -> None:
-    """Evaluate the model of a run, None for the newest, over the rows that the sites hold out, and hand it out.
+    """Evaluate the newest run's model over the rows that the sites hold out, and hand it out.
 
     Args:
         noise, by: as for `EvaluationTask`.
@@ -750,8 +749,7 @@ def evaluate(
 
     folder = options.folder
     require_roster(folder)
-    if number is None:
-        number = max((int(place.parent.name[4:]) for place in folder.glob("run-*/model.json")), default=0)
+    number = max((int(place.parent.name[4:]) for place in folder.glob("run-*/model.json")), default=0)
     place = run_folder(folder, number) / "model.json"
     if not place.is_file():
         raise UsageError("study-no-run", code="study-no-run", what="run")

@@ -201,14 +201,17 @@ def list_found_texts(statistics: TableStatistics | SurvivalCurves) -> list[str]:
 
 
 def survey_over_nodes(
-    options: SurveyOptions, coordinator: CoordinatorOptions, folder: Path, header: str | None = None,
-    journal: str | None = None, *, is_new: bool = False,
-) -> Survey:  # fmt: skip
+    options: SurveyOptions,
+    coordinator: CoordinatorOptions,
+    folder: Path,
+    header: str | None = None,
+    *,
+    is_new: bool = False,
+) -> Survey:
     """Survey the nodes of a roster as their coordinator, and write the results into the folder.
 
     Args:
         header: a table whose header names the columns; None for those that are declared.
-        journal: another file than the folder's.
         is_new: set another run's journal aside.
     """
     # Imported here, because grpc is an extra that only a party that dials or listens needs.
@@ -229,7 +232,7 @@ def survey_over_nodes(
     def write(outcome: Outcome, session: RunSession) -> None:
         conclude(outcome, session).write(folder)
 
-    file = SurveyFolder(folder, Path(journal or folder / "survey.journal"), write, is_new, options.quiet)
+    file = SurveyFolder(folder, folder / "survey.journal", write, is_new, options.quiet)
     return conclude(*serve(coordinator, task.plan, file, task))
 
 

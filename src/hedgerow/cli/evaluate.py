@@ -64,7 +64,8 @@ def add_commands(commands: Any) -> None:
     add_shared(add, "--data-set", "--book", "--no-book", "--yes")
     add = command.add_argument_group("over nodes: --federated as the coordinator of a roster").add_argument
     text = "who adds the noise, whichever party added it to the training; sites have to allow it (distributed)"
-    add_nodes(add, text, "where the run is journalled (MODEL.evaluation-N.journal)")
+    add_nodes(add, text)
+    add("--journal", metavar="FILE", help="where the run is journalled (MODEL.evaluation-N.journal)")
     add_shared(add, "--hand-out")
     add_shared(command.add_argument, "--json")
 

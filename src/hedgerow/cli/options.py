@@ -193,11 +193,10 @@ def add_shared(add: Add, *names: str, **more: Any) -> None:
         add(name, **SHARED[name], **more)
 
 
-def add_nodes(add: Add, noise: str, journal: str) -> None:
-    """Add the options of a command that asks nodes, with these help texts for noise and journal."""
+def add_nodes(add: Add, noise: str) -> None:
+    """Add the options of a command that asks nodes, with this help text for noise."""
     add_shared(add, "--roster", "--identity", "--listen", "--engine", "--new-run", "--log-format")
     add("--noise", choices=("distributed", "server"), help=noise)
-    add("--journal", metavar="FILE", help=journal)
 
 
 T = TypeVar("T")

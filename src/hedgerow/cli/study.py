@@ -94,7 +94,6 @@ def _add_runs(actions: Any) -> None:
     text = "evaluate a model over the rows that sites hold out"
     add = add_command(actions, "evaluate", evaluate, text)
     add("--epsilon", type=above_zero, required=True, metavar="E", help="what this evaluation may cost")
-    add("--run", type=whole(1), metavar="N", help="the run whose model it is (the newest)")
     add("--noise", choices=("distributed", "server"), help="as for `hedgerow evaluate` (distributed)")
     add_shared(add, "--by")
     _add_run(add, "--new-run")
@@ -212,7 +211,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
         show(found, sites, place, None, is_seeded=arguments.seed is not None, as_json=arguments.json)
 
     noise, by = arguments.noise or "", arguments.by
-    study.evaluate(_read_options(arguments), arguments.epsilon, arguments.run, noise, by, report)
+    study.evaluate(_read_options(arguments), arguments.epsilon, noise, by, report)
 
 
 def survey(arguments: argparse.Namespace) -> None:

@@ -77,8 +77,7 @@ def add_commands(commands: Any) -> None:
     add_shared(add, "--seed", "--data-set", "--book", "--no-book")
     add = command.add_argument_group("over nodes: the same, asked of sites that keep their tables").add_argument
     add("--federated", action="store_true", help="as the coordinator of a roster; the answers are noised and charged")
-    journal = "where the run is journalled, to go on after a crash (FOLDER/survey.journal)"
-    add_nodes(add, "who adds the noise; sites have to allow it (distributed)", journal)
+    add_nodes(add, "who adds the noise; sites have to allow it (distributed)")
     add_shared(command.add_argument, "--json")
 
 
@@ -94,8 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
         from hedgerow.app.coordinator import CoordinatorOptions
 
         party = read_options(CoordinatorOptions, arguments)
-        given = arguments.data, arguments.journal
-        made = survey_over_nodes(options, party, folder, *given, is_new=arguments.new_run)
+        made = survey_over_nodes(options, party, folder, arguments.data, is_new=arguments.new_run)
         parties = {"roster": party.roster, "identity": party.identity, "listen": party.listen}
         asked = " ".join(f"--{name} {shlex.quote(value)}" for name, value in parties.items())
         train = f"coordinator {{plan}} {asked} --out model.json"
@@ -159,7 +157,7 @@ def _check(arguments: argparse.Namespace) -> None:
         value = arguments.train_epsilon
         raise UsageError("argument", code="survey-plan-epsilon", name="--train-epsilon", value=value, expected=expected)
     if not arguments.federated:
-        given = [name for name in ("roster", "identity", "noise", "journal") if getattr(arguments, name) is not None]
+        given = [name for name in ("roster", "identity", "noise") if getattr(arguments, name) is not None]
         if given or arguments.new_run:
             raise UsageError("usage-needs", option="--" + (given or ["new-run"])[0], other="--federated")
         if not arguments.sites and arguments.data is None:

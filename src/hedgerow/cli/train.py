@@ -41,14 +41,14 @@ def add_commands(commands: Any) -> None:
     add = add_command(commands, "demo", demo, "six sites train a private model on real data")
     text = "folder for the results, without a model; without it: hedgerow-demo, where an earlier model is set aside"
     add("--out", metavar="FOLDER", help=text)
-    add_shared(add, "--threads", "--json")
+    add_shared(add, "--json")
     text = "rehearse a plan on made-up rows: how well models predict, by epsilon"
     add = add_command(commands, "simulate", simulate, text, _SIMULATE_EXAMPLE)
     add_shared(add, "plan")
     add("--rows", type=whole(20, 10**8), metavar="N", help="made-up rows over all sites (the plan's n_records)")
     add("--sites", type=whole(1, 1000), default=3, metavar="K", help="sites of one size (%(default)s)")
     add("--seed", type=whole(0), default=0, metavar="N", help="of the rows and the trees, not of the noise (0)")
-    add_shared(add, "--threads", "--json")
+    add_shared(add, "--json")
     text = "train over sites whose tables are all on this machine"
     add = add_command(commands, "train", run, text, _TRAIN_EXAMPLE)
     add_shared(add, "plan")
@@ -131,10 +131,10 @@ def simulate(arguments: argparse.Namespace) -> None:
     def train(own: Plan, sites: Mapping[str, SiteData]) -> Model:
         start, epsilon = time.monotonic(), own.privacy.epsilon
         title = "Without noise" if math.isinf(epsilon) else f"At epsilon {epsilon:g}"
-        noise, n_threads = SystemNoise(os.urandom), arguments.threads
+        noise = SystemNoise(os.urandom)
         # Made-up rows: nothing is charged.
         quiet, account = arguments.json, Account()
-        model = train_with_progress(own, sites, noise, n_threads=n_threads, quiet=quiet, account=account, title=title)
+        model = train_with_progress(own, sites, noise, quiet=quiet, account=account, title=title)
         seconds[epsilon] = time.monotonic() - start
         return model
 
@@ -177,4 +177,4 @@ def demo(arguments: argparse.Namespace) -> None:
     """Train, test, write the results, and show all of it."""
     from hedgerow.app.demo import demonstrate
 
-    demonstrate(arguments.out, arguments.threads, as_json=arguments.json)
+    demonstrate(arguments.out, as_json=arguments.json)
