@@ -257,15 +257,16 @@ def name_to_install(extra: str) -> str:
     """
     # Imported here, because an ordinary start makes no error.
     import json
-    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.metadata import distributions
     from pathlib import Path
     from urllib.parse import urlparse
     from urllib.request import url2pathname
 
+    # PEP 610; absent where an index gave it. What a build left in a checkout may be found first, and does not have it.
+    known = (each.read_text("direct_url.json") for each in distributions(name="hedgerow"))
     try:
-        # PEP 610; absent where an index gave it.
-        origin = json.loads(distribution("hedgerow").read_text("direct_url.json") or "{}")
-    except (PackageNotFoundError, ValueError):
+        origin = json.loads(next(filter(None, known), "{}"))
+    except ValueError:
         origin = {}
     url = str(origin.get("url", ""))
     if "dir_info" in origin:

@@ -151,8 +151,8 @@ def test_what_is_missing_is_installed_as_the_rest_was(
 ) -> None:
     """A checkout, a wheel or a commit: an index that is asked for the name alone may not have it, or another's."""
     text = origin if origin is None or isinstance(origin, str) else json.dumps(origin)
-    installed = SimpleNamespace(read_text=lambda _: text)
-    monkeypatch.setattr("importlib.metadata.distribution", lambda _: installed)
+    found = [SimpleNamespace(read_text=lambda _, text=each: text) for each in (None, text)]
+    monkeypatch.setattr("importlib.metadata.distributions", lambda name: iter(found))
     assert name_to_install("pld") == expected
     fault = missing_extra("dp_accounting")
     assert fault.remedy.endswith(f"pip install {expected}")
