@@ -13,8 +13,19 @@ from hypothesis import strategies as st
 
 from hedgerow.data.datasets import rand_hie_plan_text
 from hedgerow.local.forecast import share_noise_factor
+from hedgerow.local.training import train
+from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.privacy.outlook import SHARE_CURVES, SIGNAL_TO_COMPARE_SITES, order_shares, outlook_of
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.outlook import (
+    SHARE_CURVES,
+    SIGNAL_TO_COMPARE_SITES,
+    find_noise_factor,
+    order_shares,
+    outlook_facts,
+    outlook_of,
+)
+from tests.builders import FEATURES, LABELS, bare_plan, make_data
 
 RUNS = Path(__file__).resolve().parents[2] / "docs" / "runs"
 
@@ -90,6 +101,26 @@ def test_sites_that_add_the_noise_are_promised_less_than_the_coordinator() -> No
     assert None not in shares and len(set(shares)) == 3
     assert shares == sorted(shares, reverse=True)
     assert outlook_of(plan, noise_factor=2.0) == outlook_of(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", ["server", "distributed"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_report_expects_no_more_than_its_first_release_shows(noise: str, rows: int, tmp_path: Path) -> None:
+    """A plan that declares three times the records that its run used does not promise a model of so many."""
+    unit = {"unit": "person", "max_rows_per_unit": rows} if rows > 1 else {}
+    privacy = {"epsilon": 2.0, "delta": 1e-5, "noise": noise, **unit}
+    federation, used, said = {"min_sites": 3}, 9_000, []
+    for declared in (used, 3 * used):
+        plan = bare_plan(LABELS["binary"], FEATURES, privacy=privacy | {"n_records": declared}, federation=federation)
+        sites = {f"s{number}": make_data(plan, used // 3, number) for number in range(3)}
+        model = train(plan, sites, noise=SeededNoise(3))
+        said.append(model.filing("2026-01-01")["outlook"]["signal"])
+        plain = model.report.outlook[0] == outlook_facts(plan, noise_factor=find_noise_factor(model.ledger))[0][1]
+        assert plain == (declared == used)
+        model.save(tmp_path / f"{declared}.json")
+        assert Model.load(tmp_path / f"{declared}.json").report.outlook == model.report.outlook
+    assert said[0] <= said[1] <= 1.4 * said[0]
 
 
 def test_sites_are_compared_only_where_honest_models_do_not_fail() -> None:

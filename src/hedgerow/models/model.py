@@ -52,7 +52,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
 )
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, read_prepared_ledger
-from hedgerow.privacy.outlook import find_noise_factor, outlook_of
+from hedgerow.privacy.outlook import count_at_most, find_noise_factor, outlook_of, replace_count
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_lazy_report, check_claims
 from hedgerow.privacy.statement import Depth, Topic
 from hedgerow.protocol.stream import Salvage
@@ -132,6 +132,16 @@ class Model:
     salvaged: Salvage | None = None
     errors: ErrorHistogram | None = None
 
+    def __post_init__(self) -> None:
+        # A plan may declare more records than a run uses; what was released says so, whatever made the report.
+        object.__setattr__(self, "report", self.report.counted(self.plan, self._count_at_most()))
+
+    def _count_at_most(self) -> int | None:
+        weights = self.ensemble.leaf_weights
+        if weights is None or not len(weights):
+            return None
+        return count_at_most(self.plan, self.ledger, weights[0].tolist())
+
     @property
     def next_round(self) -> int:
         """The number of the next release on its account, counted from the first of its training."""
@@ -206,7 +216,9 @@ class Model:
             "printed_on": date,
             "outlook": None
             if math.isinf(self.plan.privacy.epsilon)
-            else asdict(outlook_of(self.plan, noise_factor=find_noise_factor(self.ledger))),
+            else asdict(
+                outlook_of(replace_count(self.plan, self._count_at_most()), noise_factor=find_noise_factor(self.ledger))
+            ),
             **salvaged,
         }
 

@@ -140,16 +140,43 @@ def is_measured(plan: Plan) -> bool:
     )
 
 
-def outlook_facts(plan: Plan, *, noise_factor: float | None = None) -> list[tuple[str, str]]:
+def count_at_most(plan: Plan, ledger: Ledger, leaf_weights: Sequence[int]) -> int | None:
+    """Bound the number of records that a run used, by its first release; None if that release counts none.
+
+    Before the first tree all scores are 0, and each record adds one Hessian to a leaf of the default's first tree: its
+    largest gradient is as large, so it is the record's norm over the square root of 2. Weights are cut off at 0, which
+    makes their sum larger, and two standard deviations of its noise are added.
+
+    Args:
+        leaf_weights: of the first tree, as the model keeps them.
+    """
+    own = ledger.releases[len(plan.prepared) :]
+    is_plain = is_measured(plan) and not plan.federation.groups and plan.privacy.noise != "local"
+    if not is_plain or not own or own[0].kind != "LeafSums":
+        return None
+    hessian = own[0].sensitivity / plan.privacy.rows_per_unit / math.sqrt(2)
+    noise = own[0].sigma * (find_noise_factor(ledger) or 1.0) * math.sqrt(len(leaf_weights))
+    return math.ceil((sum(leaf_weights) + 2 * noise) / hessian)
+
+
+def outlook_facts(
+    plan: Plan, *, noise_factor: float | None = None, at_most: int | None = None
+) -> list[tuple[str, str]]:
     """Return the outlook at a plan's epsilon, for a person: names and texts; none without noise.
 
     Args:
         noise_factor: as for `outlook_of`.
+        at_most: records that a run used, by `count_at_most`; it counts where the plan declares more.
     """
-    privacy, n_groups = plan.privacy, plan.federation.groups
-    if math.isinf(privacy.epsilon):
+    declared, n_groups = plan.privacy.n_records, plan.federation.groups
+    if math.isinf(plan.privacy.epsilon):
         return []
-    own = outlook_of(plan, noise_factor=noise_factor)
+    counted = "found with noise" if PublicInputs.from_plan(plan).n_records_origin == FOUND else "as the plan declares"
+    records = f"{declared:,} records, {counted}"
+    if at_most is not None and at_most < declared:
+        plan = replace_count(plan, at_most)
+        records = f"at most {plan.privacy.n_records:,} records by the first release, where the plan has {declared:,}"
+    privacy, own = plan.privacy, outlook_of(plan, noise_factor=noise_factor)
     several = f" over {privacy.rows_per_unit} rows a unit" if privacy.rows_per_unit > 1 else ""
     if n_groups:
         several += f", over {median_noise_factor(n_groups):.2f} for the middle of {n_groups} groups"
@@ -157,10 +184,9 @@ def outlook_facts(plan: Plan, *, noise_factor: float | None = None) -> list[tupl
         several += f", over {noise_factor or USUAL_SHARE_FACTOR:.2f} for the sites' shares of noise"
     elif privacy.noise == "local":
         several += f", over {math.sqrt(privacy.n_records):,.0f} for noise on every record"
-    counted = "found with noise" if PublicInputs.from_plan(plan).n_records_origin == FOUND else "as the plan declares"
     mu = f"{mu_of(privacy.epsilon, privacy.delta):.3g}"
     facts = [
-        ("signal", f"s = {own.signal:,.0f} ({privacy.n_records:,} records, {counted}, at mu {mu}{several}): roughly, "
+        ("signal", f"s = {own.signal:,.0f} ({records}, at mu {mu}{several}): roughly, "
          "how many standard deviations of noise the data amount to"),
     ]  # fmt: skip
     runs = "(AUC, eleven public data sets with two classes; docs/runs/forecast.txt)"
@@ -176,6 +202,19 @@ def outlook_facts(plan: Plan, *, noise_factor: float | None = None) -> list[tupl
         )  # fmt: skip
     doubt = doubt_of(plan, noise_factor=noise_factor)
     return [*facts, *([("warning", doubt)] if doubt else [])]
+
+
+def list_outlook(plan: Plan, *, noise_factor: float | None = None, at_most: int | None = None) -> tuple[str, ...]:
+    """Return the lines of a report's outlook; arguments as for `outlook_facts`."""
+    facts = outlook_facts(plan, noise_factor=noise_factor, at_most=at_most)
+    return tuple(f"! Warning: {text}." if name == "warning" else text for name, text in facts)
+
+
+def replace_count(plan: Plan, at_most: int | None) -> Plan:
+    """Return the plan with this number of records, if it has more."""
+    if at_most is None or at_most >= plan.privacy.n_records:
+        return plan
+    return replace(plan, privacy=replace(plan.privacy, n_records=max(1, at_most)))
 
 
 def doubt_of(plan: Plan, *, noise_factor: float | None = None) -> str:

@@ -22,7 +22,7 @@ from hedgerow.privacy.accountants import Account, compute_account, epsilon_of_ro
 from hedgerow.privacy.accounts import AccountState
 from hedgerow.privacy.events import DiscreteGaussianSumEvent, SelectionEvent, UnnoisedEvent, scope_events
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
-from hedgerow.privacy.outlook import find_noise_factor, outlook_facts
+from hedgerow.privacy.outlook import find_noise_factor, list_outlook
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.rounding import format_up
 from hedgerow.privacy.statement import AT_SITE, UNRECORDED, Statement, Topic, find_guess_bound, make_statement
@@ -130,7 +130,6 @@ class PrivacyContext:
             ledger: of the run, once there is one, for how much noise its sites added.
         """
         privacy = plan.privacy
-        outlook = outlook_facts(plan, noise_factor=None if ledger is None else find_noise_factor(ledger))
         return cls(
             delta=privacy.delta,
             epsilon_requested=privacy.epsilon,
@@ -153,7 +152,7 @@ class PrivacyContext:
                 for part in list_foreign_parts(plan)
             ),
             public=PublicInputs.from_plan(plan),
-            outlook=tuple(f"! Warning: {text}." if name == "warning" else text for name, text in outlook),
+            outlook=list_outlook(plan, noise_factor=None if ledger is None else find_noise_factor(ledger)),
         )
 
     def with_evaluation(self, evaluation: PrivacyContext) -> PrivacyContext:
@@ -305,6 +304,12 @@ class PrivacyReport(PrivacyContext):
     def made(self, place: str, n_sites: int = 0, n_drawings: int = 0) -> PrivacyReport:
         """Return this report with the place of the training, as `PrivacyContext` defines it."""
         return self._place(made_in=place, n_sites=n_sites, n_drawings=n_drawings)
+
+    def counted(self, plan: Plan, at_most: int | None) -> PrivacyReport:
+        """Return this report with its outlook for at most this many records, as `count_at_most` bounds them."""
+        if at_most is None or not self.outlook:
+            return self
+        return self._place(outlook=list_outlook(plan, noise_factor=find_noise_factor(self.ledger), at_most=at_most))
 
     def evaluated(self, place: str, before: PrivacyReport) -> PrivacyReport:
         """Return this report, of a model that was just evaluated, with the place of that evaluation.
