@@ -188,7 +188,7 @@ def describe_visibility(plan: Plan, expected: Forecast) -> list[tuple[str, str]]
         seen, mended = "noisy totals are of", ""
         if plan.privacy.noise == "server":
             seen = "exact totals that the coordinator sees describe"
-            mended = '. noise = "distributed" prevents it'
+            mended = "" if find_method(plan).is_pure else '. noise = "distributed" prevents it'
         facts.append(
             ("one record", f"about {singles[0]:,.0f} of the run's {n_leaves:,} {seen} a single record if records "
              f"spread evenly over a tree's leaves, up to {singles[1]:,.0f} if most crowd into one of them{mended}")

@@ -152,7 +152,8 @@ def count_at_most(plan: Plan, ledger: Ledger, leaf_weights: Sequence[int]) -> in
     """
     own = ledger.releases[len(plan.prepared) :]
     is_plain = is_measured(plan) and not plan.federation.groups and plan.privacy.noise != "local"
-    if not is_plain or not own or own[0].kind != "LeafSums":
+    # A file may say anything of a release; its sensitivity is a whole number's, so at least 1.
+    if not is_plain or not own or own[0].kind != "LeafSums" or not own[0].sensitivity >= 1:
         return None
     hessian = own[0].sensitivity / plan.privacy.rows_per_unit / math.sqrt(2)
     noise = own[0].sigma * (find_noise_factor(ledger) or 1.0) * math.sqrt(len(leaf_weights))

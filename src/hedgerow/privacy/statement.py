@@ -456,7 +456,7 @@ def _say_recalibration(report: PrivacyReport) -> str:
 def _describe_alone(report: PrivacyReport, name: str, *, is_recalibration: bool) -> str:
     alone = [each for each in report.ledger if each.noise_mode == "alone"]
     count = sum(each.is_recalibration == is_recalibration for each in alone)
-    said = "the site whose rows they are of added the noise, to sums that nobody else has seen"
+    said = "one process read one site's table and added the noise: only whoever ran it saw rows or exact sums here"
     return f"In {count} release(s) of {name} {said}."
 
 
