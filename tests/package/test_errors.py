@@ -101,6 +101,15 @@ def test_codes_of_data_begin_alike() -> None:
     assert all(row.get("code", name).startswith(("data-", "arrival-")) for name, row in entries()["DataError"].items())
 
 
+def test_an_error_of_a_plan_begins_with_the_path_that_it_carries() -> None:
+    """A draft's gap and an estimator's parameter are found by the path, so a person and a program read the same one."""
+    rows = entries()["PlanError"]
+    assert all(row["what"].startswith(row["path"]) for row in rows.values() if "path" in row)
+    assert {name for name, row in rows.items() if row["what"].startswith("{path}")} - {"plan-not-found"} == {
+        name for name, row in rows.items() if row.get("path", "").startswith("{path}")
+    }
+
+
 def test_the_sentences_take_their_values() -> None:
     fault = DataError("data-duplicate-column", source="a.csv", column="age")
     assert fault.what == "a.csv: two columns are called 'age'."
