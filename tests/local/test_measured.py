@@ -25,6 +25,7 @@ from hedgerow.privacy.outlook import (
     outlook_facts,
     outlook_of,
 )
+from hedgerow.privacy.report import PrivacyContext, build_report
 from tests.builders import FEATURES, LABELS, bare_plan, make_data
 
 RUNS = Path(__file__).resolve().parents[2] / "docs" / "runs"
@@ -118,6 +119,9 @@ def test_a_report_expects_no_more_than_its_first_release_shows(noise: str, rows:
         said.append(model.filing("2026-01-01")["outlook"]["signal"])
         plain = model.report.outlook[0] == outlook_facts(plan, noise_factor=find_noise_factor(model.ledger))[0][1]
         assert plain == (declared == used)
+        plain_report = build_report(model.ledger, PrivacyContext.from_plan(plan, ledger=model.ledger))
+        older = replace(model, created_with="0.1.0", report=plain_report)
+        assert older.report.outlook[0] == outlook_facts(plan, noise_factor=find_noise_factor(model.ledger))[0][1]
         model.save(tmp_path / f"{declared}.json")
         assert Model.load(tmp_path / f"{declared}.json").report.outlook == model.report.outlook
     assert said[0] <= said[1] <= 1.4 * said[0]

@@ -138,7 +138,8 @@ class Model:
 
     def _count_at_most(self) -> int | None:
         weights = self.ensemble.leaf_weights
-        if weights is None or not len(weights):
+        # Another version's default may have had another largest Hessian beside its largest gradient.
+        if weights is None or not len(weights) or self.created_with != __version__:
             return None
         return count_at_most(self.plan, self.ledger, weights[0].tolist())
 
