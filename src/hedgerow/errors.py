@@ -229,6 +229,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "prometheus_client": ("prometheus_client", "console"),
     "ray": ("Ray", "shards"),
     "sklearn": ("scikit-learn 1.6 or newer", "sklearn"),
+    "shtab": ("shtab", "completion"),
     "sksurv": ("scikit-survival", "survival"),
     "sqlalchemy": ("SQLAlchemy", "sql"),
     "starlette": ("Starlette", "console"),

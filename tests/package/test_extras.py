@@ -44,6 +44,8 @@ ASKED = {
     "epsilon_pld([GaussianEvent(1.0)], 1e-6)",
     "sqlalchemy": "from hedgerow.data.sources import column_names\ncolumn_names('mysql://#select 1')",
     "adbc_driver_postgresql": "from hedgerow.data.sources import column_names\ncolumn_names('postgresql://#select 1')",
+    "shtab": "from types import SimpleNamespace\nfrom hedgerow.cli.commands import complete\n"
+    "complete(SimpleNamespace(shell='bash'))",
     "mlflow": "from hedgerow.models.mlflow import load_model\nload_model('models:/x')",
     "duckdb": "from hedgerow.data.sources import column_names\ncolumn_names('duckdb:///t.duckdb#select 1')",
 }

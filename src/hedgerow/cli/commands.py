@@ -29,7 +29,8 @@ from hedgerow.cli import (
     survey,
     train,
 )
-from hedgerow.errors import UsageError
+from hedgerow.cli.options import add_command
+from hedgerow.errors import UsageError, missing_extra
 
 GROUPS = (
     train, plan, privacy, check_method, survey, evaluate, recalibrate, attack, model, evidence, study, join, owner,
@@ -44,6 +45,13 @@ exit codes:
   4 data           9 secure sum        Hedgerow's own
   20 to 26 what `hedgerow join --status` finds
 (docs/errors.md lists every error)
+"""
+
+
+_COMPLETION = """\
+example:
+  hedgerow completion bash > hedgerow-completion.bash
+  source hedgerow-completion.bash            # in ~/.bashrc for every shell
 """
 
 
@@ -102,4 +110,27 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for group in GROUPS:
         group.add_commands(commands)
+    add = add_command(commands, "completion", complete, "print what a shell completes commands by", _COMPLETION)
+    add("shell", choices=("bash", "zsh", "tcsh"), metavar="SHELL", help="bash, zsh or tcsh")
     return parser
+
+
+def complete(arguments: argparse.Namespace) -> None:
+    """Print the completion script for a shell."""
+    try:
+        import shtab
+    except ImportError as absent:
+        raise missing_extra("shtab", "Completion in shells") from absent
+    parser = build_parser()
+    _complete_files(parser)
+    print(shtab.complete(parser, arguments.shell))
+
+
+def _complete_files(parser: argparse.ArgumentParser) -> None:
+    """Complete arguments without a list of words by file names."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in dict.fromkeys(action.choices.values()):
+                _complete_files(command)
+        elif not action.choices and action.nargs != 0 and action.type is None:
+            vars(action)["complete"] = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
