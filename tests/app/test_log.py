@@ -156,7 +156,8 @@ def test_a_site_that_was_withdrawn_is_told_once_whom_to_ask(capsys: pytest.Captu
         notes(Disconnected(WireCode.UNREACHABLE.value, False))
     lines = [line for line in said(capsys) if "tls-refused" in line[3]]
     assert [line[0] for line in lines] == ["WARNING", *["INFO"] * 6]
-    assert "withdrawn from the study" in lines[0][3] and "Ask whoever runs the coordinator" in lines[0][3]
+    refusal = WireRefusal(WireCode.TLS_REFUSED)
+    assert refusal.cause in lines[0][3] and refusal.remedy in lines[0][3]
 
 
 def test_no_coordinator_between_two_runs_is_no_warning(capsys: pytest.CaptureFixture[str]) -> None:

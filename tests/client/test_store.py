@@ -229,7 +229,7 @@ def test_no_other_manifest_is_answered_after_a_restart(store: NodeStore) -> None
     again.close()
 
 
-@pytest.mark.parametrize(("step", "advice"), [(-1, "moved away"), (1, "Install that version again")])
+@pytest.mark.parametrize(("step", "advice"), [(-1, "counter.json"), (1, "leave the file where it is")])
 def test_a_state_of_another_version_is_refused_by_name(store: NodeStore, step: int, advice: str) -> None:
     """Its steps mean something else; the owner hears which version wrote it, and what to do that ends the refusal."""
     version = store.database.rows("pragma user_version")[0][0]

@@ -20,7 +20,7 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.state import OwnerDesk, Question
 from hedgerow.data.fit import ColumnFit, TableFit
 from hedgerow.data.units import RowCount
-from hedgerow.errors import PolicyRefusal
+from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.models.model import Model
 from hedgerow.transport.interface import Connected, Disconnected
 from tests.builders import make_data, make_plan, train
@@ -142,7 +142,8 @@ def test_the_owner_is_asked_on_the_page_and_answers_there(page: SitePage, federa
         party.session.question = desk.pending()
         with watching(page, party):
             wrong = ask(page, "do/approve", asked_by(page), json.dumps({"question": "0" * 32}).encode())
-            assert wrong[0] == 409 and "does not ask that" in wrong[1] and desk.find_answer(QUESTION.id) is None
+            assert wrong[0] == 409 and UsageError("not-asked").what in wrong[1]
+            assert desk.find_answer(QUESTION.id) is None
             body = json.dumps({"question": QUESTION.id}).encode()
             said_by_deny = f"The training by 'wards' (run {'5d' * 6}) is denied."
             assert ask(page, "do/deny", asked_by(page), body) == (200, said_by_deny)

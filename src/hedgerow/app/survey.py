@@ -129,10 +129,10 @@ class Survey:
             return
         spent = format_up(self.found.report.epsilon, 3)
         if len(getattr(self.found.statistics, "classes", ())) < 2:
-            missing = f"neither two classes nor a range of the label {label!r} stand out of the noise"
+            missing = f"neither two classes nor a range of the label {label!r} can be seen through the noise"
             said = "" if kept is None else f"Write what it lacks into {kept}: all else there is paid for, and trains. "
             raise NothingFoundError("survey-no-plan", missing=missing, spent=spent, kept=said)
-        missing = "no column stands out of the noise but the label"
+        missing = "no column except the label can be seen through the noise"
         raise NothingFoundError("survey-no-plan", missing=missing, spent=spent, kept="")
 
 
