@@ -21,16 +21,18 @@ from sklearn.metrics import roc_auc_score
 
 from experiments.datasets import load
 from experiments.harness import Prepared, arguments, plan_for, progress, rows_of, stratified_split
-from hedgerow.client.node import Node
+from hedgerow.client.node import Node, cast_vote
 from hedgerow.client.node_session import WORSE_TREES
 from hedgerow.data.site_data import SiteData
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, build_checks
+from hedgerow.methods.votes import find_power
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.groups import LineUp, count_drawing_rounds, derive_drawing
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.votes import MIN_POWER, Tally, Vote
 from hedgerow.secagg.guarantees import Wishes, assign_groups, default_colluders, derive
 from hedgerow.secagg.transitions import SumAbandoned
 from hedgerow.server.release import UNCOUNTED, PlainAggregation, Releaser, RunChecks, Summed
@@ -162,7 +164,8 @@ class Case:
 class Result(NamedTuple):
     """One split: AUC, the share called positive in each public group, what stopped the run, how many honest nodes
     object, in how many rounds no records could add up to the sum of a liar's group, and of another, after how many
-    rounds it was first told that groups disagree (0: never), and whether neither reading of that was true.
+    rounds it was first told that groups disagree (0: never), whether neither reading of that was true, and how sites
+    voted, liars as suits their lie.
     """
 
     auc: float
@@ -173,6 +176,7 @@ class Result(NamedTuple):
     n_misnamed: int
     told_in: int
     is_false: bool
+    tallies: tuple[Tally, ...] = ()
 
 
 def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], seed: int) -> list[Node | Liar]:
@@ -212,19 +216,19 @@ def result_of(
     train = stratified_split(prepared.table.label, seed)
     model = {"n_trees": options.trees, "structure_seed": seed}
     plan = plan_for(prepared.table, case.epsilon, int(train.sum()), model)
-    plan = replace(plan, federation=replace(plan.federation, groups=case.n_groups))
+    plan = replace(plan, federation=replace(plan.federation, groups=case.n_groups, votes=case.n_groups > 0))
     if case.is_drawn:
         plan = replace(plan, privacy=replace(plan.privacy, noise="distributed"))
     data, test = rows_of(prepared, plan, train), rows_of(prepared, plan, ~train)
     feature, code = groups[0]
     nodes = sites_of(plan, data, case, data.codes[feature] == code, seed)
-    run, stopped, counts = carried_out(plan, nodes, case, seed)
+    run, stopped, counts, tallies = carried_out(plan, nodes, case, seed)
     if stopped and not run.end_early():
-        return Result(np.nan, np.full(len(groups), np.nan), stopped, *counts)
+        return Result(np.nan, np.full(len(groups), np.nan), stopped, *counts, tallies)
     ensemble = run.ensemble
     scores = ensemble.scores(test.codes_in(build_grid(plan), ensemble.grid.new_edges))[0]
     rates = np.array([float((scores[test.codes[feature] == code] > 0).mean()) for feature, code in groups])
-    return Result(float(roc_auc_score(test.labels, scores)), rates, stopped, *counts)
+    return Result(float(roc_auc_score(test.labels, scores)), rates, stopped, *counts, tallies)
 
 
 def public_groups(plan: Plan, rows: SiteData) -> list[tuple[int, int]]:
@@ -264,11 +268,12 @@ class SharedNoise(SeededNoise):
 
 def carried_out(
     plan: Plan, nodes: Sequence[Node | Liar], case: Case, seed: int
-) -> tuple[Replica, str, tuple[int, int, int, int, bool]]:
-    """A run, why it was stopped, and what `Result` counts."""
+) -> tuple[Replica, str, tuple[int, int, int, int, bool], tuple[Tally, ...]]:
+    """A run, why it was stopped, what `Result` counts, and the votes."""
     n_sites, n_groups, task = case.n_sites, case.n_groups, TrainingTask(plan)
     noise = SharedNoise(seed, n_sites // n_groups) if case.is_drawn else SeededNoise(seed, exact=False)
-    releaser, run, checks = Releaser(noise, UNCOUNTED), Replica(task), RunChecks(lambda: build_checks(task))
+    releaser, run, checks = Releaser(noise, UNCOUNTED), Replica(task, n_sites), RunChecks(lambda: build_checks(task))
+    tallies, own_noise = list[Tally](), SeededNoise(seed, exact=False)
     n_rounds = count_drawing_rounds(task.schedule.n_rounds) if case.is_drawn else 0
     lineup, told_in, is_false, liars = LineUp(n_sites, max(1, n_groups), n_rounds), 0, False, case.liars
     keys, declared = [node.site.encode() for node in nodes], int(SLACK * plan.privacy.n_records / n_sites)
@@ -299,13 +304,30 @@ def carried_out(
         except SumAbandoned as fault:
             stopped = f"{fault.code}, round {query.purpose.round}"
             break
-        run.feed(released)
+        votes = votes_of(nodes, case, run, own_noise)
+        if len(votes):
+            tallies.append(Tally.count(votes))
+        run.feed(np.concatenate([released, votes]))
         for told in lineup.take(released, parts) if n_groups else ():
             told_in = told_in or run.n_releases
             both = (liars.isdisjoint(told.alone), any(liars.isdisjoint(group) for group in told.others))
             is_false |= not liars or all(both)
         objecting |= {node.site for node in nodes if isinstance(node, Node) and node.n_worse >= WORSE_TREES}
-    return run, stopped, (len(objecting), named, misnamed, told_in, is_false)
+    return run, stopped, (len(objecting), named, misnamed, told_in, is_false), tuple(tallies)
+
+
+def votes_of(nodes: Sequence[Node | Liar], case: Case, run: Replica, noise: SeededNoise) -> IntVector:
+    """What all sites say of the model so far; nothing in most rounds.
+
+    Those who turn the model round say that it is good. Those who frame others say that an honest model is bad.
+    """
+    asked, lie = run.vote, Vote.OBJECTS if case.lie.only == "beside" else Vote.AGREES
+    said = [
+        lie if isinstance(node, Liar) else cast_vote(asked, node.sum_rows(asked), node.site, noise)
+        for node in (nodes if asked is not None else ())
+        if asked is not None
+    ]
+    return np.array(said, dtype=np.int64)
 
 
 def line_of(found: list[Result], honest: list[Result], names: list[str]) -> tuple[str, float, float]:
@@ -381,6 +403,66 @@ def several(prepared: Prepared, groups: list[tuple[int, int]], options: argparse
     return 1 if n_false else 0
 
 
+CELLS = tuple(product((2, 3), (False, True), (LIES[4], LIES_OF_SEVERAL[1], LIES_OF_SEVERAL[2])))
+"""Liars, whether rows differ by age, and when they lie: always, only with a majority, or beside a victim."""
+MIN_CALLED, MAX_RAISED = 0.9, 0.01
+"""Share of the models turned round that votes call spoilt where they have the power, and of honest runs so called."""
+
+
+def print_power(prepared: Prepared) -> None:
+    """The chance that a vote shows a model that is turned round, by sites and epsilon."""
+    n_records = int(stratified_split(prepared.table.label, 0).sum())
+    print(f"Chance that a vote shows a model that is turned round, {n_records} rows; below {MIN_POWER}: cannot tell.")
+    for n_sites, epsilon in product((9, 12, 30), (0.5, 1.0, 3.0)):
+        plan = plan_for(prepared.table, epsilon, n_records, {})
+        plan = replace(plan, federation=replace(plan.federation, groups=3, votes=True))
+        votes = TrainingTask(plan).schedule.votes
+        power = 0.0 if votes is None else find_power(plan, votes, [0] * n_sites)
+        print(f"{n_sites:>3} sites, epsilon {epsilon:<3g} {power:.2f}")
+
+
+def votes(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.Namespace) -> int:
+    """Print how sites vote on models of two and three liars, of those who frame a site, and of honest sites.
+
+    A model is called spoilt where any of its votes is against it. It is turned round where its AUC is below one half.
+    """
+    print_power(prepared)
+    misses = []
+    n_sites, epsilon = options.sites[0], options.epsilon[0]
+    print(f"\n{n_sites} sites, epsilon {epsilon:g}, {options.trees} trees, {options.votes} runs with liars.")
+    print("Runs; AUC from the lowest to the highest; models turned round, and how many of these were called spoilt;")
+    print("others that were; runs in which a message named sites without a liar; runs that no model came of.")
+    honest = [(way, 0, is_by_age, LIES[0]) for way, is_by_age in product(("3 groups", "3 drawn"), (False, True))]
+    # In groups that stay, liars have the majority always or never.
+    lying = [("3 drawn" if lie.only else "3 groups", n_liars, is_by_age, lie) for n_liars, is_by_age, lie in CELLS]
+    for way, n_liars, is_by_age, lie in (*lying, *honest):
+        n_runs = options.votes if n_liars else options.honest
+        cases = [
+            Case(n_sites, is_by_age, epsilon, way, lie, names=f"run-{number}", n_liars=n_liars)
+            for number in range(n_runs)
+        ]
+        found = [result_of(prepared, case, groups, options, seed) for seed, case in enumerate(cases)]
+        spoilt = [any(tally.is_against(cases[0].n_groups) for tally in one.tallies) for one in found]
+        turned = [one.auc < 0.5 for one in found]
+        aucs = sorted(one.auc for one in found if math.isfinite(one.auc)) or [math.nan]
+        n_turned, n_called = sum(turned), sum(map(all, zip(turned, spoilt, strict=True)))
+        n_wrong, n_none = sum(one.n_misnamed > 0 for one in found), sum(not math.isfinite(one.auc) for one in found)
+        name = f"{way:<9} {n_liars} {lie.name:<22} {'by age' if is_by_age else 'alike '}"
+        print(
+            f"{name} {n_runs:>3}  {aucs[0]:.3f} to {aucs[-1]:.3f}  turned {n_turned:>2}, called {n_called:>2}; "
+            f"others called {sum(spoilt) - n_called}; misnamed {n_wrong}; no model {n_none}",
+            flush=True,
+        )
+        if n_called < MIN_CALLED * n_turned:
+            misses.append(f"{name}: {n_called} of {n_turned} called")
+        if not n_liars and sum(spoilt) > max(1, MAX_RAISED * n_runs):
+            misses.append(f"{name}: {sum(spoilt)} honest runs called spoilt")
+        if n_wrong:
+            misses.append(f"{name}: sites without a liar were named")
+    print(f"\n{prepared.table.name}: {'MISSED: ' + '; '.join(misses) if misses else 'holds'}")
+    return 1 if misses else 0
+
+
 def main(argv: list[str]) -> int:
     """Print the table; the exit code is 1 when honest groups cost more, or one site of ten moves more, than it may."""
     parser = arguments("poisoning", __doc__, trees=(60, "trees of a model"), splits=(2, "random splits per line"))
@@ -388,6 +470,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--sites", type=int, nargs="+", default=list(SITES), help="numbers of sites (default 5 10 50)")
     parser.add_argument("--epsilon", type=float, nargs="+", default=list(EPSILONS), help="(default 1 0.1)")
     parser.add_argument("--alarms", type=int, default=0, metavar="N", help="only look for false alarms, in N runs")
+    parser.add_argument("--votes", type=int, default=0, metavar="N", help="only how sites vote, in N runs of a cell")
+    parser.add_argument("--honest", type=int, default=50, metavar="N", help="with --votes, honest runs of a kind (50)")
     parser.add_argument("--liars", type=int, default=0, metavar="N", help="up to N sites that lie together")
     parser.add_argument("--lie", nargs="+", default=[], metavar="NAME", help="with --liars, only these lies")
     parser.add_argument("--by-age", action="store_const", dest="rows", const=(True,), default=(False,),
@@ -399,6 +483,8 @@ def main(argv: list[str]) -> int:
     names = [name_of(plan, *group) for group in groups]
     if options.alarms:
         return alarms(prepared, groups, options)
+    if options.votes:
+        return votes(prepared, groups, options)
     if options.liars:
         return several(prepared, groups, options)
     ways = list(product(options.sites, (False, True), options.epsilon))

@@ -22,6 +22,7 @@ from hedgerow.errors import AggregationError, UsageError
 from hedgerow.local.training import FederatedEvaluation
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import SurveyTask, Task, TrainingTask, digest_model
+from hedgerow.methods.votes import find_power
 from hedgerow.models.model import Model, require_room, save_unless_kept, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Ledger
@@ -97,6 +98,8 @@ def publish(board: RunBoard, hub: ListeningHub, monitors: Monitors, page: Audien
 
 
 _SECONDS_BETWEEN_WAITS = 60.0
+_OF_ALL_SITES = {RunEventKind.DISAGREEMENT, RunEventKind.OBJECTION}
+"""What is told of all sites together."""
 _WHY_ABSENT = (
     "Such a node is not running, or cannot reach this address, or its owner has not approved this roster, or has "
     "denied it: call the site"
@@ -154,7 +157,7 @@ class RunLines:
         if event.kind is RunEventKind.LEFT and self._is_over:
             # A site hangs up once it has the result.
             self._say_again(event.site, f"{event.site} has hung up", "", "INFO")
-        elif (event.site and event.kind is not RunEventKind.LATE) or event.kind is RunEventKind.DISAGREEMENT:
+        elif (event.site and event.kind is not RunEventKind.LATE) or event.kind in _OF_ALL_SITES:
             said, mood = EVENT_WORDS.get(event.kind, (event.kind.value, ""))
             why = f" ({event.code})" if event.code else ""
             level = "WARNING" if mood == "bad" or event.kind is RunEventKind.SILENT else "INFO"
@@ -244,7 +247,11 @@ class ModelFile:
 def build_model(outcome: Outcome, session: RunSession, made_in: str) -> Model:
     """Build a training's model, with its account and the place where it was made."""
     model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
-    return model.made(made_in, len(session.run.sites), session.run.replica.count_drawings())
+    run, votes = session.run, session.run.task.schedule.votes
+    if votes is not None:
+        declared = [run.setup.roster.find_max_rows(site.name) for site in run.sites]
+        model = model.voted(outcome.tallies, find_power(outcome.plan, votes, declared))
+    return model.made(made_in, len(run.sites), run.replica.count_drawings())
 
 
 def pause_file(journal: Path) -> Path:

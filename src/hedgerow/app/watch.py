@@ -48,6 +48,7 @@ EVENT_WORDS = {
     "complaint": ("sent what cannot be used", "bad"),
     "false-sum": ("made a sum that no records add up to: one or more of them lies or is broken", "bad"),
     "disagreement": ("groups of sites disagree: either one of them is unlike the whole, or all others are", "bad"),
+    "objection": ("most sites say that the model so far predicts their rows badly: it is likely spoilt", "bad"),
     "left-out": ("is asked no more", "bad"),
     "taken-back": ("is asked again, for there are too few without it", "waits"),
     "abandoned": ("round begun again", "waits"),

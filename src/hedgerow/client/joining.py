@@ -274,7 +274,8 @@ def require_joinable(
             raise PolicyRefusal("policy-model", digest=task.model_digest.hex()[:12])
         if here.in_state == OPEN:
             raise PolicyRefusal("run-closed", status=OPEN)
-        replica = Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
+        # Raises what a plan is refused for that cannot be run, before anything is reserved.
+        replica = Replica(task, len(setup.roster.sites))
     # Rehearse only allowed tasks. Check again in a running run, because the node's build may have been exchanged.
     if digest_behaviour(task) != offer.behaviour:
         raise PolicyRefusal("program-differs", theirs=offer.build or "one that does not say", own=describe_build())

@@ -37,6 +37,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of, noise_of_records
 from hedgerow.privacy.noise import NoiseSource, SystemNoise, attempt_discrete_gaussian
 from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query, SiteQuery, refuse_query
+from hedgerow.protocol.votes import THRESHOLD, Vote
 from hedgerow.storage import Database
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.training.settings import Settings
@@ -178,6 +179,20 @@ def add_site_noise(
         purpose = f"{query.purpose}/figures of {site}"
         return query.place(site, sums + source.sample(noise_of(query).site_sigma, len(sums), purpose))
     return sums + draw_site_noise(query, site, n_records, source) if plan.privacy.noise == "local" else sums
+
+
+def cast_vote(asked: Query, total: IntVector, site: str, source: NoiseSource) -> Vote:
+    """What a site says of the model so far, by its exact sums and noise of its own that is drawn here.
+
+    Nothing but the noisy number decides. Whoever calls this keeps the answer, and never calls it twice for a round.
+
+    Args:
+        asked: the vote's query (`hedgerow.methods.votes`).
+        total: its answer, int64 [1].
+    """
+    sigma = noise_of(asked).central_sigma
+    noisy = total + source.sample(sigma, len(total), f"{asked.purpose}/vote of {site}")
+    return Vote.OBJECTS if int(noisy[0]) > THRESHOLD * sigma else Vote.AGREES
 
 
 # The owner's own eye --------------------------------------------------------------------------------------------------

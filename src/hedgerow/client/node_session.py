@@ -17,7 +17,7 @@ import numpy as np
 from hedgerow.builds import describe_build
 from hedgerow.client.budget import ACCEPTED, FINISHED, LEFT, STOPPED, BudgetBook, fold_name
 from hedgerow.client.joining import NodeFiles, Offer, close_reserved, join, resume
-from hedgerow.client.node import ArrivalsOfRun, Node
+from hedgerow.client.node import ArrivalsOfRun, Node, cast_vote
 from hedgerow.client.setup import Answers, NodeSetup
 from hedgerow.client.state import NodeStep, NodeStore, Question, StoredRun
 from hedgerow.codec import digest
@@ -25,6 +25,7 @@ from hedgerow.errors import AggregationError, HedgerowError, PolicyRefusal, Remo
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import build_checks, digest_model, read_invitation
+from hedgerow.methods.votes import VOTE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
@@ -59,6 +60,7 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.queries import IntVector, Query, SiteQuery
 from hedgerow.protocol.stream import Salvage, WireRefusal, read_code
+from hedgerow.protocol.votes import Tally, Vote, count_least_rows, describe_tally, is_ballot
 from hedgerow.rounds import VECTOR_ID, bound_entry, clip, least_entry_bound, most_rows, noise_mode, round_in
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import MAX_ATTEMPTS, origin_members
@@ -68,15 +70,18 @@ from hedgerow.secagg.messages import (
     EpochParameters,
     Header,
     Kind,
+    Manifest,
     NoiseMode,
     Roster,
     RoundSpec,
     UnmaskRequest,
+    check_signature,
+    header_hash,
     read_kept_header,
 )
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
-from hedgerow.secagg.view import Cohort, EpochView, most_beside, split_members
+from hedgerow.secagg.view import Cohort, EpochView, most_beside, site_key, split_members
 from hedgerow.survey.program import Found
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
@@ -125,7 +130,7 @@ class NodeSession:
             if isinstance(node, PolicyRefusal):
                 self.set_aside = node
             else:
-                run = self._take_up(stored, node, Replica(stored.task))
+                run = self._take_up(stored, node, Replica(stored.task, len(setup.roster.sites)))
                 # Rebuild scores and the replica after a restart.
                 for release in stored.releases:
                     run.feed(release)
@@ -495,6 +500,8 @@ class NodeRun:
         self.enrolment: Enrolment | None = None
         self.origin: tuple[bytes, int] | None = None
         self._answered, self._masked = set(stored.answered), set(stored.masked)
+        # What this node has said of the model so far, by round, and what it saw of other nodes in the present round.
+        self._votes, self._seen_votes = dict(stored.votes), dict[int, int]()
         # The last round in which a vector may have left in an earlier life of this process.
         self._last_masked = self._store.last_masked(stored.run_id)
         # The answer to a round's query, with the round's number. It is computed once, because it changes the node's
@@ -676,11 +683,11 @@ class NodeRun:
         self._book.require_reserved(self.run_id)
         self._require_group(participant.view)
         cohort = Cohort.from_view(participant.view, participant.node)
-        step, cost = self._mask(participant, cohort, query, request.signed_spec)
+        step, cost, vote = self._mask(participant, cohort, query, request.signed_spec)
         if fresh and not step.persist:
             # The repeated vector belongs to an earlier round than the one that these releases lead to.
             raise refuse(Code.SLOT_REUSED, "Its spec was answered, and comes with new releases.", "coordinator")
-        return self._record_step(step, NodeStep(releases=fresh, spent=(request.round, cost), masked=cohort))
+        return self._record_step(step, NodeStep(releases=fresh, spent=(request.round, cost), masked=cohort, vote=vote))
 
     def _divide_roster(self) -> tuple[tuple[int, ...], ...]:
         """Return the nodes of the roster by their groups in the next round."""
@@ -714,11 +721,11 @@ class NodeRun:
 
     def _mask(
         self, participant: Participant, cohort: Cohort, query: Query, signed_spec: bytes
-    ) -> tuple[Step[Participant], Event]:
+    ) -> tuple[Step[Participant], Event, tuple[int, int, Event] | None]:
         """Answer a query under masks, if the signed spec agrees with this node's own replica.
 
         Returns:
-            The step, and the event that the round's release costs.
+            The step, the event that the round's release costs, and the vote that leaves with it (`NodeStep.vote`).
 
         Raises:
             Refusal, OwnMistake: as `Participant.mask`, and PURPOSE_ANSWERED if an earlier epoch's sum of the same round
@@ -748,13 +755,35 @@ class NodeRun:
         vector = np.zeros(query.length, dtype=np.int64) if is_left_out else self._answer(query)
         own = bound_entry(query, self.plan, noise.variance, self._setup.max_rows)
         vectors = {VECTOR_ID: clip(vector, expected, own) if noise.variance else vector}
-        step = participant.mask(self._context, signed_spec, expected, vectors, self._setup.entropy, shares)
+        vote = self._vote(may_have_left)
+        said_vote = 0 if vote is None else vote[1]
+        step = participant.mask(self._context, signed_spec, expected, vectors, self._setup.entropy, shares, said_vote)
         if mode is NoiseMode.LOCAL and number in self._redrawn and step.persist:
             # This would not repeat the bytes that were sent. The local model's promise does not rely on masks: another
             # draw of the records' noise would be another release of the same sums.
             raise refuse(Code.PURPOSE_ANSWERED, "Its answer may have left already, with other noise.", "coordinator")
         self._masked.add((number, cohort))
-        return step, noise.event
+        return step, noise.event, vote
+
+    def _vote(self, may_have_left: bool) -> tuple[int, int, Event] | None:
+        """What this node says of the model so far with the present round's vector, and its cost; None in most rounds.
+
+        It is drawn once for a round. Where it may have been drawn in a life that the store does not know of, the node
+        abstains, and where the rows that the roster says are too few to tell anything.
+        """
+        asked, number = self.replica.vote, self.replica.n_releases
+        if asked is None:
+            return None
+        noise = noise_of(asked)
+        if number not in self._votes:
+            most = self._setup.max_rows
+            is_lost = may_have_left or self._store.spent(self.run_id) is None
+            if is_lost or 0 < most < count_least_rows(noise.sigma / VOTE_UNIT):
+                self._votes[number] = Vote.ABSTAINS
+            else:
+                total = self.node.sum_rows(asked)
+                self._votes[number] = cast_vote(asked, total, self._setup.site, self._setup.noise)
+        return number, self._votes[number], noise.event
 
     def _holds_answer(self) -> bool:
         return self._vector is not None and self._vector[0] == self.replica.n_releases
@@ -768,6 +797,7 @@ class NodeRun:
     def _unmask(self, content: bytes) -> Reply:
         """Return the shares that open a round's sum, or first the echo if the epoch wants one."""
         step = self._require_participant().unmask(self._context, content)
+        self._note_votes(content)
         number = self.replica.n_releases
         answers = any(record.fact == "purpose-answered" for record in step.persist)
         message = self._record_step(step, NodeStep(answered=number if answers else None))
@@ -779,6 +809,40 @@ class NodeRun:
         if step.state.state is State.MANIFEST_ECHOED:
             return NodeState.ECHOED, Payload(MessageKind.ECHO, message)
         return NodeState.WAITING, Payload(MessageKind.ANSWER, message)
+
+    def _note_votes(self, request: bytes) -> None:
+        """Note what the neighbours' headers say in a round with votes, and that nodes outside the sum say nothing.
+
+        Raises Refusal BAD_SIGNATURE: else the coordinator could vote for a node that does not come back.
+        """
+        if self.replica.vote is None:
+            return
+        view, asked = self._require_participant().view, UnmaskRequest.from_bytes(request)
+        manifest = Manifest.from_signed(asked.manifest)
+        listed = dict(zip(manifest.survivors, manifest.headers, strict=True))
+        self._seen_votes = {node: 0 for node in range(len(view.roster.sites)) if node not in listed}
+        for signed in asked.headers:
+            header = Header.from_signed(signed)
+            if listed.get(header.node) != header_hash(signed):
+                raise refuse(Code.HEADER_ALTERED, peer="coordinator")
+            check_signature(site_key(view.roster, header.node), Kind.HEADER, signed, header.node)
+            self._seen_votes[header.node] = header.vote
+
+    def _require_votes(self, release: IntVector) -> None:
+        """Raise RemoteProtocolError (code "vote-changed") for a release whose votes are not those that were cast.
+
+        A node knows its own, and what its neighbours signed where it helped to open the sum. Where it did not, its
+        vector may have come too late: then its entry may say nothing.
+        """
+        if self.replica.vote is None or not self.replica.is_fit(release):
+            return
+        votes, number = self.replica.split(release)[1], self.replica.n_releases
+        own = self._setup.roster.find_node(self._setup.identity.public)
+        is_known = number in self._votes or number > self._last_masked
+        may_be = {self._votes.get(number, 0), 0}
+        differs = any(int(votes[node]) != vote for node, vote in self._seen_votes.items())
+        if not is_ballot(votes) or differs or (is_known and int(votes[own]) not in may_be):
+            raise RemoteProtocolError("vote-changed", round=number)
 
     def _note_headers(self, request: bytes) -> None:
         """Keep the headers that neighbours signed in a round, and write the first ones of an epoch at once."""
@@ -866,16 +930,20 @@ class NodeRun:
             RemoteProtocolError: it cannot be a release of this round, or of sums over records.
         """
         query = self.replica.query
-        if query is not None and release.shape == (self.replica.release_length,) and release.dtype == np.int64:
+        if query is not None and self.replica.is_fit(release):
             self._require_plausible(query, release)
+        self._require_votes(release)
         if query is not None and not self._holds_answer():
             self.node.finish(query)
         self._look()
-        parts = self._divide_roster()
+        parts, (sums, votes) = self._divide_roster(), self.replica.split(release)
         self.replica.feed(release)
-        self._vector = None
-        for found in self._lineup.take(release, parts) if self.replica.n_groups else ():
+        self._vector, self._seen_votes = None, {}
+        for found in self._lineup.take(sums, parts) if self.replica.n_groups else ():
             self._setup.tell(found.describe([site.name for site in self._setup.roster.sites]))
+        tally = Tally.count(votes)
+        if tally.is_against(self.replica.n_groups):
+            self._setup.tell(describe_tally(tally))
 
     def _look(self) -> None:
         """Tell the owner, and nobody else, if the model predicts the site's own rows badly.

@@ -172,7 +172,8 @@ class Policy:
         longest, max_length = task.schedule.longest, self.secure_sums.max_length
         if longest > max_length:
             raise PolicyRefusal("plan-too-large", length=longest, max_length=max_length)
-        for alike in task.schedule.rounds:
+        votes = task.schedule.votes
+        for alike in (*task.schedule.rounds, *([] if votes is None else [votes])):
             if alike.query.length:
                 self._require_kind(alike.query)
 

@@ -267,11 +267,15 @@ class ShardedNode:
         """The smallest `Node.n_worse` of any part."""
         shards.begin(task)
 
-    def answer(self, query: Query) -> IntVector:
-        """See `Node.answer`."""
+    def sum_rows(self, query: Query) -> IntVector:
+        """See `Node.sum_rows`."""
         found = self._shards.answer(query)
         self.n_worse = min(n_worse for _, n_worse in found)
-        sums = np.asarray(np.sum([own for own, _ in found], axis=0, dtype=np.int64))
+        return np.asarray(np.sum([own for own, _ in found], axis=0, dtype=np.int64))
+
+    def answer(self, query: Query) -> IntVector:
+        """See `Node.answer`."""
+        sums = self.sum_rows(query)
         drawn = self._plan, self._shards.n_used, self._noise
         return add_site_noise(query, sums, self.site, *drawn, shows=self._shows)
 

@@ -31,7 +31,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
@@ -73,6 +73,7 @@ create table if not exists sites (name text primary key)
         ("origins", "digest blob, seed integer", "digest"),
         ("spent", "round integer, event text", "round, event"),
         ("masked", "round integer, cohort text, slot integer", "round, cohort"),
+        ("votes", "round integer, vote integer, event text", "round"),
     )
 )
 _VERSION = 9
@@ -180,6 +181,7 @@ class NodeStep:
         origin: digest of the epoch whose nonces seed the trees for the whole run, and the seed.
         masked: the epoch in which the vector of `spent` is about to be sent.
         is_salvaged: whether the run ends early, with the releases that are here.
+        vote: the round of `spent`, what the node says of the model so far with its vector, and what that costs.
     """
 
     participant: Participant | None = None
@@ -189,6 +191,7 @@ class NodeStep:
     origin: tuple[bytes, int] | None = None
     masked: Cohort | None = None
     is_salvaged: bool = False
+    vote: tuple[int, int, Event] | None = None
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,7 @@ class StoredRun:
         masked: every round in which a masked vector has left, with the epoch.
         fault: the reason why the participant cannot be resumed; None if it can, or if there is none.
         is_salvaged: whether the node has heard that the run ends early, with these releases.
+        votes: what the node has said of the model so far, by round; it is drawn once.
     """
 
     run_id: bytes
@@ -218,6 +222,7 @@ class StoredRun:
     masked: frozenset[tuple[int, Cohort]]
     fault: OwnMistake | None = None
     is_salvaged: bool = False
+    votes: Mapping[int, int] = field(default_factory=dict)
 
 
 class NodeStore:
@@ -395,6 +400,10 @@ class NodeStore:
             opened = None if step.participant is None else step.participant.open
             masked = (run_id, step.spent[0], step.masked.to_json(), -1 if opened is None else opened.context.slot)
             statements.append(("insert or replace into masked values (?, ?, ?, ?)", masked))
+        if step.vote is not None:
+            number, vote, event = step.vote
+            values = (run_id, number, vote, event_to_json(event))
+            statements.append(("insert or ignore into votes values (?, ?, ?, ?)", values))
         if step.is_salvaged:
             statements.append(("insert or ignore into salvaged values (?)", (run_id,)))
         if step.origin is not None:
@@ -451,10 +460,12 @@ class NodeStore:
             attempts.setdefault(number, []).append(event_from_dict(json.loads(text)))
         # For a repeated round, take the event that costs most by itself.
         gdp = get_accountant("gdp")
-        return [
+        sums = [
             max(events, key=lambda event: gdp.epsilon([event], _DELTA)) if len(events) > 1 else events[0]
             for events in attempts.values()
         ]
+        votes = self.database.rows("select event from votes where run_id = ? order by round", (run_id,))
+        return [*sums, *(event_from_dict(json.loads(text)) for (text,) in votes)]
 
     def keep_model(self, digest: bytes) -> None:
         """Record that this node helped to make the model of this digest."""
@@ -530,6 +541,7 @@ class NodeStore:
             frozenset(range(self._barred + 1)), self.find_origin(run_id),
             frozenset((number, Cohort.from_json(text)) for number, text in masked), fault,
             bool(self.database.rows("select 1 from salvaged where run_id = ?", (run_id,))),
+            dict(self.database.rows("select round, vote from votes where run_id = ?", (run_id,))),
         )  # fmt: skip
 
     def _restore(

@@ -42,7 +42,7 @@ def propose_groups(plan: Plan, n_sites: int, n_groups: int = USUAL_GROUPS) -> Pl
     if signal_of(plan) < signal * noise:
         return None
     table = plan.to_dict()
-    changes = {"groups": n_groups, "min_sites": min(federation.min_sites, MIN_GROUP)}
+    changes = {"groups": n_groups, "min_sites": min(federation.min_sites, MIN_GROUP), "votes": bool(plan.label.classes)}
     with suppress(PlanError):
         return Plan.from_dict({**table, "federation": {**table["federation"], **changes}})
     return None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.client.node import EvaluationNode, Node, SamplingSource
+from hedgerow.client.node import EvaluationNode, Node, SamplingSource, cast_vote
 from hedgerow.crypto import Entropy
 from hedgerow.data.site_data import SiteData, check_data
 from hedgerow.errors import UsageError
@@ -28,6 +28,7 @@ from hedgerow.local.accounts import Account, RunAccount, RunFacts, current_accou
 from hedgerow.methods.recalibration import Recalibration, recalibrate_ensemble
 from hedgerow.methods.registry import find_method, program_for
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask
+from hedgerow.methods.votes import find_power
 from hedgerow.models.model import Model
 from hedgerow.models.plots import draw_calibration
 from hedgerow.plan.plan import Plan
@@ -199,9 +200,14 @@ def train(
     as_run = plan.with_structure_seed(seed)
     facts = RunFacts.of_plan(plan, is_void=is_seeded(noise) or plan.reads_quantiles)
     account, earlier = account or current_account(), read_prepared_events(plan)
+
+    def ballot(query: Query, asked: Query) -> list[int]:
+        return [cast_vote(asked, node.sum_rows(asked), name, noise) for name, node in nodes.items()]
+
     with account.open_run(facts, task.schedule.events, earlier=earlier) as run:
-        outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, run, progress)
-    return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
+        outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, run, progress, ballot)
+    model, votes = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report), task.schedule.votes
+    return model if votes is None else model.voted(outcome.tallies, find_power(plan, votes, [0] * len(nodes)))
 
 
 class ArrivingNode:

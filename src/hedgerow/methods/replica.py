@@ -18,9 +18,11 @@ from hedgerow.errors import HedgerowError, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
+from hedgerow.methods.votes import SiteVotes, ask_vote
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.groups import combine, count_drawing_rounds, count_entries, derive_drawing, split_by_group
 from hedgerow.protocol.queries import Choice, IntVector, Query
+from hedgerow.protocol.votes import list_vote_rounds
 from hedgerow.survey.program import Found, SurveyProgram
 from hedgerow.training.steps import EndedEarly, Program
 from hedgerow.trees.ensemble import Ensemble
@@ -35,17 +37,23 @@ _MAX_REHEARSED = 1 << 22
 class Replica:
     """A program with the releases that it has been given.
 
+    Args:
+        n_sites: of the roster, each with a vote behind some releases; None for any number.
+
     Attributes:
         query: the query that it asks now; None when it has finished.
         n_releases: releases it was given; also the number of the present round.
         history: 32-byte digest of the task as it is run and of all releases so far, in order.
         n_groups: groups of sites with a sum each in a release; 0 for one sum over all.
         n_rounds: rounds over the same groups; 0 if the roster's groups stay throughout.
+        vote_rounds: the rounds with whose vectors sites vote (`hedgerow.protocol.votes`).
         plan: the task's as it is run, with the seed that the sites have drawn once `begin` was called.
     """
 
-    def __init__(self, task: Task) -> None:
-        self.plan, self._task = task.plan, task
+    def __init__(self, task: Task, n_sites: int | None = None) -> None:
+        self.plan, self._task, self._n_sites = task.plan, task, n_sites
+        votes = task.schedule.votes
+        self.vote_rounds = () if votes is None else list_vote_rounds(task.schedule.n_rounds)
         self.n_groups = task.run_plan.federation.groups
         # Exact sums for two groupings would reveal single sites by subtraction; noisy sums are charged one by one.
         is_drawn = self.n_groups and task.run_plan.privacy.noise == "distributed" and task.plan.has_joint_structure
@@ -136,7 +144,7 @@ class Replica:
             RemoteProtocolError: it cannot be this release: another length, larger than any sum with noise, or too many.
         """
         query = self.query
-        fits = query is not None and release.shape == (self.release_length,) and release.dtype == np.int64
+        fits = query is not None and self.is_fit(release)
         if self._program is None or query is None or not fits:
             raise RemoteProtocolError("release-unfit", why="one came that nothing was asked for, or of another length")
         rows = self.read_sums(release)
@@ -149,8 +157,9 @@ class Replica:
             hasher.update(len(part).to_bytes(8, "big") + part)
         self.history = hasher.digest()
         self.n_releases += 1
+        sums, _ = self.split(release)
         try:
-            self.query = self._program.send(combine(release, self.n_groups) if self.n_groups else release)
+            self.query = self._program.send(combine(sums, self.n_groups) if self.n_groups else sums)
         except StopIteration as finished:
             self.query, self._result = None, finished.value
 
@@ -182,7 +191,25 @@ class Replica:
     @property
     def release_length(self) -> int:
         """The number of entries of the awaited release; 0 once the program has finished."""
-        return 0 if self.query is None else count_entries(self.query, self.n_groups)
+        n_votes = (self._n_sites or 0) if self.vote is not None else 0
+        return 0 if self.query is None else count_entries(self.query, self.n_groups) + n_votes
+
+    @property
+    def vote(self) -> SiteVotes | None:
+        """The question of the votes that are cast with the present round's vectors; None in most rounds."""
+        votes = self._task.schedule.votes
+        is_asked = votes is not None and self.query is not None and self.n_releases in self.vote_rounds
+        return ask_vote(votes, self.query) if is_asked and votes is not None and self.query is not None else None
+
+    def is_fit(self, release: IntVector) -> bool:
+        """Return whether a release has the type and length of the awaited one, its votes included."""
+        n_votes, is_free = len(release) - self.release_length, self._n_sites is None and self.vote is not None
+        return release.dtype == np.int64 and release.ndim == 1 and (n_votes == 0 or (is_free and n_votes > 0))
+
+    def split(self, release: IntVector) -> tuple[IntVector, IntVector]:
+        """Return the sums in a fitting release of the present round, and the votes behind them."""
+        n_entries = 0 if self.query is None else count_entries(self.query, self.n_groups)
+        return release[:n_entries], release[n_entries:]
 
     def read_sums(self, release: IntVector) -> IntVector:
         """Return the sums in a release: int64 [n, length], one, or one per group (0 if it sat out).
@@ -193,7 +220,7 @@ class Replica:
         if not self.n_groups:
             return release[None]
         try:
-            return np.ascontiguousarray(split_by_group(release, self.n_groups)[:, 1:])
+            return np.ascontiguousarray(split_by_group(self.split(release)[0], self.n_groups)[:, 1:])
         except ValueError as fault:
             raise RemoteProtocolError("release-unfit", why=str(fault)) from fault
 
@@ -308,6 +335,8 @@ def _compute_behaviour(task: Task) -> bytes:
                 note(type(query).__name__, query, query.release_length, query.left_open(), replica.drawing)
                 groups = _HONEST_GROUPS if mode == "distributed" else (None,)
                 note([noise_of(query, group, is_local=mode == "local") for group in groups])
+                if replica.vote is not None:
+                    note("vote", replica.vote, noise_of(replica.vote))
                 replica.feed(_draw_release(replica, query, seed))
             if replica.query is None or replica.end_early():
                 note(replica.n_releases)

@@ -313,13 +313,15 @@ def find_visibility(task: Task, shows: Callable[[SiteQuery], bool] = lambda quer
     """Return who sees what in a run for this task, as words between spaces for `who_sees`.
 
     "none" where totals have no noise, else who adds it (`Privacy.noise`); "groups" where a sum is over a group of
-    sites; "own-figures" where figures of a site by itself leave it, "others-figures" where those of others do.
+    sites, and "votes" where each site votes on the model; "own-figures" where figures of a site by itself leave it,
+    "others-figures" where those of others do.
 
     Args:
         shows: whether the site that is told lets figures of its own leave it (`Policy.shows_figures`).
     """
     privacy, n_groups = task.run_plan.privacy, task.run_plan.federation.groups
     words = ["none" if math.isinf(task.promise[0]) else privacy.noise, *["groups"] * (n_groups > 0)]
+    words += ["votes"] * task.run_plan.federation.votes
     if isinstance(task, EvaluationTask) and task.sites:
         asked = [alike.query for alike in task.schedule.rounds if isinstance(alike.query, SiteQuery)]
         words += ["own-figures" if any(map(shows, asked)) else "others-figures"] if asked else []

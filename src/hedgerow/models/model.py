@@ -56,6 +56,7 @@ from hedgerow.privacy.outlook import count_at_most, find_noise_factor, outlook_o
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_lazy_report, check_claims
 from hedgerow.privacy.statement import Depth, Topic
 from hedgerow.protocol.stream import Salvage
+from hedgerow.protocol.votes import MAX_VOTES, Tally
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.importances import contributions
@@ -146,7 +147,7 @@ class Model:
     @property
     def next_round(self) -> int:
         """The number of the next release on its account, counted from the first of its training."""
-        return len(self.ledger) - len(self.plan.prepared)
+        return self.ledger.n_rounds - len(self.plan.prepared)
 
     @property
     def bounds_text(self) -> str:
@@ -540,6 +541,10 @@ class Model:
         """
         return replace(self, report=self.report.made(place, n_sites, n_drawings))
 
+    def voted(self, tallies: Sequence[Tally], power: float) -> Model:
+        """Return this model with the votes of sites in its report."""
+        return replace(self, report=self.report.voted(tallies, power)) if tallies else self
+
     def evaluated(self, place: str, before: Model) -> Model:
         """Return this model, just evaluated by all sites together, with the place of that.
 
@@ -757,7 +762,7 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
     before = read_prepared_ledger(plan).releases
     if ledger.releases[: len(before)] != before:
         raise _invalid("its ledger does not begin with what its plan was prepared by")
-    own = ledger.releases[len(before) :]
+    own = [release for release in ledger.releases[len(before) :] if not release.is_vote]
     if [release.round for release in own] != list(range(len(own))):
         raise _invalid("its ledger's releases are not numbered from 0 to the last: some are missing, or out of order")
     for release in ledger:
@@ -794,10 +799,25 @@ def _read_place(stored: dict[str, Any]) -> dict[str, Any]:
     """
     place, places = stored.get("made_in", ""), stored.get("evaluated_in", [])
     counts = {name: stored.get(name, 0) for name in ("n_sites", "n_drawings")}
+    tallies, power = stored.get("tallies", []), stored.get("vote_power", 0.0)
+    if not _are_tallies(tallies) or type(power) not in (int, float) or not 0 <= power <= 1:
+        raise _invalid("its report does not say how its sites voted")
     is_text = isinstance(places, list) and all(isinstance(each, str) for each in (place, *places))
     if not is_text or not all(type(count) is int and 0 <= count < _MANY for count in counts.values()):
         raise _invalid("its report does not say where it was made")
-    return {"made_in": place, "evaluated_in": tuple(places), **counts}
+    votes = {"tallies": tuple(map(tuple, tallies)), "vote_power": float(power)}
+    return {"made_in": place, "evaluated_in": tuple(places), **counts, **votes}
+
+
+def _are_tallies(stored: Any) -> bool:
+    """Return whether each of a few tallies counts no more objections than votes, and no more votes than sites."""
+    return isinstance(stored, list) and len(stored) <= MAX_VOTES and all(
+        isinstance(each, list)
+        and len(each) == 3
+        and all(type(count) is int for count in each)
+        and _MANY > each[0] >= each[1] >= each[2] >= 0
+        for each in stored
+    )
 
 
 FORMAT = "hedgerow-model"

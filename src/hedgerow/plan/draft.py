@@ -92,7 +92,10 @@ min_sites = 1
 # A site may lie. Where nine or more are expected, sum over three groups of them, each of min_sites at least: one that
 # lies spoils one group's sums, and the middle counts. Its noise is twice a sum's: `hedgerow privacy` says what is left.
 # From twenty sites on, five groups do so where two lie, with 2.7 times a sum's noise.
-# groups = 3"""
+# Sites then vote three times, each with noise of its own, whether the model so far predicts their rows badly: the one
+# sign that most groups lie. It costs 2 % of the noise; only for labels with classes.
+# groups = 3
+# votes = true"""
 
 
 def _feature(name: str, entry: Entry) -> str:

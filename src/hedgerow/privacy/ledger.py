@@ -37,6 +37,7 @@ from hedgerow.protocol.queries import NoiseCohort, Purpose
 LEDGER_VERSION = 2
 """Version 1 did not know what stands in `_SINCE_2`; a ledger without any is still written as 1."""
 _SITE_SUMS = "SiteSums"
+_VOTES = "SiteVotes"
 EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments", "GroupedSums", _SITE_SUMS)
 """Kinds of releases that an evaluation makes and a training does not, as ledgers name them."""
 RECALIBRATION = "recalibration"
@@ -158,6 +159,11 @@ class Release:
         return self.kind == _SITE_SUMS and isinstance(self.event, DiscreteGaussianEvent)
 
     @property
+    def is_vote(self) -> bool:
+        """True for the votes that sites cast beside a round's sums: no round of its own."""
+        return self.kind == _VOTES
+
+    @property
     def noise_mode(self) -> str:
         """Origin of the noise: a plan's mode, "site", "alone", or "" for no noise.
 
@@ -170,7 +176,7 @@ class Release:
         has_shares = hasattr(self.event, "n_shares")
         if self.is_at_one_site and not has_shares:
             return "alone"
-        if self.is_by_site:
+        if self.is_by_site or self.is_vote:
             return "site"
         return "distributed" if has_shares else "server"
 
@@ -251,7 +257,9 @@ class Ledger:
         """
         ledger, n_held = self, sum(f"/{run}, " in release.purpose for release in self)
         for release in releases[n_held:]:
-            place, (_, kind, subject) = len(ledger) - n_before, release.purpose.split("/", 2)
+            place, (_, kind, subject) = ledger.n_rounds - n_before, release.purpose.split("/", 2)
+            # Votes follow the sums of their round.
+            place -= release.is_vote
             (event,) = scope_events([release.event], run)
             purpose = str(Purpose(place, kind, f"{run}, {subject}"))
             ledger = ledger.append(replace(release, purpose=purpose, round=place, event=event))
@@ -260,6 +268,11 @@ class Ledger:
     def events(self) -> Iterator[Event]:
         """Iterate over the events of all releases, in order, as accountants charge them."""
         return (release.event for release in self.releases)
+
+    @property
+    def n_rounds(self) -> int:
+        """The number of releases that are rounds of their own: all but votes."""
+        return sum(not release.is_vote for release in self.releases)
 
     def __len__(self) -> int:
         return len(self.releases)

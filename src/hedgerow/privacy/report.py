@@ -27,6 +27,7 @@ from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.rounding import format_up
 from hedgerow.privacy.statement import AT_SITE, UNRECORDED, Statement, Topic, find_guess_bound, make_statement
 from hedgerow.protocol.queries import NoiseCohort
+from hedgerow.protocol.votes import Tally
 
 ADJACENCY = "add or remove one"
 LOCAL_ADJACENCY = "replace by zero the statistics of one"
@@ -49,7 +50,7 @@ _VOIDING = {
 """Facts of a context that void the guarantee, with the reason."""
 ROWS_OF_ONE_PERSON = (1, 2, 3, 5)
 """Numbers of rows of one person for which a report states epsilon."""
-_WHERE = ("made_in", "evaluated_in", "n_sites", "n_drawings")
+_WHERE = ("made_in", "evaluated_in", "n_sites", "n_drawings", "tallies", "vote_power")
 """Facts unknown to plan and ledger; `PrivacyReport.made` notes them where the run happens."""
 _SINCE_FIRST = (
     "candidates_from_data", "sites_per_unit", "n_prepared", "sums_in_clear", "n_groups", "authors", *_WHERE
@@ -85,6 +86,8 @@ class PrivacyContext:
         evaluated_in: the same of evaluations by all sites together, each place once; empty where none is recorded.
         n_sites: sites of the roster, or tables of the process; 0 where it is not recorded.
         n_drawings: how often sites were dealt to groups; 0 where they were not, or it is not recorded.
+        tallies: of each vote on the model so far: sites, those that voted, and objections. Empty without votes.
+        vote_power: the chance that a vote shows a model that is turned round, by the rows that sites declare.
         public: what the run takes as public; None where no plan says it. It is no part of the account.
         outlook: how much signal the noise leaves a training, in lines; nor is this.
         account: the budget account of the rows when the report was made, with all runs in it; None where nobody read
@@ -111,6 +114,8 @@ class PrivacyContext:
     evaluated_in: tuple[str, ...] = ()
     n_sites: int = 0
     n_drawings: int = 0
+    tallies: tuple[tuple[int, int, int], ...] = ()
+    vote_power: float = 0.0
     public: PublicInputs | None = field(default=None, repr=False, compare=False)
     outlook: tuple[str, ...] = field(default=(), repr=False, compare=False)
     account: AccountState | None = field(default=None, repr=False, compare=False)
@@ -310,6 +315,11 @@ class PrivacyReport(PrivacyContext):
         if at_most is None or not self.outlook:
             return self
         return self._place(outlook=list_outlook(plan, noise_factor=find_noise_factor(self.ledger), at_most=at_most))
+
+    def voted(self, tallies: Sequence[Tally], power: float) -> PrivacyReport:
+        """Return this report with the votes of sites, as `PrivacyContext` defines them."""
+        counts = tuple((each.n_sites, each.n_voted, each.n_objections) for each in tallies)
+        return self._place(tallies=counts, vote_power=power if counts else 0.0)
 
     def evaluated(self, place: str, before: PrivacyReport) -> PrivacyReport:
         """Return this report, of a model that was just evaluated, with the place of that evaluation.

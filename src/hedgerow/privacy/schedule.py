@@ -100,10 +100,12 @@ class Schedule:
     Attributes:
         rounds: those that are alike together. One of length 0 is reserved, and will not come.
         together: what all cost, where the share of each depends on what is released; else empty.
+        votes: of the sites, cast with the vectors of some rounds (`hedgerow.protocol.votes`); None without any.
     """
 
     rounds: tuple[AlikeRounds, ...]
     together: tuple[Event, ...] = ()
+    votes: AlikeRounds | None = None
 
     @property
     def n_rounds(self) -> int:
@@ -135,5 +137,6 @@ class Schedule:
     def events(self) -> list[Event]:
         """Events of the run at its most expensive; rounds without noise are one un-noised event, the first."""
         events = list(self.together) or [alike.event for alike in self.rounds]
+        events += [] if self.votes is None else [self.votes.event]
         noisy: list[Event] = [event for event in events if not isinstance(event, UnnoisedEvent)]
         return noisy if len(noisy) == len(events) else [UnnoisedEvent(), *noisy]

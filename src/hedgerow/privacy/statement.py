@@ -19,6 +19,7 @@ from hedgerow.privacy.guesses import bound_guesses, compute_meeting_chance
 from hedgerow.privacy.ledger import Release
 from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.queries import NoiseCohort
+from hedgerow.protocol.votes import MIN_POWER, Tally
 
 if TYPE_CHECKING:
     from hedgerow.privacy.report import PrivacyReport
@@ -169,7 +170,8 @@ def _find_training(report: PrivacyReport) -> _Part:
     Who made the sums that a plan states, and where, is not recorded: nothing that nodes promise holds for them.
     """
     start = report.n_prepared if _is_between_nodes(report) else 0
-    own = (each for each in report.ledger.releases[start:] if each.noise_mode and not each.is_later)
+    releases = (each for each in report.ledger.releases[start:] if not each.is_vote)
+    own = (each for each in releases if each.noise_mode and not each.is_later)
     return _Part(report.noise_mode, _known(report.made_in), tuple(own))
 
 
@@ -286,6 +288,11 @@ def _has_drawings(report: PrivacyReport) -> bool:
     return is_known and _is_distributed(report) and _find_limit(report) > 0
 
 
+def _has_votes(report: PrivacyReport) -> bool:
+    """Return whether sites voted on the model while it was trained."""
+    return bool(report.tallies)
+
+
 def _has_evaluations_apart(report: PrivacyReport) -> bool:
     """Return whether an evaluation had other noise than the training, or was made elsewhere."""
     return bool(_list_evaluations(report))
@@ -293,7 +300,7 @@ def _has_evaluations_apart(report: PrivacyReport) -> bool:
 
 def _has_site_figures(report: PrivacyReport) -> bool:
     """Return whether an evaluation released figures of single sites."""
-    return any(each.noise_mode == "site" for each in report.ledger)
+    return any(each.is_by_site for each in report.ledger)
 
 
 def _has_evaluation_at_site(report: PrivacyReport) -> bool:
@@ -431,7 +438,7 @@ def _say_evaluations(report: PrivacyReport) -> str:
 
 @_sentence(Topic.TRUST, Depth.ANALYST, _has_site_figures)
 def _say_figures(report: PrivacyReport) -> str:
-    count = sum(each.noise_mode == "site" for each in report.ledger)
+    count = sum(each.is_by_site for each in report.ledger)
     begin = f"In {count} release(s) of an evaluation by site: "
     own = (
         "each site that allows it adds the whole noise to its own figures before they leave it: there is no trust in "
@@ -572,6 +579,21 @@ def _say_drawings(report: PrivacyReport) -> str:
         "unknown to them there than was charged. Chances are for keys that nobody chose for it: whoever chooses a key "
         "can choose the first group"
     )
+
+
+@_sentence(Topic.GROUPS, Depth.PERSON, _has_votes)
+def _say_votes(report: PrivacyReport) -> str:
+    tallies = [Tally(*counts) for counts in report.tallies]
+    counts = ", ".join(f"{each.n_objections} of {each.n_voted}" for each in tallies)
+    said = f"at {len(tallies)} votes on the model so far, sites that said it predicts their rows badly: {counts}"
+    if any(each.is_against(report.n_groups) for each in tallies):
+        return f"{said}. Most were against it: it is likely spoilt, and nobody is named (docs/poisoning.md)"
+    if report.vote_power < MIN_POWER:
+        return (
+            f"{said}. This cannot tell whether the model is spoilt: with the rows that sites declare, a model turned "
+            f"round would be told with a chance of {report.vote_power:g} only"
+        )
+    return f"{said}. A model turned round would be told with a chance of {report.vote_power:g} or more"
 
 
 @_sentence(Topic.SUMS, Depth.ANALYST, _has_clear_sums)

@@ -190,7 +190,7 @@ MAX_SUBSETS = 2000
 
 @dataclass(frozen=True, slots=True)
 class MaskingKeys:
-    """The keys with which a node masks in one slot, and the account that its header names."""
+    """The keys with which a node masks in one slot, and the account and the vote that its header names."""
 
     view: EpochView
     node: int
@@ -198,6 +198,7 @@ class MaskingKeys:
     channels: Mapping[int, bytes] = field(repr=False)
     context: RoundContext
     account: bytes = NO_ACCOUNT
+    vote: int = 0
 
 
 def encode_vectors(
@@ -273,7 +274,8 @@ def mask_upload(
         )
         for peer, share in zip(peers, shares, strict=False)
     )
-    header = Header(context, node, payload_hash, commitment, hash_sealed(sealed), keys.account).to_signed(identity)
+    said = Header(context, node, payload_hash, commitment, hash_sealed(sealed), keys.account, keys.vote)
+    header = said.to_signed(identity)
     return MaskedVector(header, sealed, payload).to_bytes(), header_hash(header), shares[-1]
 
 

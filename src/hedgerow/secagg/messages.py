@@ -428,7 +428,7 @@ class NonceDelivery(Sent):
 class ShareMessage(Signed):
     """Node to the coordinator, signed: one sealed item for each holder, in increasing order.
 
-    An item is the run of slot-key shares, 33 bytes each, and behind it four signed Headers of its holder, 267 bytes
+    An item is the run of slot-key shares, 33 bytes each, and behind it four signed Headers of its holder, 268 bytes
     each, the last of four earlier runs that the node kept, or zeros: see `hedgerow.client.budget`.
     """
 
@@ -555,6 +555,7 @@ class Header(Signed):
     """Node to all, signed: what the node uploaded for one slot, by hashes.
 
     `account` names, for this node alone, the data set that the slot is charged to (`name_account`); zeros for none.
+    `vote` is what the node says of the model so far (`hedgerow.protocol.votes`), 0 in rounds without votes.
     """
 
     KIND = Kind.HEADER
@@ -564,9 +565,11 @@ class Header(Signed):
     seed_commitment: Hash
     sealed: Hash
     account: Hash = NO_ACCOUNT
+    vote: Annotated[int, Unsigned(1, most=2)] = 0
 
 
-_NO_HEADER = Header(RoundContext(bytes(HASH_BYTES), bytes(HASH_BYTES), 0), 0, *[bytes(HASH_BYTES)] * 3)
+_NO_HASH = bytes(HASH_BYTES)
+_NO_HEADER = Header(RoundContext(_NO_HASH, _NO_HASH, 0), 0, _NO_HASH, _NO_HASH, _NO_HASH)
 SIGNED_HEADER_BYTES = len(_NO_HEADER.to_bytes()) + SIGNATURE_BYTES
 MAX_HANDED_BACK = 4
 """Most headers of one site that a neighbour hands back: the last one of each run."""
@@ -582,7 +585,8 @@ def read_kept_header(data: bytes, key: bytes) -> Header | None:
         data: the signed header, of this wire version or of the one without accounts; zeros behind it are ignored.
     """
     is_old = data[3:4] == bytes((_WITHOUT_ACCOUNT,))
-    length = SIGNED_HEADER_BYTES - len(NO_ACCOUNT) * is_old
+    added = NO_ACCOUNT + bytes(1)
+    length = SIGNED_HEADER_BYTES - len(added) * is_old
     signed, rest = data[:length], data[length:]
     if any(rest):
         return None
@@ -590,7 +594,7 @@ def read_kept_header(data: bytes, key: bytes) -> Header | None:
         # The signature covers the bytes as they were sent, in either version.
         check_signature(key, Kind.HEADER, signed, None)
         body, _ = split_signed(signed)
-        return Header.from_bytes(_NO_HEADER.to_bytes()[:4] + body[4:] + NO_ACCOUNT if is_old else body)
+        return Header.from_bytes(_NO_HEADER.to_bytes()[:4] + body[4:] + added if is_old else body)
     except Refusal:
         return None
 

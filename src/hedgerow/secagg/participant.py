@@ -267,6 +267,7 @@ class Participant:
         vectors: Mapping[str, Integers],
         entropy: Entropy,
         noise: Mapping[str, Integers] | None = None,
+        vote: int = 0,
     ) -> Step[Participant]:
         """Answer a spec: return the step that sends this node's masked vectors for one slot.
 
@@ -276,6 +277,7 @@ class Participant:
             expected: what this node's own training state expects.
             vectors: int64 arrays by vector id, entries within the entry bound.
             noise: this node's noise shares, required where noise is distributed and only there.
+            vote: what the header says of the model so far.
         """
         self._require_running(context)
         check_signature(self.view.roster.coordinator, Kind.ROUND_SPEC, signed_spec, "coordinator")
@@ -290,7 +292,7 @@ class Participant:
         words = encode_vectors(spec, vectors, noise)
         own = self.chain.after(spec.slot).current()
         account = context.account(round_context.epoch)
-        keys = MaskingKeys(self.view, self.node, own, self.channels, round_context, account)
+        keys = MaskingKeys(self.view, self.node, own, self.channels, round_context, account, vote)
         upload, header, own_share = mask_upload(keys, spec, words, context.identity, entropy)
         opened = OpenSlot(round_context, spec.purpose, header, own_share, upload)
         following = self._after_step(state, self.chain.after(spec.slot + 1), spec.slot, self.purposes, opened)

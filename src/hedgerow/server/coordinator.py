@@ -32,6 +32,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import ClassVar
 
+import numpy as np
+
 from hedgerow.builds import describe_build
 from hedgerow.crypto import KEY_BYTES, Entropy, Identity
 from hedgerow.errors import (
@@ -80,6 +82,7 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
+from hedgerow.protocol.votes import Tally
 from hedgerow.rounds import (
     VECTOR_ID,
     choose_wishes,
@@ -249,6 +252,7 @@ class RunEventKind(StrEnum):
     COMPLAINT = "complaint"
     FALSE_SUM = "false-sum"
     DISAGREEMENT = "disagreement"
+    OBJECTION = "objection"
     PHASE = "phase"
     RELEASED = "released"
     ABANDONED = "abandoned"
@@ -409,6 +413,7 @@ class CoordinatorRun:
         early: sites' answers to it that came before all sites were ready.
         prepared: the phase's encoded messages by number of releases in them (0 or 1), because most sites need the same.
         burnt: slots that were given up before their manifests.
+        tallies: of the votes on the model so far, in order.
         out: messages that are queued.
     """
 
@@ -427,6 +432,7 @@ class CoordinatorRun:
     early: dict[str, bytes] = field(default_factory=dict)
     prepared: dict[int, bytes] = field(default_factory=dict)
     burnt: list[BurntSlot] = field(default_factory=list)
+    tallies: list[Tally] = field(default_factory=list)
     outcome: Outcome | None = None
     salvaged: Salvage | None = None
     setback: HedgerowError | None = None
@@ -437,7 +443,7 @@ class CoordinatorRun:
         self.plan = self.task.run_plan
         if isinstance(self.task, TrainingTask):
             self.ledger = read_prepared_ledger(self.plan)
-        self.replica = Replica(self.task)
+        self.replica = Replica(self.task, len(self.setup.roster.sites))
         self.checks = RunChecks(lambda: build_checks(self.task))
         self.lineup = LineUp(len(self.setup.roster.sites), self.replica.n_groups, self.replica.n_rounds)
         self.sites = Sites(self.setup.roster, self.plan)
@@ -495,13 +501,24 @@ class CoordinatorRun:
 
     def take(self, line: JournalledRelease) -> None:
         """Add a release to the run, and let the program continue from it."""
-        self.ledger = self.ledger.append(line.entry)
+        self.charge(line)
         parts = self.parts([site.name for site in self.sites])
+        is_vote, (sums, votes) = self.replica.vote is not None, self.replica.split(line.release)
         self.replica.feed(line.release)
-        for _ in self.lineup.take(line.release, parts) if self.replica.n_groups else ():
+        for _ in self.lineup.take(sums, parts) if self.replica.n_groups else ():
             self.tell(RunEventKind.DISAGREEMENT, code="groups-disagree")
+        if is_vote:
+            tally = Tally.count(votes)
+            self.tallies.append(tally)
+            if tally.is_against(self.replica.n_groups):
+                self.tell(RunEventKind.OBJECTION, code="model-spoilt")
         self.releases.append(line.release)
         self.survivors.append(line.survivors)
+
+    def charge(self, line: JournalledRelease) -> None:
+        """Enter a release, and the votes beside it, in the ledger."""
+        for entry in line.entries:
+            self.ledger = self.ledger.append(entry)
 
     def leave_out(self, site: SiteRecord, code: str) -> None:
         """Stop asking a site, and report why."""
@@ -1048,8 +1065,8 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
         released, faults = run.checks.check(query, run.plan, noisy, summed)
         for group in faults:
             run.tell(RunEventKind.FALSE_SUM, ", ".join(summed[group].sites or ()), "group-out-of-line")
-        # Journal the release without the groups to whose sums no records add up.
-        line = replace(line, release=released)
+        # Journal the release without the groups to whose sums no records add up, and with all votes behind it.
+        line = replace(line, release=np.concatenate([released, _list_votes(run, slot, opened.survivors)]))
     except SumAbandoned as fault:
         # All sites learn that the run ends, so the cause is a release like any other: write it down with its cost, and
         # give the run up, in one write.
@@ -1086,11 +1103,20 @@ def _release_groups(run: CoordinatorRun, slot: Aggregator, query: Query, opened:
              if (name := name_in(view, VECTOR_ID, group)) in opened.sums}  # fmt: skip
     releaser = Releaser(run.setup.noise, BY_NODES, width=slot.spec.vectors[0].width)
     noisy = releaser.release_groups(query, there, find_noise_cohort(run.plan, view))
-    (entry,) = releaser.ledger.releases
+    (entry,), votes = releaser.ledger.releases, run.replica.vote
+    cast = None if votes is None else releaser.enter_votes(votes)
     summed = {g: _sum_slot(run, slot, [node for node in opened.survivors if node in view.parts[g]]) for g in noisy}
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
     whole = pack(noisy, weigh_groups(summed), query.length, n_groups)
-    return JournalledRelease(whole, entry, survivors), noisy, summed
+    return JournalledRelease(whole, entry, survivors, cast), noisy, summed
+
+
+def _list_votes(run: CoordinatorRun, slot: Aggregator, survivors: Sequence[int]) -> IntVector:
+    """The votes in the signed headers of those in the sums, by the roster's nodes; empty in most rounds."""
+    votes = np.zeros(len(run.setup.roster.sites) if run.replica.vote is not None else 0, dtype=np.int64)
+    for node in survivors if len(votes) else ():
+        votes[node] = slot.headers[node].vote
+    return votes
 
 
 def _sum_slot(run: CoordinatorRun, slot: Aggregator, nodes: Sequence[int]) -> Summed:
@@ -1171,7 +1197,9 @@ def conclude(run: CoordinatorRun) -> Outcome:
     else:
         # Report by the model's own plan, with the drawn seed, as the model's file and every site do.
         report = check_report(replica.plan, run.ledger, noise)
-        run.outcome = Outcome(replica.plan, replica.ensemble, run.ledger, report, salvaged=run.salvaged)
+        run.outcome = Outcome(
+            replica.plan, replica.ensemble, run.ledger, report, salvaged=run.salvaged, tallies=tuple(run.tallies)
+        )
     ledger = run.outcome.ledger
     for name, releases in run.journal.earlier.items():
         ledger = ledger.with_run(name, releases, len(run.outcome.plan.prepared))
@@ -1202,7 +1230,7 @@ def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease
         return
     n_released = len(run.releases)
     if unused is not None:
-        run.ledger = run.ledger.append(unused.entry)
+        run.charge(unused)
     may_salvage = run.task.plan.federation.salvage and isinstance(fault, AggregationError)
     # If several sites have answered rounds that this journal does not know, its ledger would state less than was
     # released. Salvage only if the program can end early with a model.
@@ -1598,7 +1626,7 @@ def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
     for line in stored.releases[:n_used]:
         run.take(line)
     for line in stored.releases[n_used:]:
-        run.ledger = run.ledger.append(line.entry)
+        run.charge(line)
     if stored.salvage is not None:
         run.replica.end_early()
     run.attempt, run.burnt = stored.attempt, list(stored.burnt)

@@ -52,17 +52,24 @@ _ENTRIES = "select entry from releases order by round"
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 _CLOSED_SLOT: Statement = ("update slots set slot = null", ())
 _NO_ACCOUNT = Ledger()
+_VOTES = "votes"
 Runs = dict[str, list[Release]]
 """Releases by run; the key identifies the run in a ledger, see `Ledger.with_run`."""
 
 
 @dataclass(frozen=True)
 class JournalledRelease:
-    """A release, its line in the ledger, and the sites whose vectors are in it."""
+    """A release, its line in the ledger, the sites whose vectors are in it, and the line of their votes, if any."""
 
     release: IntVector
     entry: Release
     survivors: tuple[str, ...]
+    votes: Release | None = None
+
+    @property
+    def entries(self) -> tuple[Release, ...]:
+        """Its lines in the ledger."""
+        return (self.entry,) if self.votes is None else (self.entry, self.votes)
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,7 @@ class Journal:
             # Lines of two trainings may be equal, so only an evaluation's figures prove that a run is in the ledger.
             if not (held.issuperset(releases) and any(release.figures for release in releases)):
                 found[run] = releases
-        own = [Release.from_dict(json.loads(text)) for (text,) in self._database.rows(_ENTRIES)]
+        own = [entry for (text,) in self._database.rows(_ENTRIES) for entry in _read_entries(text) if entry is not None]
         for run_id, digest in self._database.rows("select run_id, model_digest from run") if own else []:
             if digest is None or not held.issuperset(own):
                 found[f"run {run_id.hex()[:16]}"] = own
@@ -259,7 +266,9 @@ class Journal:
         statements: list[Statement] = []
         if release is not None:
             content = release.release.astype("<i8").tobytes()
-            entry, survivors = json.dumps(release.entry.to_dict(), sort_keys=True), json.dumps(release.survivors)
+            votes = {} if release.votes is None else {_VOTES: release.votes.to_dict()}
+            entry = json.dumps(release.entry.to_dict() | votes, sort_keys=True)
+            survivors = json.dumps(release.survivors)
             numbered = "insert into releases values ((select count(*) from releases), ?, ?, ?, ?)"
             statements = [(numbered, (release.entry.purpose, content, entry, survivors)), _CLOSED_SLOT]
         if next_slot is not None:
@@ -283,11 +292,20 @@ class Journal:
         return tuple(
             JournalledRelease(
                 np.frombuffer(content, dtype="<i8").astype(np.int64),
-                Release.from_dict(json.loads(entry)),
+                entry,
                 tuple(json.loads(survivors)),
+                votes,
             )
-            for content, entry, survivors in rows
+            for content, text, survivors in rows
+            for entry, votes in [_read_entries(text)]
         )
+
+
+def _read_entries(text: str) -> tuple[Release, Release | None]:
+    """The line of a release in the ledger, and that of the votes beside it."""
+    content = json.loads(text)
+    votes = content.get(_VOTES)
+    return Release.from_dict(content), None if votes is None else Release.from_dict(votes)
 
 
 def _name_account(task: Task) -> str:

@@ -20,7 +20,8 @@ from hedgerow.errors import PrivacyError, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.registry import resolve
-from hedgerow.methods.tasks import EvaluationTask
+from hedgerow.methods.tasks import EvaluationTask, TrainingTask
+from hedgerow.methods.votes import ask_vote
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.calibration import QueryNoise, noise_of
@@ -32,6 +33,7 @@ from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.groups import combine, pack
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.stream import Salvage
+from hedgerow.protocol.votes import Tally, list_vote_rounds
 from hedgerow.rounds import least_entry_bound, most_rows, release_bound
 from hedgerow.secagg.guarantees import least_groups
 from hedgerow.secagg.masks import require_within, wrap
@@ -238,11 +240,31 @@ class Releaser:
             seeded=self._noise.seeded,
             approximate=self._noise.approximate,
         )
+        self._charge(entry)
+        return noise
+
+    def enter_votes(self, query: Query) -> Release:
+        """Charge the votes of a round, whose noise the sites add; raises as `release`."""
+        noise = noise_of(query)
+        entry = Release(
+            purpose=str(query.purpose),
+            round=query.purpose.round,
+            kind=query.purpose.kind,
+            event=noise.event,
+            length=query.length,
+            sensitivity=math.sqrt(query.sensitivity_squared),
+            sigma=noise.sigma,
+            seeded=self._noise.seeded,
+            approximate=self._noise.approximate,
+        )
+        self._charge(entry)
+        return entry
+
+    def _charge(self, entry: Release) -> None:
         # The ledger goes first, then the account: if either refuses, no noise is drawn and nothing is released.
         longer = self.ledger.append(entry)
         self._account.charge(entry.event)
         self.ledger = longer
-        return noise
 
     def _add_noise(self, query: Query, total: IntVector, noise: QueryNoise, purpose: str) -> IntVector:
         if isinstance(query, Choice):
@@ -371,6 +393,7 @@ class Outcome:
         salvaged: the reason and the number of rounds, if the training could not go on.
         findings: the findings, if the run was a survey; the ensemble then has no trees, and `plan` only tells how the
             sums were made.
+        tallies: of the votes on the model so far, in order.
     """
 
     plan: Plan
@@ -381,6 +404,11 @@ class Outcome:
     cost: PrivacyReport | None = None
     salvaged: Salvage | None = None
     findings: Found | None = None
+    tallies: tuple[Tally, ...] = ()
+
+
+Ballot = Callable[[Query, Query], Sequence[int]]
+"""Has all sites vote: of a round's query, which they have answered, and of their vote's."""
 
 
 def run_program(
@@ -390,12 +418,14 @@ def run_program(
     noise: NoiseSource,
     account: RunCharges,
     progress: Progress | None = None,
+    ballot: Ballot | None = None,
 ) -> Outcome:
     """Run a program to its end.
 
     Args:
         program: a fresh generator of queries.
         account: the account that its releases are charged to.
+        ballot: casts the votes of a plan that has any; None for no votes.
 
     Raises:
         PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
@@ -404,8 +434,19 @@ def run_program(
     """
     _check_noise_mode(plan, aggregation)
     releaser = Releaser(noise, account, is_local=plan.privacy.noise == "local", ledger=read_prepared_ledger(plan))
-    ensemble = _carry_out(plan, program, aggregation, releaser, progress)
-    return Outcome(plan, ensemble, releaser.ledger, check_report(plan, releaser.ledger, noise))
+    votes, tallies = TrainingTask(plan).schedule if ballot is not None else None, list[Tally]()
+
+    def vote(query: Query) -> None:
+        if votes is None or votes.votes is None or ballot is None:
+            return
+        if query.purpose.round in list_vote_rounds(votes.n_rounds):
+            asked = ask_vote(votes.votes, query)
+            releaser.enter_votes(asked)
+            tallies.append(Tally.count(ballot(query, asked)))
+
+    ensemble = _carry_out(plan, program, aggregation, releaser, progress, vote)
+    report = check_report(plan, releaser.ledger, noise)
+    return Outcome(plan, ensemble, releaser.ledger, report, tallies=tuple(tallies))
 
 
 def run_evaluation(
@@ -445,8 +486,9 @@ def _carry_out(
     aggregation: Aggregation,
     releaser: Releaser,
     progress: Progress | None = None,
+    vote: Callable[[Query], None] = lambda query: None,
 ) -> Result:
-    """Answer each of the program's queries with a release, and return its result."""
+    """Answer each of the program's queries with a release, and return its result; `vote` is called in between."""
     groups = aggregation.groups if isinstance(aggregation, GroupedAggregation) else ()
     checks = RunChecks(lambda: ReleaseChecks(lambda: resolve(plan).loss(plan)))
 
@@ -460,6 +502,7 @@ def _carry_out(
         parts = enumerate(groups or [aggregation])
         summed = {number: Summed(part.cohort, part.n_nodes, part.sites) for number, part in parts}
         released, _ = checks.check(query, plan, noisy, summed)
+        vote(query)
         if progress is not None:
             progress(query, releaser.ledger)
         return combine(released, len(groups)) if groups else released

@@ -246,7 +246,7 @@ class RunBoard:
         return replace(
             base,
             # A training's ledger begins with what was released before it.
-            rounds_done=max(0, len(ledger) - self._n_prepared),
+            rounds_done=max(0, ledger.n_rounds - self._n_prepared),
             seconds=now,
             rounds_per_second=pace,
             epsilon_spent=self._compute_spent(ledger, is_last=base.is_over),

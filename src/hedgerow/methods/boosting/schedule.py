@@ -22,9 +22,11 @@ from hedgerow.methods.boosting.calibration import CALIBRATIONS, Calibration
 from hedgerow.methods.boosting.start import STARTS, Start
 from hedgerow.methods.line import bound_doublings
 from hedgerow.methods.linear_start import LinearStart
+from hedgerow.methods.votes import plan_votes
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import Query
+from hedgerow.protocol.votes import list_vote_rounds
 from hedgerow.training.settings import Settings, bound_bins, pays_for_candidates
 from hedgerow.training.steps import Run, make_leaf_rule
 from hedgerow.trees.binning import build_grid
@@ -57,6 +59,7 @@ class BoostingSettings(Settings):
             of counts "level", their mean; of times to an event "hazards", the baseline, or "linear hazards", a linear
             model of all features after it.
         start_share, calibration_share: of mu^2, for the start, and for the last release.
+        vote_share: of mu^2, for all votes of a site.
         calibration: what that release calibrates: "none", the "means" of numbers and counts, the "line" of numbers
             where leaves are not smoothed (`hedgerow.methods.line`), the "residuals" of numbers by a loss that the plan
             names, the "odds" of two classes, or the "hazards" of times to an event.
@@ -79,6 +82,7 @@ class BoostingSettings(Settings):
     calibration: str = "none"
     start_share: float = 0.0
     calibration_share: float = 0.0
+    vote_share: float = 0.0
 
     shown: ClassVar[tuple[str, ...]] = (
         "n_trees", "max_depth", "batch_size", "learning_rate", "interaction", "interaction_size", "joint_clip",
@@ -94,11 +98,16 @@ class BoostingSettings(Settings):
         """Return the last release."""
         return CALIBRATIONS[self.calibration](plan, self._multiplier(plan, self.calibration_share))
 
+    @property
+    def share_of_trees(self) -> float:
+        """The share of mu^2 that is left for trees."""
+        return 1 - self.start_share - self.calibration_share - self.vote_share
+
     def _multiplier(self, plan: Plan, share: float) -> float:
         """Return the noise multiplier of releases with this share of mu^2; 0 without privacy."""
         if not self.noise_multiplier or not share:
             return 0.0
-        left = 1 - self.start_share - self.calibration_share
+        left = self.share_of_trees
         return self.noise_multiplier * math.sqrt(left / (share * weigh_trees(plan, self)))
 
     def loss(self, plan: Plan) -> Loss:
@@ -110,7 +119,11 @@ class BoostingSettings(Settings):
 
     def schedule(self, plan: Plan) -> Schedule:
         start, calibration = self.start_of(plan).rounds, self.calibration_of(plan).rounds
-        return Schedule((*start, *list_tree_rounds(plan, self), *calibration))
+        rounds = (*start, *list_tree_rounds(plan, self), *calibration)
+        n_votes = len(list_vote_rounds(sum(alike.count for alike in rounds)))
+        if not self.vote_share or not n_votes:
+            return Schedule(rounds)
+        return Schedule(rounds, votes=plan_votes(plan, self._multiplier(plan, self.vote_share / n_votes), n_votes))
 
     def n_other_trees(self, plan: Plan) -> int:
         return self.start_of(plan).n_trees + self.calibration_of(plan).n_trees

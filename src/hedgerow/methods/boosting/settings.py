@@ -20,6 +20,7 @@ from hedgerow.methods.hazards import HazardStart
 from hedgerow.methods.line import asks_for_line, choose_line_share
 from hedgerow.methods.linear_start import MAX_LINEAR_START
 from hedgerow.methods.residuals import require_residual_loss
+from hedgerow.methods.votes import VOTE_SHARE
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.training.settings import calibrate_noise, value_or
@@ -113,7 +114,8 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     settings = _with_spread(plan, signal / privacy.rows_per_unit, _as_said(plan, rule))
     if not is_private:
         return replace(settings, start_share=0.0, calibration_share=0.0)
-    weight = weigh_trees(plan, settings) / (1 - settings.start_share - settings.calibration_share)
+    settings = replace(settings, vote_share=VOTE_SHARE if plan.federation.votes else 0.0)
+    weight = weigh_trees(plan, settings) / settings.share_of_trees
     return replace(settings, noise_multiplier=calibrate_noise(plan, settings, weight))
 
 
