@@ -42,7 +42,7 @@ N_SITES, N_GROUPS, N_TREES = 12, 3, 6
 ROUNDS = (2, 4, 5)
 
 
-def voting_plan(noise: str = "server", epsilon: float = 8.0, **model: Any) -> Plan:
+def voting_plan(noise: str = "server", epsilon: float = 40.0, **model: Any) -> Plan:
     """A small plan over three groups whose sites vote."""
     own = {"n_trees": N_TREES, "batch_size": 1, "structure_seed": 5, **model}
     return make_plan(model=own, n_records=1200, epsilon=epsilon, noise=noise, groups=N_GROUPS, votes=True)
@@ -84,7 +84,7 @@ def test_what_votes_cost_is_planned_charged_and_within_the_promise(federate: Bui
     gdp, delta = get_accountant("gdp"), plan.privacy.delta
     charged = gdp.epsilon([release.event for release in cast], delta)
     planned = gdp.epsilon([votes.event], delta)
-    assert planned * (1 - 1e-6) <= charged <= planned
+    assert planned * (1 - 1e-4) <= charged <= planned
     whole = compute_account("gdp", list(outcome.ledger.events()), delta).epsilon
     assert whole <= plan.privacy.epsilon
     for party in federation.parties.values():
@@ -122,7 +122,7 @@ def test_plans_without_votes_are_written_noised_and_released_as_before() -> None
     ],
 )
 def test_votes_are_refused_where_they_could_say_nothing_or_hide_nothing(label: str, changes: dict[str, Any]) -> None:
-    """They need groups, whose reference they are, equal chances of classes, and noise."""
+    """They need groups, whose reference they are, classes, and noise."""
     with pytest.raises(PlanError) as refused:
         make_plan(label, votes=True, n_records=1200, **changes)
     assert "federation.votes" in str(refused.value)
@@ -142,10 +142,10 @@ def test_one_row_moves_what_a_site_asks_itself_by_no_more_than_its_bound(label: 
     drawn = data.draw(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=scores.size, max_size=scores.size))
     scores[:] = np.array(drawn, dtype=np.int32).reshape(scores.shape)
     asked = voted(plan)
-    (whole,) = asked.answer(node.held)
-    row = data.draw(st.integers(0, 11))
-    (without,) = asked.answer(node.held.only(np.arange(12) != row))
-    assert abs(int(whole) - int(without)) <= VOTE_BOUND == asked.bound
+    whole, row = asked.answer(node.held), data.draw(st.integers(0, 11))
+    without = asked.answer(node.held.only(np.arange(12) != row))
+    assert np.abs(whole - without).max() <= VOTE_BOUND == asked.bound
+    assert abs(int(whole.max()) - int(without.max())) <= VOTE_BOUND
     assert asked.sensitivity_squared == VOTE_BOUND**2
 
 
@@ -154,7 +154,7 @@ def test_the_bound_is_reached() -> None:
     plan = make_plan(n_records=1200, groups=3, votes=True)
     node = Node("one", make_data(plan, 1, 3), plan, resolve(plan))
     node.held.records.scores[:] = np.where(node.held.records.labels == 1, -(2**30), 2**30)
-    assert voted(plan).answer(node.held).tolist() == [VOTE_BOUND]
+    assert voted(plan).answer(node.held).max() == VOTE_BOUND
 
 
 def voted(plan: Plan) -> SiteVotes:
@@ -179,7 +179,7 @@ def test_units_of_several_rows_have_as_much_more_noise() -> None:
 def test_a_vote_is_the_noisy_number_against_the_threshold_and_nothing_else(total: int, seed: int) -> None:
     """A bit that followed from an exact count would be no private release."""
     asked = voted(make_plan(n_records=1200, groups=3, votes=True))
-    sigma, sums = noise_of(asked).central_sigma, np.array([total], dtype=np.int64)
+    sigma, sums = noise_of(asked).central_sigma, np.array([total - 5, total, total - 1], dtype=np.int64)
     (drawn,) = SeededNoise(seed).sample(sigma, 1, f"{asked.purpose}/vote of one")
     objects = total + int(drawn) > THRESHOLD * sigma
     assert cast_vote(asked, sums, "one", SeededNoise(seed)) == (Vote.OBJECTS if objects else Vote.AGREES)

@@ -188,11 +188,11 @@ def cast_vote(asked: Query, total: IntVector, site: str, source: NoiseSource) ->
 
     Args:
         asked: the vote's query (`hedgerow.methods.votes`).
-        total: its answer, int64 [1].
+        total: its answer, int64 [n], of which the largest counts.
     """
     sigma = noise_of(asked).central_sigma
-    noisy = total + source.sample(sigma, len(total), f"{asked.purpose}/vote of {site}")
-    return Vote.OBJECTS if int(noisy[0]) > THRESHOLD * sigma else Vote.AGREES
+    drawn = int(source.sample(sigma, 1, f"{asked.purpose}/vote of {site}")[0])
+    return Vote.OBJECTS if int(total.max()) + drawn > THRESHOLD * sigma else Vote.AGREES
 
 
 # The owner's own eye --------------------------------------------------------------------------------------------------

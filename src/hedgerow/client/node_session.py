@@ -25,7 +25,7 @@ from hedgerow.errors import AggregationError, HedgerowError, PolicyRefusal, Remo
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import build_checks, digest_model, read_invitation
-from hedgerow.methods.votes import VOTE_UNIT
+from hedgerow.methods.votes import VOTE_UNIT, expect_rows
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
@@ -769,16 +769,16 @@ class NodeRun:
         """What this node says of the model so far with the present round's vector, and its cost; None in most rounds.
 
         It is drawn once for a round. Where it may have been drawn in a life that the store does not know of, the node
-        abstains, and where the rows that the roster says are too few to tell anything.
+        abstains, and where the rows that all parties expect it to have are too few to tell anything.
         """
         asked, number = self.replica.vote, self.replica.n_releases
         if asked is None:
             return None
         noise = noise_of(asked)
         if number not in self._votes:
-            most = self._setup.max_rows
+            rows = expect_rows(self.plan, self._setup.max_rows, len(self._setup.roster.sites))
             is_lost = may_have_left or self._store.spent(self.run_id) is None
-            if is_lost or 0 < most < count_least_rows(noise.sigma / VOTE_UNIT):
+            if is_lost or rows < count_least_rows(noise.sigma / VOTE_UNIT):
                 self._votes[number] = Vote.ABSTAINS
             else:
                 total = self.node.sum_rows(asked)

@@ -28,18 +28,19 @@ from hedgerow.local.accounts import Account, RunAccount, RunFacts, current_accou
 from hedgerow.methods.recalibration import Recalibration, recalibrate_ensemble
 from hedgerow.methods.registry import find_method, program_for
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask
-from hedgerow.methods.votes import find_power
+from hedgerow.methods.votes import VOTE_UNIT, expect_rows, find_power
 from hedgerow.models.model import Model
 from hedgerow.models.plots import draw_calibration
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import check_delta, check_epsilon
-from hedgerow.privacy.calibration import QueryNoise
+from hedgerow.privacy.calibration import QueryNoise, noise_of
 from hedgerow.privacy.ledger import Ledger, read_prepared_events
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, build_lazy_report, build_report
 from hedgerow.privacy.rounding import format_up
 from hedgerow.privacy.statement import AT_SITE
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
+from hedgerow.protocol.votes import Vote, count_least_rows
 from hedgerow.rounds import VECTOR_ID, clip, noise_mode, round_in
 from hedgerow.secagg.guarantees import assign_groups, default_wishes
 from hedgerow.secagg.masks import MIN_COLLUDERS, Integers, draw_shares
@@ -202,6 +203,8 @@ def train(
     account, earlier = account or current_account(), read_prepared_events(plan)
 
     def ballot(query: Query, asked: Query) -> list[int]:
+        if expect_rows(plan, 0, len(nodes)) < count_least_rows(noise_of(asked).sigma / VOTE_UNIT):
+            return [Vote.ABSTAINS] * len(nodes)
         return [cast_vote(asked, node.sum_rows(asked), name, noise) for name, node in nodes.items()]
 
     with account.open_run(facts, task.schedule.events, earlier=earlier) as run:

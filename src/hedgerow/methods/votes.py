@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The question of a site's vote: how much worse than equal chances the model so far predicts its own rows.
+"""The question of a site's vote: how much worse than a constant the model so far predicts its own rows.
 
 Who votes when, and what follows, is in `hedgerow.protocol.votes`.
 """
@@ -23,38 +23,55 @@ from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
 VOTE_UNIT = 2**16
 """Integer units of half a squared distance of 1 between chances and a class."""
 VOTE_BOUND = VOTE_UNIT * 3 // 4
-"""The most that one record adds or takes: of two classes 1 - 1/4, of more classes less."""
+"""The most that one record adds or takes; a model that is surely wrong is off by up to 1 more than a constant."""
 VOTE_SHARE = 0.02
 """Share of mu^2 for all votes of a site."""
 _AT_ONCE = 1 << 16
+_STEPS, _STEPS_OF_SEVERAL = 16, 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteVotes(Query):
-    """One site's excess of squared errors over those of equal chances, for its own vote: int64 [1], with own noise.
+    """One site's excess of squared errors over those of constants, for its own vote, of which the largest counts.
 
-    A record adds half the sum over classes of (y - p)² - (y - m)², in units of `VOTE_UNIT`. p is its chances by the
-    public model, y its class as 0 and 1, and m = 1 / classes, which is public. Each square is rounded to the grid, and
-    each record's number clamped to `VOTE_BOUND`, before they are added. So the sensitivity is `VOTE_BOUND` times the
-    rows of a unit. The site adds the noise, and only whether the result is above a threshold leaves it. Units are at
-    one site only (groups need `sites_per_unit` = 1), so votes of all sites are one release for each unit.
+    For each of a public list of constants m, a record adds half the sum over classes of (y - p)² - (y - m)², in units
+    of `VOTE_UNIT`; p is its chances by the public model, y its class as 0 and 1. Each square is rounded to the grid,
+    and each record's number clamped to `VOTE_BOUND`, before they are added: int64, one sum for each constant. A record
+    moves each sum by `VOTE_BOUND` at most, and so the largest of them, to which the site adds the noise. So the
+    sensitivity is `VOTE_BOUND` times the rows of a unit. Only whether the noisy number is above a threshold leaves the
+    site. Units are at one site only (groups need `sites_per_unit` = 1): votes of all sites are one release for a unit.
+
+    No release chooses a constant: liars who own the first ones would choose one that suits them.
     """
 
     def answer(self, site: ScoredSite) -> IntVector:
         link, label, records = loss_kind(site.plan).link, site.plan.label, site.records
-        total = 0
+        levels = _list_levels(len(label.classes))
+        classes = np.eye(len(label.classes))
+        # By class and constant: what a constant is off by does not depend on the record otherwise.
+        of_levels = np.array([[int(_measure(m[None], y[None])[0]) for m in levels] for y in classes], dtype=np.int64)
+        sums = np.zeros(len(levels), dtype=np.int64)
         for first in range(0, records.n_records, _AT_ONCE):
-            scores = records.scores[:, first : first + _AT_ONCE].astype(np.int64)
             labels = records.labels[first : first + _AT_ONCE].astype(np.int64)
-            compared, level = link.compare(scores, labels, label), link.compare(scores * 0, labels, label)
-            if compared is None or level is None:
+            compared = link.compare(records.scores[:, first : first + _AT_ONCE].astype(np.int64), labels, label)
+            if compared is None:
                 raise ValueError("votes are for labels with classes")
-            excess = _measure(*compared) - _measure(*level)
-            total += int(np.clip(excess, -VOTE_BOUND, VOTE_BOUND).sum())
-        return np.array([total], dtype=np.int64)
+            excess = _measure(*compared)[:, None] - of_levels[labels]
+            sums += np.clip(excess, -VOTE_BOUND, VOTE_BOUND).sum(axis=0)
+        return sums
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         yield "a vote is no sum over sites"
+
+
+def _list_levels(n_classes: int) -> Reals:
+    """Return public constants: chances of each class [n, n_classes], all classes alike, or one of them in steps."""
+    if n_classes == 2:
+        chances = np.arange(1, _STEPS) / _STEPS
+        return np.stack([1 - chances, chances], axis=1)
+    even = np.full(n_classes, 1 / n_classes)
+    steps = [step / _STEPS_OF_SEVERAL for step in range(1, _STEPS_OF_SEVERAL)]
+    return np.array([even, *((1 - step) * even + step * own for own in np.eye(n_classes) for step in steps)])
 
 
 def _measure(found: Reals, truth: Reals) -> IntVector:
@@ -86,9 +103,13 @@ def find_power(plan: Plan, votes: AlikeRounds, declared: Sequence[int]) -> float
         votes: of the schedule.
         declared: rows of each site by the roster; for 0 an equal part of the plan's is taken.
     """
-    usual = plan.privacy.n_records // max(1, len(declared))
-    rows = [each or usual for each in declared]
+    rows = [expect_rows(plan, each, len(declared)) for each in declared]
     return compute_power(rows, noise_of(votes.query).sigma / VOTE_UNIT, plan.federation.groups)
+
+
+def expect_rows(plan: Plan, declared: int, n_sites: int) -> int:
+    """Return the rows of a site as all parties know them: by the roster, or for 0 an equal part of the plan's."""
+    return declared or plan.privacy.n_records // max(1, n_sites)
 
 
 def ask_vote(votes: AlikeRounds, after: Query) -> SiteVotes:

@@ -93,7 +93,7 @@ min_sites = 1
 # lies spoils one group's sums, and the middle counts. Its noise is twice a sum's: `hedgerow privacy` says what is left.
 # From twenty sites on, five groups do so where two lie, with 2.7 times a sum's noise.
 # Sites then vote three times, each with noise of its own, whether the model so far predicts their rows badly: the one
-# sign that most groups lie. It costs 2 % of the noise; only for labels with classes.
+# sign that most groups lie. It costs 2 % of mu², so 1 % more noise; only for labels with classes.
 # groups = 3
 # votes = true"""
 

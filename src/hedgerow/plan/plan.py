@@ -367,7 +367,7 @@ class FederationSection:
         groups: an odd number of groups of sites: each round has a sum over each group, and the middle values count; 0
             is one sum over all.
         votes: whether each site says three times, with noise of its own, if the model so far predicts its rows worse
-            than equal chances for all classes. Only with groups, for labels with classes; costs 2 % of the noise.
+            than a constant. Only with groups, for labels with classes; it costs 2 % of mu².
     """
 
     min_sites: int = define_field(integer(1, 100_000), 1)
@@ -890,7 +890,7 @@ def _check_votes(plan: Plan) -> None:
     if not plan.federation.groups:
         raise refuse("federation.votes", True, "false without federation.groups, of which votes are the reference")
     if not plan.label.classes:
-        raise refuse("federation.votes", True, "false but for labels with classes, whose equal chances are public")
+        raise refuse("federation.votes", True, "false but for labels with classes")
     if math.isinf(plan.privacy.epsilon):
         raise refuse("federation.votes", True, "false where epsilon is infinite: nothing would hide a site's rows")
 

@@ -2,7 +2,7 @@
 """Votes of sites on the model so far: a reference that groups do not make.
 
 A comparison of groups cannot tell which side is wrong (`hedgerow.protocol.groups`). So three times in a run each site
-asks its own rows whether the model so far predicts them worse than equal chances for all classes do
+asks its own rows whether the model so far predicts them worse than the best of some constants does
 (`hedgerow.methods.votes`). It adds the whole noise itself, and says one bit: whether the noisy answer is above
 `THRESHOLD` standard deviations. The bit follows from nothing else that the node knows. It stands in the signed header
 of the site's vector, and all bits of a round stand behind its release.
@@ -25,7 +25,7 @@ MAX_VOTES = 3
 THRESHOLD = 3
 """Standard deviations of its own noise above which a site objects: by chance once in 741 votes."""
 EXCESS_OF_TURNED = 0.1
-"""Excess a row of a model that is turned round, in squares of chances; by it the power of votes is computed."""
+"""Excess a row of a model that is turned round over a constant, in squares of chances: the power is computed by it."""
 MIN_POWER = 0.8
 """Below this chance that votes tell a model that is turned round, nothing is concluded from them."""
 
@@ -129,6 +129,6 @@ def describe_tally(tally: Tally) -> str:
     """Return what a site's owner is told where most votes object: no side is named."""
     return (
         f"{tally.n_objections} of {tally.n_voted} sites that voted say that the model so far predicts their rows worse "
-        "than equal chances for all classes. It is likely spoilt, by a lie, a fault or rows that are unlike: call all "
-        "sites before anyone uses it. Votes name nobody. All parties see this (model-spoilt)"
+        "than a constant. It is likely spoilt, by a lie, a fault or rows that are unlike: call all sites before anyone "
+        "uses it. Votes name nobody. All parties see this (model-spoilt)"
     )
