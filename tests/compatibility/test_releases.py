@@ -37,7 +37,7 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 
 RELEASES = sorted((path.name for path in HERE.iterdir() if path.name[0].isdigit()), key=_numbers)[-2:]
-WIRES = {4: ("0.1.0", "6e203d046fd8840b1ea27ff7"), 6: ("0.2.0", "fdc36ceeb82da62b8a72bab5")}
+WIRES = {4: ("0.1.0", "6e203d046fd8840b1ea27ff7"), 6: ("0.2.0", "72e7a4cc424d9cb967d2d73d")}
 """By the number of the wire: the first release that speaks it, and what its declarations come to. An entry changes only
 as long as its release is being made; then a change of the bytes is another number, and another release.
 """

@@ -6,10 +6,11 @@ import dataclasses
 import json
 import sqlite3
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hedgerow.errors import PolicyRefusal
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.local.training import evaluate_federated
 from hedgerow.models.model import Model
@@ -78,6 +79,29 @@ def test_figures_are_those_of_the_sites_that_allow_them(federate: Builder, noise
     assert found.to_dict()["sites_left_out"] == ["site-2"]
     for party in federation.parties.values():
         assert party.session is not None and party.is_done and text(party.session.result) == text(found)
+
+
+def list_spent(party: Any) -> list[float]:
+    """What an owner's book has of each data set."""
+    return [each["epsilon"] for each in party.book.describe(1e-5)["data_sets"]]
+
+
+def test_a_question_that_no_policy_allows_ends_before_anything_is_paid(federate: Builder) -> None:
+    """The coordinator learns it as the sites join; a quarter of epsilon would go to figures that stay empty."""
+    federation, model = trained(federate)
+    for party in federation.parties.values():
+        policy = dataclasses.replace(party.setup.policy, site_figures=False)
+        party.setup = dataclasses.replace(party.setup, policy=policy)
+    federation.prepare_evaluation(model, EPSILON, by=("site",))
+    spent = {name: list_spent(party) for name, party in federation.parties.items()}
+    with pytest.raises(PolicyRefusal) as refused:
+        federation.run()
+    assert refused.value.code == "policy-query-kind"
+    assert federation.session is not None and not federation.session.run.releases
+    for name, party in federation.parties.items():
+        party.kill()
+        party.start()
+        assert list_spent(party) == spent[name]
 
 
 def test_a_site_that_falls_silent_has_no_figures_and_the_others_have_theirs(federate: Builder) -> None:

@@ -24,7 +24,7 @@ from hedgerow.codec import digest
 from hedgerow.errors import AggregationError, HedgerowError, PolicyRefusal, RemoteProtocolError, mark_private
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import build_checks, digest_model, read_invitation
+from hedgerow.methods.tasks import build_checks, digest_model, list_site_queries, read_invitation
 from hedgerow.methods.votes import VOTE_UNIT, expect_rows
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
@@ -312,7 +312,8 @@ class NodeSession:
             raise
         self._book.note_invitation(words, ACCEPTED)
         self.state = NodeState.INVITED
-        return [Ready(message.run_id, bytes.fromhex(task.digest))]
+        shows = any(map(self._setup.policy.shows_figures, list_site_queries(task)))
+        return [Ready(message.run_id, bytes.fromhex(task.digest), shows)]
 
     def _take_up(self, stored: StoredRun, node: Answers, replica: Replica) -> NodeRun:
         """Enter a run as it is in the store; its replica has taken no release."""

@@ -309,6 +309,11 @@ def read_plan(content: bytes) -> Plan:
         raise RemoteProtocolError("task-unreadable", code="plan-unreadable", what="plan", why=why) from fault
 
 
+def list_site_queries(task: Task) -> list[SiteQuery]:
+    """Return what a task asks for figures of single sites, as its schedule has it."""
+    return [alike.query for alike in task.schedule.rounds if isinstance(alike.query, SiteQuery)]
+
+
 def find_visibility(task: Task, shows: Callable[[SiteQuery], bool] = lambda query: False) -> str:
     """Return who sees what in a run for this task, as words between spaces for `who_sees`.
 
@@ -323,7 +328,7 @@ def find_visibility(task: Task, shows: Callable[[SiteQuery], bool] = lambda quer
     words = ["none" if math.isinf(task.promise[0]) else privacy.noise, *["groups"] * (n_groups > 0)]
     words += ["votes"] * task.run_plan.federation.votes
     if isinstance(task, EvaluationTask) and task.sites:
-        asked = [alike.query for alike in task.schedule.rounds if isinstance(alike.query, SiteQuery)]
+        asked = list_site_queries(task)
         words += ["own-figures" if any(map(shows, asked)) else "others-figures"] if asked else []
     return " ".join(words)
 

@@ -50,6 +50,7 @@ from hedgerow.codec import (
     Shown,
     Text,
     Unsigned,
+    YesNo,
     fail,
     kind_in,
 )
@@ -218,11 +219,13 @@ class Ready(Encoded):
     Attributes:
         run_id: the run that it was invited to.
         plan_digest: of the plan; of the task, model and cost included, when it is an evaluation or a survey.
+        shows_figures: whether its policy lets figures of its own leave it that the task asks for.
     """
 
     KIND = MessageKind.READY
     run_id: Hash
     plan_digest: Hash
+    shows_figures: YesNo = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,12 +42,13 @@ from hedgerow.errors import (
     HedgerowError,
     ModelError,
     PlanError,
+    PolicyRefusal,
     PrivacyError,
     RemoteProtocolError,
 )
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import PROGRAM_DIFFERS, Replica, digest_behaviour
-from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, build_checks
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, build_checks, list_site_queries
 from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import Ledger, read_prepared_ledger
@@ -757,8 +758,19 @@ def _derive_cohort(run: CoordinatorRun, members: frozenset[int]) -> Cohort:
     return Cohort.with_guarantees(members, promised, run.setup.roster.hash())
 
 
+_NO_FIGURES = "figures by site: no site that takes part has `site_figures = true`, and they would cost all the same"
+
+
+def _may_show_figures(run: CoordinatorRun, members: Collection[str]) -> bool:
+    """Whether some member has said that figures of its own may leave it, or has said nothing of it."""
+    return any(run.sites[name].shows_figures is not False for name in members)
+
+
 def begin_setup(run: CoordinatorRun) -> None:
-    """Set up a new epoch with all ready sites; raise AggregationError if there are too few."""
+    """Set up a new epoch with all ready sites; raise AggregationError if there are too few.
+
+    Raise PolicyRefusal, before anything is spent, for an evaluation by site if no policy allows figures of single sites.
+    """
     members = choose_members(run)
     while len(members) < run.sites.least:
         if not run.take_back():
@@ -766,6 +778,8 @@ def begin_setup(run: CoordinatorRun) -> None:
         members = choose_members(run)
     if run.attempt >= MAX_ATTEMPTS:
         raise AggregationError("no-epoch", n_epochs=MAX_ATTEMPTS, said=run.sites.fault_summary())
+    if not run.releases and list_site_queries(run.task) and not _may_show_figures(run, members):
+        raise PolicyRefusal("policy", code="policy-query-kind", asked=_NO_FIGURES)
     anticipated, run.anticipated = run.anticipated, None
     if anticipated is not None and set(run.early) != members:
         # A site that has answered an attempt refuses another one of the same number.
@@ -1509,7 +1523,7 @@ class RunSession:
             # the run. A node that has lost only its database notices that, charges the whole run, and goes on in a new
             # epoch.
             self._tell_restored(site)
-        site.consent = Consent.READY
+        site.consent, site.shows_figures = Consent.READY, ready.shows_figures
         run.tell(RunEventKind.READY, site.name)
         if run.state is RunState.FINISHING:
             run.send_finished(site)

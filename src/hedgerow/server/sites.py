@@ -134,6 +134,7 @@ class SiteRecord:
         left_out: code of the reason why it is not asked any more; "" for a site that is asked.
         fault_counts: its faults in this run.
         build: the build of Hedgerow that it claims to be.
+        shows_figures: whether its policy lets its own figures leave it; None if it has not said so.
     """
 
     name: str
@@ -154,6 +155,7 @@ class SiteRecord:
     left_out: str = ""
     fault_counts: FaultCounts = field(default_factory=FaultCounts)
     build: str = ""
+    shows_figures: bool | None = None
 
     # What is asked of it ---------------------------------------------------------------------------------------------
 
