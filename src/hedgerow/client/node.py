@@ -182,7 +182,7 @@ def add_site_noise(
 
 
 def cast_vote(asked: Query, total: IntVector, site: str, source: NoiseSource) -> Vote:
-    """What a site says of the model so far, by its exact sums and noise of its own that is drawn here.
+    """Cast a site's vote on the model so far, by its exact sums and noise of its own that is drawn here.
 
     Nothing but the noisy number decides. Whoever calls this keeps the answer, and never calls it twice for a round.
 

@@ -767,7 +767,7 @@ class NodeRun:
         return step, noise.event, vote
 
     def _vote(self, may_have_left: bool) -> tuple[int, int, Event] | None:
-        """What this node says of the model so far with the present round's vector, and its cost; None in most rounds.
+        """Return this node's vote with the present round's vector, as `NodeStep.vote`; None in most rounds.
 
         It is drawn once for a round. Where it may have been drawn in a life that the store does not know of, the node
         abstains, and where the rows that all parties expect it to have are too few to tell anything.

@@ -769,7 +769,7 @@ def _may_show_figures(run: CoordinatorRun, members: Collection[str]) -> bool:
 def begin_setup(run: CoordinatorRun) -> None:
     """Set up a new epoch with all ready sites; raise AggregationError if there are too few.
 
-    Raise PolicyRefusal, before anything is spent, for an evaluation by site if no policy allows figures of single sites.
+    Raise PolicyRefusal, before anything is spent, for an evaluation by site that no policy allows.
     """
     members = choose_members(run)
     while len(members) < run.sites.least:
@@ -1126,7 +1126,7 @@ def _release_groups(run: CoordinatorRun, slot: Aggregator, query: Query, opened:
 
 
 def _list_votes(run: CoordinatorRun, slot: Aggregator, survivors: Sequence[int]) -> IntVector:
-    """The votes in the signed headers of those in the sums, by the roster's nodes; empty in most rounds."""
+    """List the votes in the signed headers of those in the sums, by the roster's nodes; none in most rounds."""
     votes = np.zeros(len(run.setup.roster.sites) if run.replica.vote is not None else 0, dtype=np.int64)
     for node in survivors if len(votes) else ():
         votes[node] = slot.headers[node].vote

@@ -302,7 +302,7 @@ class Journal:
 
 
 def _read_entries(text: str) -> tuple[Release, Release | None]:
-    """The line of a release in the ledger, and that of the votes beside it."""
+    """Read the line of a release in the ledger, and that of the votes beside it."""
     content = json.loads(text)
     votes = content.get(_VOTES)
     return Release.from_dict(content), None if votes is None else Release.from_dict(votes)
