@@ -18,6 +18,7 @@ from hedgerow.local.forecast import (
 )
 from hedgerow.methods.registry import find_method, resolve
 from hedgerow.methods.tasks import TrainingTask, find_visibility
+from hedgerow.methods.votes import find_power
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.guesses import bound_guesses
@@ -28,6 +29,7 @@ from hedgerow.privacy.report import PrivacyContext, list_warnings
 from hedgerow.privacy.rounding import format_cost, format_up
 from hedgerow.privacy.statement import describe_guesses
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
+from hedgerow.protocol.votes import MIN_POWER
 from hedgerow.rounds import choose_wishes
 from hedgerow.secagg.guarantees import MIN_COHORT
 from hedgerow.training.settings import Settings
@@ -213,6 +215,11 @@ def _list_noise_facts(plan: Plan, n_sites: int) -> list[tuple[str, str]]:
             said += f", where {grouped.median:.0%} of a model was left and not {alone.median:.0%}"
         said += f". Up to {n_groups // 2} of all sites may lie; {n_groups // 2 + 1} in different groups have the middle"
         groups = [("groups of sites", f"{said} (docs/poisoning.md)")]
+    if (votes := TrainingTask(plan).schedule.votes) is not None:
+        power = find_power(plan, votes, [0] * n_sites)
+        told = f"one vote shows a model that is turned round with a chance of {power:g}"
+        said = told if power >= MIN_POWER else "each has too few rows: votes cannot tell whether a model is spoilt"
+        groups.append(("votes of sites", f"at {n_sites} sites of one size {said} (docs/poisoning.md)"))
     among = f" in {n_groups} groups" if n_groups else ""
     if plan.privacy.noise == "distributed":
         n_sites = max(n_sites, MIN_COHORT * n_groups)
