@@ -517,7 +517,7 @@ class CoordinatorRun:
         self.survivors.append(line.survivors)
 
     def charge(self, line: JournalledRelease) -> None:
-        """Enter a release, and the votes beside it, in the ledger."""
+        """Add a release, and the votes beside it, to the ledger."""
         for entry in line.entries:
             self.ledger = self.ledger.append(entry)
 
@@ -762,7 +762,7 @@ _NO_FIGURES = "figures by site: no site that takes part has `site_figures = true
 
 
 def _may_show_figures(run: CoordinatorRun, members: Collection[str]) -> bool:
-    """Whether some member has said that figures of its own may leave it, or has said nothing of it."""
+    """Return whether some member has said that its own figures may leave it, or has said nothing of it."""
     return any(run.sites[name].shows_figures is not False for name in members)
 
 
