@@ -68,7 +68,7 @@ class JournalledRelease:
 
     @property
     def entries(self) -> tuple[Release, ...]:
-        """Its lines in the ledger."""
+        """Return its lines in the ledger."""
         return (self.entry,) if self.votes is None else (self.entry, self.votes)
 
 
