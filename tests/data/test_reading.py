@@ -202,7 +202,7 @@ BAD_ROWS = [
     ("data-wrong-type", b'age,sex,sick\n1,f,no\n"1,5",f,no\n', "data row 2, column 'age'", "decimal comma"),
     ("data-label-outside", b"age,sex,sick\n1,f,no\n2,m,maybe\n", "data row 2, column 'sick'", "'maybe'"),
     ("data-label-missing", b"age,sex,sick\n1,f,no\n2,m,\n", "data row 2, column 'sick'", "label is missing"),
-    ("data-ragged-row", b"age,sex,sick\n1,f,no\n2,secret\n", "data row 2", "2 fields where the header has 3"),
+    ("data-ragged-row", b"age,sex,sick\n1,f,no\n2,secret\n", "data row 2", "2 fields"),
     ("data-ragged-row", b"age,sex,sick\n1,f,no\n2,m,no,secret\n", "data row 2", "4 fields"),
     ("data-ragged-row", b'age,sex,sick\n1,f,no\n2,"m,no\n', "data row 2", "quotation mark"),
     ("data-ragged-row", b'age,sex,sick\n1,f,no\n2,"m,no\nsecret,f,no\n', "data row 2", "line break"),
@@ -213,7 +213,7 @@ BAD_ROWS = [
     ("data-empty", b"\n\n\n", "no data rows", "header only"),
     ("data-missing-column", b"age,sick\n1,no\n", "'sex'", "'age', 'sick'"),
     ("data-missing-column", b"age:sex:sick\n1:f:no\n", "'age', 'sex', 'sick'", "age:sex:sick"),
-    ("data-duplicate-column", b"age,sex, age ,sick\n1,f,1,no\n", "two columns are called 'age'", "another name"),
+    ("data-duplicate-column", b"age,sex, age ,sick\n1,f,1,no\n", "two columns are called 'age'", "`rename`"),
 ]  # fmt: skip
 
 

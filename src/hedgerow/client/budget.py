@@ -375,10 +375,7 @@ class BudgetBook:
             )  # fmt: skip
 
     def settle(self, run_id: bytes, charge: Charge, status: str) -> None:
-        """Close this node's line for a run with its charge; a closed line stays as it is.
-
-        A line that is closed stays as it is.
-        """
+        """Close this node's line for a run with its charge; a closed line stays as it is."""
         self._database.write(*self._settle(run_id, charge, status))
 
     def _settle(self, run_id: bytes, charge: Charge, status: str) -> list[Statement]:
@@ -477,9 +474,6 @@ class BudgetBook:
         (`charge_lost`).
 
         Returns the runs that are still reserved as a whole, by epoch: their final charge follows from the node's state.
-
-        Returns the runs that are reserved as a whole still, by epoch: what is charged in the end is what the state
-        knows.
         """
         reserved, lost = dict[bytes, bytes](), list[Statement]()
         for epoch, slot in slots:
