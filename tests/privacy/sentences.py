@@ -85,6 +85,9 @@ def make_runs() -> dict[str, PrivacyReport]:
     figures = noise_of_server(N_ROUNDS, kind="SiteSums")
     return {
         "noise of the coordinator, over a network": make_report(server).made(NETWORK, 5),
+        "groups whose sites voted, over a network": make_report(
+            server, n_groups=3, tallies=((9, 9, 0), (9, 9, 7)), vote_power=0.9
+        ).made(NETWORK, 9),
         "noise of the sites with groups, over a network": make_report(
             sites, noise_mode="distributed", n_groups=3
         ).made(NETWORK, 9, 8),
