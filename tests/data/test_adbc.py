@@ -24,7 +24,7 @@ from hedgerow.data.databases import AdbcTable
 from hedgerow.data.fit import table_fit
 from hedgerow.data.raw_cells import read_raw, read_types
 from hedgerow.data.site_data import read_site_data, site_data_from_records
-from hedgerow.data.sources import column_names, open_table, read_columns, read_records
+from hedgerow.data.sources import column_names, open_table, read_records
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.omop import fill_plan
 from hedgerow.plan.plan import Plan
@@ -161,7 +161,7 @@ def test_postgresqls_own_types(server: str) -> None:
     names = ["small", "exact", "yes", "day", "moment", "feeling", "person"]
     assert list(read_types(location).values())[:6] == ["number", "number", "text", "date", "date", "text"]
     assert {"address", "part"}.isdisjoint(read_types(location))
-    batch = next(iter(read_columns(location, names)))
+    batch = next(iter(open_table(location).batches(names, 1000, None)))
     assert [column[0].as_py() for column in batch] == [
         1, "2.50", True, datetime.date(2020, 1, 31), datetime.datetime(2020, 1, 31, 8, tzinfo=datetime.UTC), "fine",
         uuid.UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
@@ -174,7 +174,7 @@ def test_postgresqls_own_types(server: str) -> None:
     assert surveyed.columns[1].numbers[0] == 18292 and np.isnan(surveyed.columns[1].numbers[1])
     for name, kind in (("price", "money"), ("address", "inet")):
         with pytest.raises(DataError, match=kind) as caught:
-            list(read_columns(location, [name]))
+            list(open_table(location).batches([name], 1000, None))
         assert caught.value.code == "data-wrong-type"
 
 
@@ -192,7 +192,7 @@ def test_postgresqls_own_types(server: str) -> None:
 def test_what_postgresql_refuses_quotes_nothing(server: str, query: str, code: str) -> None:
     """Neither the query nor a value of a row, and nothing that a query changes is kept."""
     with pytest.raises(DataError) as caught:
-        list(read_columns(f"{server}#{query}", ["age"]))
+        list(open_table(f"{server}#{query}").batches(["age"], 1000, None))
     assert caught.value.code == code and "canary" not in str(caught.value) and "division" not in str(caught.value)
     assert "age" in column_names(f"{server}#select * from patients")
 

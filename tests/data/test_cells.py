@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hedgerow import DPGBDTClassifier
+from hedgerow.app import evaluation
 from hedgerow.app.statistics import Sheet, print_sheet
 from hedgerow.cli.main import main
 from hedgerow.data.cells import (
@@ -31,7 +32,7 @@ from hedgerow.data.cells import (
     describe_text_columns,
     list_notes,
 )
-from hedgerow.data.columns import Place, days, encode_texts, kinds, numbers
+from hedgerow.data.columns import Place, category_indices, days, encode_texts, kinds, numbers
 from hedgerow.data.fit import table_fit
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError
@@ -95,7 +96,7 @@ def test_what_is_most_of_a_column_is_never_passed_over(counts: tuple[int, ...], 
     kinds_of = {note.kind: note.n for note in list_notes({"age": own}, PLAN)}
     n_missing, n_below, n_above, n_unlisted, n_unread, n_undecodable = counts
     wanted = {
-        "missing": (n_missing, MOST), "unlisted": (n_unlisted, MANY), "unread": (n_unread, MANY),
+        "missing": (n_missing, MOST), "unlisted": (n_unlisted, MANY), "unread": (n_unread, 0),
         "undecodable": (n_undecodable, 0),
     }  # fmt: skip
     for kind, (n, limit) in wanted.items():
@@ -106,6 +107,26 @@ def test_what_is_most_of_a_column_is_never_passed_over(counts: tuple[int, ...], 
     said = describe_cells({"age": own}, PLAN)
     assert all(f"{n:,} of {n_cells:,} cells of 'age'" in said for n in kinds_of.values())
     assert bool(said) == bool(kinds_of)
+
+
+@given(
+    odd=st.dictionaries(st.integers(0, 39), st.sampled_from(["IV", "anaplastic; Grade IV", "-", "old"]), max_size=4),
+    column=st.sampled_from(["age", "day"]),
+)
+def test_a_level_of_text_among_numbers_is_a_note_on_cells(
+    tmp_path_factory: pytest.TempPathFactory, odd: dict[int, str], column: str
+) -> None:
+    """It takes its own rows out of an exact evaluation, empties their predictions, and is named; nothing ends."""
+    table = rows_of()
+    table[column] = [odd.get(at, cell) for at, cell in enumerate(table[column])]
+    path, said = write_table(tmp_path_factory.mktemp("rows") / "a.csv", table), list[str]()
+    with patch.object(evaluation, "warn", said.append), patch.object(evaluation, "note"):
+        (evaluated,) = evaluation.read_own(path, PLAN, None)
+        (predicted,) = evaluation.read_own(path, PLAN, None, with_label=False)
+    assert evaluated.n_records == predicted.n_records == 40 - len(odd)
+    fits = np.ones(40, dtype=np.bool_) if predicted.fits is None else predicted.fits
+    assert np.flatnonzero(~fits).tolist() == sorted(odd)
+    assert len(said) == 2 * bool(odd) and all(f"{len(odd):,} of 40 cells of {column!r}" in text for text in said)
 
 
 def write_table(path: Path, table: dict[str, list[Any]], encoding: str = "utf-8") -> str:
@@ -241,6 +262,19 @@ def test_titres_and_ratios_are_no_times(text: str) -> None:
     """1:40 is a dilution as often as a time: the form with seconds alone is read, which typed columns have."""
     with pytest.raises(DataError):
         numbers([text], HERE)
+
+
+@given(
+    categories=st.lists(
+        st.sampled_from(["1.1", "1.10", "1.100", "1", "1.0", "01", "+1", "1e0", "true", "True", "NA", "a", "A", "7.5"]),
+        min_size=1,
+        unique=True,
+    )
+)
+def test_declared_categories_are_compared_as_written(categories: list[str]) -> None:
+    """Codes that look like one number, or words in other letters, are each their own category where both are listed."""
+    found = category_indices(pa.array([f" {text}" for text in categories]), categories, HERE)
+    assert found.tolist() == list(range(len(categories)))
 
 
 def test_periods_are_the_dates_that_they_begin_on() -> None:

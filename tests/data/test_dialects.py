@@ -12,14 +12,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hedgerow.app.inputs import parse_sites
-from hedgerow.data.drafts import draft_plan, summarise
+from hedgerow.data.adapters import read_adapter
+from hedgerow.data.drafts import draft_plan
 from hedgerow.data.lines import Declared, parse_declaration, read_header, without_declaration
-from hedgerow.data.sources import column_names, file_ending, read_records
+from hedgerow.data.sources import adapt, column_names, file_ending, open_table, read_records
 from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import DataError, UsageError
 from hedgerow.local.survey import list_asked_columns, read_site_tables
 from hedgerow.plan.plan import Plan
 from hedgerow.survey.questions import AskedColumn
+from tests.builders import coded
 
 WriteFile = Callable[[str, bytes], Path]
 
@@ -202,7 +204,10 @@ def test_a_file_may_bear_its_declaration_as_its_name(write_file: WriteFile) -> N
 
 @pytest.mark.parametrize(
     "text",
-    ["encoding=klingon", "encoding=utf-32", "encoding=cp037", "decimal=dot", "separator=;", "encoding=cp1252,x=1"],
+    [
+        "skip=-1", "skip=99999", "repeated=yes", "encoding=klingon", "encoding=utf-32", "encoding=cp037", "decimal=dot",
+        "separator=;", "encoding=cp1252,x=1",
+    ],
 )
 def test_a_declaration_that_says_nothing_is_refused(text: str, write_file: WriteFile) -> None:
     """A misspelled declaration is no part of a file's name."""
@@ -211,16 +216,56 @@ def test_a_declaration_that_says_nothing_is_refused(text: str, write_file: Write
     assert caught.value.code == "csv-declaration"
 
 
+TITLES = st.lists(st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=12), min_size=1, max_size=4)
+
+
+@given(titles=TITLES, end=st.sampled_from(["\n", "\r\n", "\r"]), marked=st.booleans())
+def test_titles_before_the_header_are_skipped(
+    titles: list[str], end: str, marked: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """However many lines a table has above its header, declared away it is the table without them."""
+    lines = ["age,ward", "30,north", "40,south"]
+    path = tmp_path_factory.mktemp("titles") / "a.csv"
+    path.write_bytes((b"\xef\xbb\xbf" if marked else b"") + end.join([*titles, *lines, ""]).encode())
+    place = f"{path}#skip={len(titles)}"
+    found = open_table(place)
+    assert found.names() == ["age", "ward"]
+    (batch,) = found.batches(["age", "ward"], 10, None)
+    assert [column.to_pylist() for column in batch] == [[b"30", b"40"], [b"north", b"south"]]
+
+
+@given(names=st.lists(st.sampled_from(["a", "b", "c", "a.1", "b.2"]), min_size=1, max_size=6))
+def test_columns_of_one_name_are_told_apart_by_their_numbers(
+    names: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each column of a repeated name can be read by its number, or is refused where that is a name already."""
+    path = tmp_path_factory.mktemp("names") / "a.csv"
+    path.write_text("\n".join([",".join(names), ",".join(f"v{at}" for at in range(len(names))), ""]))
+    found = open_table(f"{path}#repeated=number")
+    for at, (name, own) in enumerate(zip(names, found.names(), strict=True)):
+        assert own == (f"{name}.{names[:at].count(name) + 1}" if names.count(name) > 1 else name)
+        if found.names().count(own) > 1:
+            with pytest.raises(DataError, check=coded("data-duplicate-column")):
+                list(found.batches([own], 10, None))
+        else:
+            ((column,),) = found.batches([own], 10, None)
+            assert column.to_pylist() == [f"v{at}".encode()]
+
+
+def test_an_adapter_skips_titles_and_numbers_names(tmp_path: Path) -> None:
+    """What stands behind a file's name may stand in a site's own file, before its `rename`."""
+    (tmp_path / "a.csv").write_text("Ward round, 2026\nbp,bp,age\n1,2,3\n")
+    (tmp_path / "own.toml").write_text('[data]\nskip = 1\nrepeated = "number"\nrename = {"bp.2" = "systolic"}\n')
+    place = adapt(str(tmp_path / "a.csv"), read_adapter(str(tmp_path / "own.toml")))
+    assert column_names(place) == ["bp.1", "systolic", "age"]
+    (batch,) = open_table(place).batches(["systolic", "age"], 10, None)
+    assert [column.to_pylist() for column in batch] == [[b"2"], [b"3"]]
+
+
 def test_a_declaration_names_what_it_names() -> None:
     """What it leaves open follows from the header."""
     assert parse_declaration("") == Declared()
     assert parse_declaration("decimal=point,encoding=Latin-1") == Declared(None, False, "cp1252")
-
-
-def test_cells_with_decimal_commas_suggest_numbers(write_file: WriteFile) -> None:
-    """A column of decimal commas is guessed to be one of numbers."""
-    path = write_file("a.csv", table(";", ",").encode())
-    assert summarise(path, ["größe"])["größe"].suggests == "numeric"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hedgerow.data.raw_cells import read_raw, read_types
-from hedgerow.data.sources import column_names, open_table, read_columns
+from hedgerow.data.sources import column_names, open_table
 from hedgerow.errors import DataError, UsageError
 from hedgerow.survey.kinds import TEXT
 from hedgerow.survey.questions import AskedColumn
@@ -33,7 +33,7 @@ def test_columns_come_typed_and_in_order(database: str) -> None:
     """Names, types and cells are those of the table; blocks are no longer than asked for."""
     location = f"{database}#select * from t"
     assert column_names(location) == list(open_table(location).types()) == ["n", "x", "d", "s"]
-    batches = list(read_columns(location, ["s", "x", "n", "d"], chunk_rows=1000))
+    batches = list(open_table(location).batches(["s", "x", "n", "d"], 1000, None))
     assert [column[0].as_py() for column in batches[0]] == ["é", Decimal("2.50"), 1, datetime.date(2020, 1, 31)]
     assert [column[1].as_py() for column in batches[0]] == [None] * 4
     assert max(len(batch[0]) for batch in batches) == 1000
@@ -63,7 +63,7 @@ def test_what_is_refused_quotes_nothing(query: str, database: str, tmp_path: Pat
     file = tmp_path / "b.csv"
     file.write_text("a,b\n1,2\n")
     with pytest.raises(DataError) as caught:
-        list(read_columns(f"{database}#{query.format(csv=file)}", ["a"]))
+        list(open_table(f"{database}#{query.format(csv=file)}").batches(["a"], 1000, None))
     assert caught.value.code == "data-sql" and "row 7" not in str(caught.value)
 
 

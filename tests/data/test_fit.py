@@ -297,6 +297,42 @@ def test_no_line_explains_a_part_of_a_coding(texts: set[str], words: list[str]) 
         assert word.casefold() == plain or (word.startswith(plain) and plain.isalpha() and len(texts) == len(words))
 
 
+@given(
+    texts=st.sets(st.sampled_from(["M", "F", "male", "FEMALE", "0", "1", "O", "oui", "-"]), min_size=1, max_size=4),
+    said=st.permutations(["male", "female", "other"]),
+    n_codes=st.integers(1, 3),
+)
+def test_a_code_books_words_explain_all_texts_or_none(texts: set[str], said: list[str], n_codes: int) -> None:
+    """Whichever way round a code book has them, each text gets the code of its own word; a half of a coding is none."""
+    codes = [str(at) for at in range(n_codes)]
+    labels = list(zip(codes, said, strict=False))
+    pairs = explain_texts(texts, codes, labels)
+    every = {text: pairs.get(text, text) for text in texts}
+    if pairs:
+        assert set(every.values()) <= set(codes) and len(set(every.values())) == len(texts)
+    for text, code in pairs.items():
+        word, plain = dict(labels)[code], text.casefold()
+        assert plain == word or (word.startswith(plain) and len(texts) == n_codes)
+
+
+def test_check_reads_what_codes_mean_from_a_code_book(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F and M against 0 and 1 are asked, and with the study's own words a line for both, by either kind of book."""
+    monkeypatch.chdir(tmp_path)
+    plan = plan_with(feature("sex", type="categorical", categories=["0", "1"]))
+    Path("plan.toml").write_text(plan_toml(plan), encoding="utf-8")
+    Path("a.csv").write_text("sex,ill\n" + "F,1\nM,0\n" * 10, encoding="utf-8")
+    Path("plain.csv").write_text("name,type,categories,labels\nsex,categorical,1|0,female|male\n", encoding="utf-8")
+    choices = "Variable / Field Name,Field Type,\"Choices, Calculations, OR Slider Labels\"\n"
+    Path("redcap.csv").write_text(f'{choices}sex,radio,"0, Male | 1, Female"\n', encoding="utf-8")
+    assert main(["check", "plan.toml", "a.csv"]) == 0
+    assert "recode.sex = {" not in capsys.readouterr().out
+    for book in ("plain.csv", "redcap.csv"):
+        assert main(["check", "plan.toml", "a.csv", "--codebook", book]) == 0
+        assert 'recode.sex = {F = "1", M = "0"}' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("texts", "words"),
     [

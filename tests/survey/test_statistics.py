@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from hedgerow.survey.queries import (
 )
 from hedgerow.survey.questions import SHARES, AskedColumn, Questions
 from hedgerow.survey.requests import OpenTable
-from hedgerow.survey.statistics import show_count
+from hedgerow.survey.statistics import Group, Noisy, show_count
 
 MakeSite = Callable[[Sequence[Sequence[str]]], RawSite]
 BLANK: dict[str, Any] = {
@@ -144,6 +145,11 @@ def surveyed(columns: list[list[str]], site_of: MakeSite, n_sites: int = 1, **ab
     return survey_tables(open_table(**about), tables, SeededNoise(5))
 
 
+@pytest.fixture
+def found_once(columns: list[list[str]], site_of: MakeSite) -> TableSurvey:
+    return surveyed(columns, site_of)
+
+
 def test_sites_do_not_matter(columns: list[list[str]], site_of: MakeSite) -> None:
     """The same rows over 1, 3 and 7 sites, with masks from three on, give the same numbers and the same account."""
     found = [surveyed(columns, site_of, n_sites) for n_sites in (1, 3, 7)]
@@ -241,6 +247,27 @@ def test_without_noise_counts_are_exact(columns: list[list[str]], site_of: MakeS
     for column in found.statistics.columns:
         missing = round(column.missing.value * 6000) + round(column.odd.value * 6000)
         assert sum(group.count.value for group in column.groups) == 6000 - missing
+
+
+@given(listed=st.lists(st.integers(0, 900), max_size=5), others=st.integers(0, 2000), is_declared=st.booleans())
+def test_a_draft_lists_what_covers_most_cells_and_hashes_the_rest(
+    listed: list[int], others: int, is_declared: bool, found_once: TableSurvey
+) -> None:
+    """A found list that covers less than half of the cells, by the released counts, is hashed and asked about."""
+    is_declared &= bool(listed)
+    total = max(sum(listed) + others, 1)
+    counts = [*((f"level {at}", count) for at, count in enumerate(listed)), ("other", others)]
+    groups = tuple(Group(name, count=Noisy(float(count), 1.0)) for name, count in counts)
+    own = next(column for column in found_once.statistics.columns if column.name == "place")
+    own = replace(own, groups=groups, present=Noisy(float(total), 1.0), is_hashed=not listed, is_declared=is_declared)
+    others_too = tuple(column for column in found_once.statistics.columns if column.name != "place")
+    plan = draft_plan(replace(found_once, statistics=replace(found_once.statistics, columns=(own, *others_too))), 1)
+    assert plan is not None
+    (place,) = (feature for feature in plan.features if feature.name == "place")
+    is_kept = bool(listed) and (is_declared or 2 * sum(listed) >= total)
+    assert place.is_hashed is not is_kept
+    assert (place.categories == tuple(name for name, _ in counts[:-1])) is is_kept
+    assert ('["place"]' in plan_text(plan).partition("version =")[0]) is (place.is_hashed and not is_declared)
 
 
 def test_what_is_declared_is_not_asked_for(columns: list[list[str]], site_of: MakeSite) -> None:

@@ -46,8 +46,8 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
     Raises LostRowsError; DataError.
 
     Args:
-        allowed: the largest share of rows that may be left out. Without it, none may: one that does not fit is an error
-            that names it, and where there are more than the usual share, the error that counts them.
+        allowed: the largest share of rows that may be left out; None for the usual one. A row without a place among
+            the predictions is an error all the same.
     """
     left_out: RowsLeftOut = {}
     source = open_table(table, plan)
@@ -55,9 +55,8 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
     rows = RowCount(sum(records.n_records for records in found), left_out, getattr(source, "lines", None))
     name = "The query's result" if is_url(table) else Path(file_path(table)).name
     rows.require(name, MAX_LEFT_OUT if allowed is None else allowed)
-    is_ragged = not with_label and "data-ragged-row" in left_out
-    if left_out and (allowed is None or is_ragged):
-        note(f"Private: {name}: {rows.text()}{'' if is_ragged else ' Leave such rows out by --allow-loss SHARE.'}")
+    if not with_label and "data-ragged-row" in left_out:
+        note(f"Private: {name}: {rows.text()}")
         # Where such a row stands is not known, so that predictions could not be told apart.
         return list(read_records(table, plan, with_label=with_label))
     if with_label:

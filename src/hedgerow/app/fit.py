@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from hedgerow.data.fit import ColumnFit, TableFit, format_counts, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, open_table
 from hedgerow.data.units import MAX_LEFT_OUT, list_needed_columns
 from hedgerow.errors import HedgerowError, PolicyRefusal, UsageError, mark_private
+from hedgerow.plan.draft import Entry
 from hedgerow.plan.fields import escape_for_terminal, read_json
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import MANY_CATEGORIES, Plan
@@ -35,8 +36,8 @@ _WORST = 4
 """Columns that a line names for one reason."""
 _MAX_LINES = 12
 _EXPLAINED = (
-    "The plan's own words explain every text of these columns, one to one. If that is what the cells mean, these lines "
-    "go into this site's own file (docs/data.md)"
+    "Words of the plan, or of the code book, explain every text of these columns, one to one. If that is what the "
+    "cells mean, these lines go into this site's own file (docs/data.md)"
 )
 Seen = Callable[[str, TableFit], object]
 Used = TypeVar("Used")
@@ -49,15 +50,16 @@ def is_mostly_left_out(found: TableFit) -> bool:
     return found.rows.share_left_out > MAX_LEFT_OUT
 
 
-def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
+def show_fit(plan: Plan, place: Location, table: str, book: Mapping[str, Entry] | None = None) -> TableFit:
     """Print the rows used, one line per column, the findings for the owner, and lines that remedy them.
 
     Args:
         place: where the table is, and how its site writes it.
         table: as its owner calls it.
+        book: a code book, if there is one.
     """
     with status("Reading"):
-        found = table_fit(place, plan)
+        found = table_fit(place, plan, book=book)
     name = "The query's result" if is_url(table) else table
     about = f"{escape_for_terminal(name)} beside the plan {plan.name!r}. {PRIVATE}"
     print(f"{wrap_text(about, hanging=0)}\n")

@@ -324,7 +324,8 @@ def _say_unread(names: Sequence[str]) -> None:
     if names:
         note(
             f"Left out, for their types or for names that two columns have: {join_names(names)}. Convert a type that "
-            "is not read, and give one of two columns another name in the table's header."
+            "is not read, and tell two columns apart by their names in the header, or by #repeated=number behind a CSV "
+            "file's name."
         )
 
 

@@ -32,6 +32,8 @@ def add_commands(commands: Any) -> None:
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL with # and a query")
     text = "also compare its columns with what a survey has released of all sites' (survey.json)"
     add("--against", metavar="SURVEY", help=text)
+    text = "a code book, as for `plan init`: its words explain codes of the plan in other writings"
+    add("--codebook", metavar="CSV", help=text)
     add_shared(add, "--adapter", "--allow-loss", "--json")
     text = "show what a site's node asks its owner; approve it, refuse it, or stop taking part"
     add = add_command(commands, "approve", approve, text, _APPROVE_END)
@@ -52,15 +54,17 @@ def check(arguments: argparse.Namespace) -> None:
     """
     from hedgerow.app.fit import show_differences, show_fit, use_survey
     from hedgerow.data.differences import list_differences
+    from hedgerow.data.drafts import read_codebook
     from hedgerow.data.fit import table_fit
     from hedgerow.data.sources import is_url
     from hedgerow.data.units import MAX_LEFT_OUT
 
     plan = read_plan(arguments.plan)
     place = adapt_table(arguments.data, arguments.adapter)
+    book = None if arguments.codebook is None else read_codebook(arguments.codebook)
     compare = partial(list_differences, place, plan)
     if arguments.json:
-        found = table_fit(place, plan)
+        found = table_fit(place, plan, book=book)
         differences = None if arguments.against is None else use_survey(arguments.against, compare)
         print_json(
             {
@@ -75,7 +79,7 @@ def check(arguments: argparse.Namespace) -> None:
             }
         )
     else:
-        found = show_fit(plan, place, arguments.data)
+        found = show_fit(plan, place, arguments.data, book)
         if arguments.against is not None:
             show_differences(use_survey(arguments.against, compare))
     name = "The query's result" if is_url(arguments.data) else arguments.data

@@ -8,18 +8,14 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hedgerow.app.inputs import adapt_table, check_can_write, join_names, new_file, read_text
-from hedgerow.app.output import format_command, note, print_facts, warn
+from hedgerow.app.output import format_command, note, print_facts
 from hedgerow.cli.options import above_zero, add_command, add_group, add_shared
 from hedgerow.data.omop import DIALECTS
-from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan, read_table
 from hedgerow.plan.toml import plan_toml
-
-if TYPE_CHECKING:
-    from hedgerow.data.sources import Location
 
 
 def add_commands(commands: Any) -> None:
@@ -73,38 +69,17 @@ def schema(arguments: argparse.Namespace) -> None:
 
 
 def init(arguments: argparse.Namespace) -> None:
-    """Print a draft, or write it to a new file."""
+    """Print a draft, or write it to a new file; no cell of the table is read."""
     from hedgerow.data.drafts import draft_plan, read_codebook
 
     out = None if arguments.out is None else new_file(arguments.out)
-    place = adapt_table(arguments.data, arguments.adapter)
     text = draft_plan(
-        place,
+        adapt_table(arguments.data, arguments.adapter),
         arguments.label if arguments.event is None else (arguments.label, arguments.event),
         epsilon=arguments.epsilon,
         codebook=None if arguments.codebook is None else read_codebook(arguments.codebook),
     )
     _write(text, out)
-    _say_what_cells_suggest(place)
-
-
-def _say_what_cells_suggest(place: Location) -> None:
-    """Show on the owner's screen, and nowhere else, the column types that the table's cells suggest."""
-    from hedgerow.app.fit import whose_rows
-    from hedgerow.data.drafts import summarise, usable_columns
-    from hedgerow.data.sources import column_names
-
-    try:
-        summaries = summarise(place, usable_columns(column_names(place)))
-    except DataError as fault:
-        # A header is enough for a draft, which has been written.
-        if fault.code != "data-empty":
-            warn(str(fault))
-        return
-    if question := whose_rows(place, list(summaries)):
-        note(f"Private, for your eyes only, and not in the draft: {question}")
-    said = "; ".join(f"{name}: {summary.suggests}" for name, summary in summaries.items() if summary.n_values)
-    note(f"Private, for your eyes only, and not in the draft: the cells suggest the types {said}. A code book decides.")
 
 
 def _write(text: str, out: Path | None) -> None:

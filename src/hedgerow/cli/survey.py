@@ -218,7 +218,8 @@ def _report_cells(column: ColumnStatistics) -> None:
         warn(
             f"{column.name}: texts that were found cover about {share:.0%} of its cells, so a drafted plan hashes the "
             f"column. A survey spells no text of more than {N_BYTES} bytes, and none that is too rare for its epsilon: "
-            "a code book (--codebook) or a --schema with the categories costs nothing."
+            "a code book (--codebook) or a --schema with the categories costs nothing, and gives each a bin of its "
+            "own. If the column names persons or is free text, leave it out (--without)."
         )
     if column.range is not None and column.range.unheld:
         warn(f"{column.name}: {column.range.doubt}.")

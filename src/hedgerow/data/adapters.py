@@ -5,6 +5,8 @@
     separator = "semicolon"                        # of CSV files: comma, semicolon, tab, pipe
     encoding = "cp1252"                            # of CSV files
     decimal = "comma"                              # "3,5" is 3.5, in every source
+    skip = 2                                       # lines of titles before the header of CSV files
+    repeated = "number"                            # two columns "bp" of CSV files are called bp.1 and bp.2
     missing = [".", -999]                          # in all columns; or a table: missing.pulse = [0, -999]
     rename = {age_years = "age"}                   # the table's name = the plan's name
     recode.sex = {M = "male", F = "female"}        # the table's text = the plan's text
@@ -31,7 +33,7 @@ import pyarrow as pa
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.columns import Place
-from hedgerow.data.lines import DECIMALS, SEPARATORS, LineCounts, parse_declaration, without_declaration
+from hedgerow.data.lines import DECIMALS, MAX_SKIPPED, SEPARATORS, LineCounts, parse_declaration, without_declaration
 from hedgerow.data.tables import Table
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import PlanError, UsageError
@@ -131,6 +133,8 @@ class Adapter:
 
     Attributes:
         separator, decimal, encoding: how CSV files are written, where it does not follow from the file (docs/data.md).
+        skip: number of lines of titles before the header of CSV files.
+        repeated: "number" calls two columns of one name NAME.1 and NAME.2 in CSV files; without it neither can be read.
         missing: texts that mean "no value", by column; "" is every column.
         rename: names of the table with the plan's names.
         recode: by column, texts of the table with the plan's texts.
@@ -141,6 +145,8 @@ class Adapter:
     separator: str = fields.define_field(fields.one_of(*SEPARATORS), "")
     decimal: str = fields.define_field(fields.one_of(*DECIMALS), "")
     encoding: str = fields.define_field(_read_encoding, "")
+    skip: int = fields.define_field(fields.integer(0, MAX_SKIPPED), 0)
+    repeated: str = fields.define_field(fields.one_of("number"), "")
     missing: tuple[tuple[str, tuple[str, ...]], ...] = fields.define_field(_read_missing, ())
     rename: tuple[tuple[str, str], ...] = fields.define_field(_read_renames, ())
     recode: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = fields.define_field(_recodes, ())
@@ -173,7 +179,7 @@ class Adapter:
         """Append this declaration to a CSV file's name; parts that the name declares itself stay."""
         place, own = without_declaration(location)
         named = {part.partition("=")[0] for part in own.split(",")}
-        parts = {"separator": self.separator, "decimal": self.decimal, "encoding": self.encoding}
+        parts = {name: getattr(self, name) for name in ("separator", "decimal", "encoding", "skip", "repeated")}
         added = [f"{name}={word}" for name, word in parts.items() if word and name not in named]
         return f"{place}#{','.join([*filter(None, [own]), *added])}" if added else location
 

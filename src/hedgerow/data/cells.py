@@ -163,7 +163,8 @@ def note_column(name: str, counts: CellCounts, *, is_found: bool = False) -> Ite
     is_most = n_clamped > MOST * n_cells
     for kind, n, limit in (
         ("undecodable", counts.n_undecodable, 0.0),
-        ("unread", counts.n_unread, MANY * n_cells),
+        # These cells take their rows out, so the owner hears of the first one.
+        ("unread", counts.n_unread, 0.0),
         ("mostly clamped" if is_most else "clamped", n_clamped, least),
         ("unlisted", counts.n_unlisted, least),
         ("missing", counts.n_missing, MOST * n_cells),

@@ -362,14 +362,6 @@ def encode_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]
     return list(numbers_of), np.array(table or [-1], dtype=np.intp)[texts.codes]
 
 
-def distinct_texts(column: Any, place: Place) -> Any:
-    """Return the distinct values that are not missing, as an Arrow array of canonical texts."""
-    texts = _read_texts(column, place)
-    _report_unreadable(texts, place, refuse)
-    canonical = _write_canonically(texts.distinct)
-    return pc.unique(canonical.filter(pc.invert(_is_missing(canonical))))
-
-
 def replace_texts(column: Any, targets: Mapping[str, str | None], place: Place) -> Any:
     """Replace the cells whose text is a key of `targets`; keep all others as they are.
 

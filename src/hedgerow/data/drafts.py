@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draft a plan from a table's header and types and from a code book, for `hedgerow plan init`.
 
-The module summarises a table's columns, drafts a plan (its text comes from `hedgerow.plan.draft`), and reads code
-books. Types, bounds, categories, classes and the number of records are public inputs, so a draft leaves them open for a
-person to fill in from a code book; what the cells suggest is for the owner's screen. Nothing public is ever derived
-from data.
+The module drafts a plan (its text comes from `hedgerow.plan.draft`), and reads code books. Types, bounds, categories,
+classes and the number of records are public inputs, so a draft leaves them open for a person to fill in from a code
+book. No cell is read: nothing public is ever derived from data.
 
 A code book is a study's description of its columns, as a CSV. It is public by its purpose, and so is what a draft takes
 from it. There are two kinds, recognized by their headers:
 
-    name,type,min,max,categories,unit       of which only name is needed. type is "numeric", "integer", "date",
+    name,type,min,max,categories,unit,labels   of which only name is needed. type is "numeric", "integer", "date",
                                             "categorical" or "identifier"; categories are parted by "|", else ";",
-                                            else ","
+                                            else ","; labels say in words what each is, in the same order
     a data dictionary of REDCap             as its web page exports it, or its programming interface. Categories are the
                                             codes of the choices, as in an export of raw data
 """
@@ -24,87 +23,16 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hedgerow.data import columns as encoders
-from hedgerow.data.columns import Place
 from hedgerow.data.lines import parse_declaration, read_header, without_declaration
-from hedgerow.data.sources import column_names, find_place, open_table, read_columns
+from hedgerow.data.sources import column_names
 from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
 from hedgerow.plan.fields import ISO_DATE, escape_for_terminal, parse_day
 from hedgerow.plan.names import is_identifier
-from hedgerow.plan.plan import MANY_CATEGORIES
-from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
-
-
-@dataclass
-class Summary:
-    """The cells of one column, over all chunks. The column's kind is that of most cells, never of one.
-
-    Attributes:
-        kinds: cells of each kind, int64 [N_KINDS].
-        is_whole: whether every number is integral.
-        texts: the distinct texts, until there are more than `MANY_CATEGORIES`.
-    """
-
-    kinds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(N_KINDS, dtype=np.int64))
-    is_whole: bool = True
-    texts: dict[str, None] = field(default_factory=dict)
-
-    @property
-    def n_values(self) -> int:
-        """Number of cells that are not missing."""
-        return int(self.kinds.sum() - self.kinds[ABSENT])
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether most cells are numbers. An empty column counts as numeric, the commoner case."""
-        return bool(2 * self.kinds[NUMBER] > self.n_values) or not self.n_values
-
-    @property
-    def is_date(self) -> bool:
-        """Whether most cells are ISO 8601 dates."""
-        return bool(2 * self.kinds[DATE] > self.n_values)
-
-    @property
-    def suggests(self) -> str:
-        """The type that the cells suggest; shown only to the owner of the rows."""
-        if not (self.is_numeric or self.is_date):
-            n_digits = sum(text[:1].isdecimal() for text in self.texts)
-            share = n_digits / max(len(self.texts), 1)
-            return f"categorical, of its first texts {share:.0%} begin with a digit" if n_digits else "categorical"
-        kind = "date" if self.is_date else "numeric, whole numbers" if self.is_whole and self.n_values else "numeric"
-        n_others = self.n_values - int(self.kinds[DATE if self.is_date else NUMBER])
-        return kind + (f", but for {n_others:,} cells" if n_others else "")
-
-
-def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
-    """Read the named columns once, in bounded memory.
-
-    Raises DataError if the file cannot be read or has no rows.
-    """
-    table, summaries = find_place(open_table(path)), {name: Summary() for name in names}
-    for batch in read_columns(path, names):
-        for name, column in zip(names, batch, strict=True):
-            _add(summaries[name], column, replace(table, column=name))
-    return summaries
-
-
-def _add(summary: Summary, column: Any, place: Place) -> None:
-    summary.kinds += np.bincount(encoders.kinds(column, place), minlength=N_KINDS)
-    distinct = encoders.distinct_texts(column, place)
-    numbers = encoders.numbers(distinct, place, encoders.AsMissing())
-    summary.is_whole &= not np.isfinite(numbers[numbers != np.floor(numbers)]).any()
-    if len(summary.texts) <= MANY_CATEGORIES:
-        summary.texts |= dict.fromkeys(distinct.slice(0, MANY_CATEGORIES + 1).to_pylist())
 
 
 def draft_plan(
@@ -222,15 +150,17 @@ def _read_plain_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tupl
         raise ValueError(f"{word!r} is no type; it may be numeric, integer, date, categorical or identifier")
     kind, listed = _BOOK_KINDS[word], row.get("categories", "")
     separator = next((each for each in "|;," if each in listed), "|")
-    categories = _sort_codes([part.strip() for part in listed.split(separator) if part.strip()])
+    codes = [part.strip() for part in listed.split(separator) if part.strip()]
+    categories, words = _sort_codes(codes), [word.strip() for word in row.get("labels", "").split(separator)]
+    labels = tuple(zip(codes, words, strict=True)) if all(words) and len(words) == len(codes) else ()
     read = _read_day if kind == "date" else partial(_parse_bound, has_commas=has_commas)
     low, high = (read(row.get(bound, "")) for bound in ("min", "max"))
     if not kind:
         kind = "categorical" if categories else "numeric" if low is not None or high is not None else ""
     own = "numeric" if kind == "integer" else kind
     if own in ("numeric", "date"):
-        categories = ()
-    yield row["name"], Entry(own, kind == "integer", low, high, categories, row.get("unit", ""))
+        categories = labels = ()
+    yield row["name"], Entry(own, kind == "integer", low, high, categories, row.get("unit", ""), labels)
 
 
 def _read_redcap_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str, Entry]]:
@@ -238,7 +168,9 @@ def _read_redcap_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tup
     checked = row.get("text_validation_type_or_show_slider_number", "").lower()
     low, high = (_parse_bound(row.get(f"text_validation_{bound}", ""), has_commas, checked) for bound in ("min", "max"))
     choices = row.get("select_choices_or_calculations", "")
-    codes = [part.partition(",")[0].strip() for part in choices.split("|") if part.strip()]
+    parted = (part.partition(",") for part in choices.split("|") if part.strip())
+    labels = tuple((code.strip(), word.strip()) for code, _, word in parted)
+    codes = [code for code, _ in labels]
     if row.get("identifier", "").lower() in ("y", "yes", "1"):
         yield name, Entry("identifier")
     elif kind == "checkbox":
@@ -246,9 +178,10 @@ def _read_redcap_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tup
         for code in codes:
             yield f"{name}___{code.lower().replace('-', '_')}", Entry("categorical", categories=("0", "1"))
     elif kind in ("yesno", "truefalse"):
-        yield name, Entry("categorical", categories=("0", "1"))
+        said = ("No", "Yes") if kind == "yesno" else ("False", "True")
+        yield name, Entry("categorical", categories=("0", "1"), labels=tuple(zip("01", said, strict=True)))
     elif kind in ("radio", "dropdown"):
-        yield name, Entry("categorical", categories=_sort_codes(codes))
+        yield name, Entry("categorical", categories=_sort_codes(codes), labels=labels)
     elif kind == "slider":
         yield name, Entry("numeric", True, 0.0 if low is None else low, 100.0 if high is None else high)
     elif kind == "text" and (checked == "integer" or checked.startswith("number")):

@@ -4,8 +4,8 @@
 All counts are of private rows, without noise. They are shown where the rows are, and sent nowhere.
 
 No list of words guesses the meaning of a text: a coding that is half reversed is worse than none. A `[data]` line is
-proposed only if the plan's own words explain every text of a column one to one. Everything else is a question, with the
-texts that are not read.
+proposed only if the plan's own words, or those of a code book, explain every text of a column one to one. Everything
+else is a question, with the texts that are not read.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from hedgerow.data.columns import Place
 from hedgerow.data.omop import compile_counts, compile_known, describe_lacks, find_dialect
 from hedgerow.data.sources import AdaptedLocation, Location, find_place, open_table
 from hedgerow.errors import DataError
+from hedgerow.plan.draft import Entry
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import FOUND, Feature, Plan
 from hedgerow.plan.toml import toml_key, toml_value
@@ -135,8 +136,8 @@ class TableFit:
         columns: the columns that the plan names: features, label, unit.
         ignored: names of the other columns.
         about: what its owner should look at in the table as a whole, each with a title.
-        suggested_lines: the lines of a `[data]` table (`hedgerow.data.adapters`) by which the plan's own words explain
-            all texts of a column.
+        suggested_lines: the lines of a `[data]` table (`hedgerow.data.adapters`) by which the words of plan or code
+            book explain all texts of a column.
     """
 
     rows: units.RowCount
@@ -151,8 +152,13 @@ class TableFit:
         return [*self.about, *((name, said) for name, said in own if said)]
 
 
-def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) -> TableFit:
+def table_fit(
+    location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS, book: Mapping[str, Entry] | None = None
+) -> TableFit:
     """Read a table once, in bounded memory, and count how the plan reads it.
+
+    Args:
+        book: a code book, whose words say what the plan's codes mean.
 
     Raises:
         DataError: the table cannot be read, or lacks a column.
@@ -185,8 +191,8 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     columns = [count.finish(has_headers) for count in counts]
     kept = dict(location.adapter.recode) if isinstance(location, AdaptedLocation) else {}
     for count in counts:
-        if pairs := count.explain():
-            name = count.found.name
+        name = count.found.name
+        if pairs := count.explain((book or {}).get(name, Entry()).labels):
             lines.append(f"recode.{toml_key(name)} = {toml_value({**dict(kept.get(name, ())), **pairs})}")
     ignored = [name for name in table.names() if name and name not in names]
     _, n_of_unit = np.unique(np.concatenate(of_units), return_counts=True)
@@ -368,12 +374,12 @@ class _Counted:
                 "codes, declare the column as categorical"
             )
 
-    def explain(self) -> dict[str, str]:
+    def explain(self, labels: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
         """Map all unread texts of this column to the plan's words by `explain_texts`; {} if that fails."""
         if self.item is None or not self.listed or not self.odd or len(self.odd) >= _MAX_TEXTS:
             return {}
         used = {self.listed[index] for index in self.used}
-        return explain_texts({*self.odd, *used}, self.listed)
+        return explain_texts({*self.odd, *used}, self.listed, labels)
 
     def _ask_about_codes(self) -> str:
         """Return the question about a label that is coded 1 and -1, or 1 and 2, for the plan's 0 and 1.
@@ -486,30 +492,36 @@ def explain_lines(n_names: int, rows: units.RowCount) -> Iterator[tuple[str, str
     yield "rows", f"{n_ragged:,} with another number of fields than the header: {said}"
 
 
-# Texts that the plan's own words explain ------------------------------------------------------------------------------
+# Texts that words of plan or code book explain ------------------------------------------------------------------------
 
 
-def explain_texts(texts: Collection[str], words: Sequence[str]) -> dict[str, str]:
+def explain_texts(
+    texts: Collection[str], words: Sequence[str], labels: Sequence[tuple[str, str]] = ()
+) -> dict[str, str]:
     """Map all texts of a column to the plan's words, one to one, without those that are a word already.
 
-    The result is {} if that fails. A text stands for a word if it differs in case, spaces, quotation marks or hyphens
-    only. If there are as many texts as words, it may also be the beginning of exactly one word: M and F of male and
-    female.
+    The result is {} if that fails. A text stands for a word if it differs from it, or from its label, in case, spaces,
+    quotation marks or hyphens only. If there are as many texts as words, it may also be the beginning of exactly one
+    of them: M and F of male and female.
+
+    Args:
+        labels: a word, and what it means in other words, by a code book.
     """
+    known = [(word, word) for word in words] + [(word, label) for word, label in labels if word in words]
     for may_begin in (False, True):
-        pairs = {text: _find_word(text, words, may_begin=may_begin) for text in texts}
+        pairs = {text: _find_word(text, known, may_begin=may_begin) for text in texts}
         found = set(pairs.values())
         if None not in found and len(found) == len(pairs) and (not may_begin or len(pairs) == len(words)):
             return {text: word for text, word in sorted(pairs.items()) if word is not None and word != text}
     return {}
 
 
-def _find_word(text: str, words: Sequence[str], *, may_begin: bool) -> str | None:
+def _find_word(text: str, known: Sequence[tuple[str, str]], *, may_begin: bool) -> str | None:
     own = _reduce_to_word(text)
-    fitting = [word for word in words if own and _reduce_to_word(word) == own]
+    fitting = {word for word, said in known if own and _reduce_to_word(said) == own}
     if not fitting and may_begin and own.isalpha():
-        fitting = [word for word in words if _reduce_to_word(word).startswith(own)]
-    return fitting[0] if len(fitting) == 1 else None
+        fitting = {word for word, said in known if _reduce_to_word(said).startswith(own)}
+    return fitting.pop() if len(fitting) == 1 else None
 
 
 def _reduce_to_word(text: str) -> str:

@@ -13,12 +13,14 @@ The rules:
                   nor is "1.045" there, which may be a thousand
     encoding      UTF-8, or UTF-16 if the file begins with its mark; the others have none, so they have to be declared
     line's end    LF, with or without a CR before it; where the header ends in a CR alone, as old systems write, that
+    skip          lines of titles before the header; none
+    repeated      "number" calls two columns of one name NAME.1 and NAME.2, in their order; else neither can be read
 
 A declaration is written behind the file's name, wherever a table may be named; the parts that it does not name
 follow from the header:
 
     north.csv#encoding=cp1252
-    north.csv#separator=tab,decimal=comma,encoding=latin-1
+    north.csv#separator=tab,decimal=comma,encoding=latin-1,skip=2
 
 The header is one line, and each line behind it a record by itself. A cell that begins with a quotation mark ends with
 the next one that is not doubled; one that is still open at the line's end is closed there, so whatever stands in a
@@ -44,10 +46,12 @@ from hedgerow.errors import UsageError
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 """Separators by the words of a declaration, in order of preference."""
 DECIMALS = {"point": False, "comma": True}
+MAX_SKIPPED = 1_000
+"""Most lines of titles before a header."""
 MAX_BYTES = 16 * 2**20
 """Longest line or header in bytes. A longer one does not fit, so every block of lines stays bounded in any encoding."""
 _UNICODE = ("utf-8", "utf-16")
-_PARTS = ("separator", "decimal", "encoding")
+_PARTS = ("separator", "decimal", "encoding", "skip", "repeated")
 _DECLARATION = re.compile(rf"#((?:{'|'.join(_PARTS)})=[^#/]*)$")
 _FIRST_LINE = re.compile(r'"?sep=([,;|\t])"?(?:\r\n?|\n)', re.IGNORECASE)
 _BLANK_LINES = re.compile(r"(?:[^\S\r\n]*(?:\r\n?|\n))*")
@@ -63,6 +67,8 @@ class Declared:
     separator: str | None = None
     has_decimal_commas: bool | None = None
     encoding: str | None = None
+    n_skipped: int = 0
+    numbers_repeated: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ def parse_declaration(text: str) -> Declared:
         if name not in _PARTS or name in parts:
             raise UsageError("csv-declaration", text=text, part=part)
         parts[name] = value.strip()
-    separator, decimal, encoding = (parts.get(name) for name in _PARTS)
+    separator, decimal, encoding, skip, repeated = (parts.get(name) for name in _PARTS)
     if separator is not None and separator not in SEPARATORS:
         raise UsageError("csv-declaration", text=text, part=f"separator={separator}")
     if decimal is not None and decimal not in DECIMALS:
@@ -138,8 +144,16 @@ def parse_declaration(text: str) -> Declared:
             encoding = _find_encoding(encoding)
         except LookupError:
             raise UsageError("csv-declaration", text=text, part=f"encoding={encoding}") from None
+    if skip is not None and not (re.fullmatch("[0-9]{1,4}", skip) and int(skip) <= MAX_SKIPPED):
+        raise UsageError("csv-declaration", text=text, part=f"skip={skip}")
+    if repeated not in (None, "number"):
+        raise UsageError("csv-declaration", text=text, part=f"repeated={repeated}")
     return Declared(
-        None if separator is None else SEPARATORS[separator], None if decimal is None else DECIMALS[decimal], encoding
+        None if separator is None else SEPARATORS[separator],
+        None if decimal is None else DECIMALS[decimal],
+        encoding,
+        int(skip or 0),
+        repeated is not None,
     )
 
 
@@ -154,7 +168,8 @@ def read_header(first: bytes, declaration: Declared) -> TableHeader:
     errors = "ignore" if encoding == "utf-16" else "surrogateescape"
     text = first.decode("utf-8-sig" if encoding == "utf-8" else encoding, errors=errors)
     said = _FIRST_LINE.match(text)
-    start = _BLANK_LINES.match(text, said.end() if said else 0).end()  # type: ignore[union-attr]
+    titles = re.compile(rf"(?:[^\r\n]*(?:\r\n?|\n)){{{declaration.n_skipped}}}").match(text, said.end() if said else 0)
+    start = _BLANK_LINES.match(text, titles.end() if titles else len(text)).end()  # type: ignore[union-attr]
     # Use the line end of the header itself: lines before it may come from another program.
     end = re.compile("\r\n?|\n").search(text, start)
     ends_with_cr = end is not None and end[0] == "\r"
@@ -167,6 +182,11 @@ def read_header(first: bytes, declaration: Declared) -> TableHeader:
         separator, rival = best, second if 2 * bare.count(second) > bare.count(best) else ""
     cells, is_open = LineCutter(separator).cells(line.removesuffix("\r").encode(errors="surrogateescape"))
     names = tuple(cell.decode(errors="surrogateescape").strip() for cell in cells) if line else ()
+    if declaration.numbers_repeated:
+        names = tuple(
+            f"{name}.{names[:at].count(name) + 1}" if name and names.count(name) > 1 else name
+            for at, name in enumerate(names)
+        )
     n_lines = text.count("\n", 0, start) + 1
     has_commas = separator == ";" if declaration.has_decimal_commas is None else declaration.has_decimal_commas
     is_whole = start + len(line) + 1 < len(text)

@@ -7,10 +7,9 @@ One line here adds a source. A missing value is an empty field or one of `column
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -186,14 +185,6 @@ def read_records(
             place = replace(place, first_row=place.first_row + len(batch[0]))
 
     return encode()
-
-
-def read_columns(location: Location, names: Sequence[str], *, chunk_rows: int = 65536) -> Iterator[tuple[Any, ...]]:
-    """Read the named columns in tuples of at most `chunk_rows` values.
-
-    Errors are those of `read_records`, without those about values.
-    """
-    return open_table(location).batches(names, chunk_rows, None)
 
 
 def find_place(table: Table) -> Place:

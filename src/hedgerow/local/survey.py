@@ -21,7 +21,7 @@ from hedgerow.plan.draft import Entry
 from hedgerow.plan.fields import days_between, read_section, refuse
 from hedgerow.plan.plan import DECLARED, FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature, read_table
 from hedgerow.plan.registry import label_kinds
-from hedgerow.plan.toml import plan_toml, schema_line, toml_without_label
+from hedgerow.plan.toml import plan_toml, schema_line, toml_value, toml_without_label
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.outlook import with_buckets
@@ -418,8 +418,24 @@ _PREAMBLE = (
 
 
 def plan_text(plan: Plan) -> str:
-    """Return the plan's TOML, with a comment on its origin."""
-    return _PREAMBLE + plan_toml(plan)
+    """Return the plan's TOML, with comments on its origin and on columns that may name persons."""
+    return _PREAMBLE + _ask_about_persons(plan) + plan_toml(plan)
+
+
+def _ask_about_persons(plan: Plan) -> str:
+    """Ask, by the released counts alone, about columns of which most texts are rare, and about dates."""
+    rare = [feature.name for feature in plan.features if feature.is_hashed and feature.origin == FOUND]
+    dates = [feature.name for feature in plan.features if feature.type == "date" and feature.origin == FOUND]
+    said = ""
+    if rare:
+        said += (
+            f"# Most texts of these columns are rare, or long: {toml_value(rare)}.\n"
+            "# If they name persons or where they live, or are free text, remove their [[features]] tables: a model\n"
+            "# learns nothing general from them, and much about single people.\n"
+        )
+    if dates:
+        said += f"# Is one of these a day of birth? Then an age tells less of a person: {toml_value(dates)}.\n"
+    return said
 
 
 def open_plan_text(survey: TableSurvey, n_sites: int, epsilon: float | None = None) -> str:
@@ -436,7 +452,7 @@ def open_plan_text(survey: TableSurvey, n_sites: int, epsilon: float | None = No
     plan = draft_plan(survey, n_sites, epsilon, trial)
     if plan is None:
         return ""
-    return _PREAMBLE + toml_without_label(plan)
+    return _PREAMBLE + _ask_about_persons(plan) + toml_without_label(plan)
 
 
 def _draft_label(statistics: TableStatistics) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ class Entry:
         low, high: bounds, None where it names none.
         categories: codes, numbers by their size; empty where it names none.
         unit: of its values, "" for none.
+        labels: what codes mean in words, pairs of code and word.
     """
 
     kind: str = ""
@@ -31,6 +32,7 @@ class Entry:
     high: float | None = None
     categories: tuple[str, ...] = ()
     unit: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 def draft_text(features: Mapping[str, Entry], label: str, epsilon: float) -> str:
@@ -55,6 +57,9 @@ _TOP = f"""{schema_line('plan')}
 # Bounds that are too narrow make one value of many, and nothing complains; too wide ones cost little
 # from about 10,000 rows at epsilon 1 on. Where you doubt, take the wider ones; `hedgerow check` shows
 # how a table fits.
+# Remove the [[features]] table of a column that holds names, addresses or days of birth of persons, or
+# free text: a model learns nothing general from it, and much about single people. An age may replace a
+# day of birth.
 version = {PLAN_VERSION}
 name = "plan\""""
 

@@ -607,8 +607,9 @@ def _say_clear_sums(report: PrivacyReport) -> str:
 @_sentence(Topic.GAPS, Depth.PERSON)
 def _say_before(report: PrivacyReport) -> str:
     return (
-        "what a program computed from several rows before Hedgerow read them (fitted scalers, encoders, imputed means, "
-        "values that a reader changed by its guess of a column's type), and exact scores of private rows"
+        "what was computed from several rows before Hedgerow read them (fitted scalers, encoders, imputed means, "
+        "bounds and lists that are called declared but were read off rows, values that a reader changed by its guess "
+        "of a column's type): it may show single rows; and exact scores of private rows"
     )
 
 
