@@ -61,6 +61,8 @@ class Screens:
     def __init__(self) -> None:
         self.now = 0.0
         self.needed = 0
+        # Who leaves while a run finishes may have answered its last question.
+        self.sites = {site: SimpleNamespace(has_answered=site < "n") for site in SITES}
         self.board = RunBoard(make_plan("binary"), SITES, 9, lambda: self.now, b"process1")
         self.board._run = self  # type: ignore[assignment]
         self.page, self.monitor = RunView(), RunView()
