@@ -284,6 +284,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "federation.secure_aggregation": NO_BOOLEAN,
     "federation.echo": NO_BOOLEAN,
     "federation.salvage": NO_BOOLEAN,
+    "federation.votes": NO_BOOLEAN,
     "federation.join_timeout": [0.5, *no_number(0, 1e7, exclusive=True)],
     "federation.round_timeout": [0.5, *no_number(0, 1e7, exclusive=True)],
     "federation.idle_timeout": [0.5, *no_number(0, 1e7, exclusive=True)],
