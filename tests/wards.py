@@ -85,7 +85,8 @@ def furnish(folder: Path, sites: Sequence[str], plan: str, max_epsilon: float, m
     assert main(["roster", "build", *public, *listed, "--out", str(folder / "roster.toml")]) == 0
 
 
-forget_place: Callable[[bytes], bytes] = runpy.run_path(str(Path(__file__).parents[1] / "deploy" / "same-model"))["forget_place"]
+_SAME_MODEL = Path(__file__).parents[1] / "deploy" / "same-model"
+forget_place: Callable[[bytes], bytes] = runpy.run_path(str(_SAME_MODEL))["forget_place"]
 """Takes from a model's file where it was made and what it was charged to: engines differ in nothing else."""
 
 
