@@ -246,7 +246,7 @@ def test_a_restored_study_resumes_no_run_and_adds_to_no_older_account(tmp_path: 
     assert newest_run(folder) == (2, True)
     (folder / "roster.toml").write_text("", encoding="ascii")
     with pytest.raises(UsageError) as refused:
-        evaluate_study(StudyOptions(folder=folder), 0.1, 1, "", (), lambda *_: None)
+        evaluate_study(StudyOptions(folder=folder), 0.1, "", (), lambda *_: None)
     assert refused.value.code == "model-restored"
     (folder / "roster.toml").unlink()
     back_up_study(folder, tmp_path / "again.tar")

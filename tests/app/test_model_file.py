@@ -19,7 +19,8 @@ def test_a_model_that_could_not_be_written_is_written_at_the_next_start(tmp_path
         plan=plan, ensemble=outcome.ensemble, ledger=outcome.ledger, report=outcome.report, salvaged=None
     )
     file = ModelFile(tmp_path / "model.json", None, tmp_path / "journal.db", quiet=True)
-    run = SimpleNamespace(sites=["a", "b", "c"], replica=SimpleNamespace(count_drawings=lambda: 0))
+    task = SimpleNamespace(schedule=SimpleNamespace(votes=None))
+    run = SimpleNamespace(sites=["a", "b", "c"], replica=SimpleNamespace(count_drawings=lambda: 0), task=task)
     session: Any = SimpleNamespace(find_outcome=lambda: made, run=run)
     file.look(session)
     file.keep(made, session)  # type: ignore[arg-type]

@@ -423,7 +423,7 @@ def test_headers_without_a_name_count_as_they_did(federate: Builder) -> None:
         if kept is None:
             continue
         body = Header.from_signed(kept[-1]).to_bytes()
-        body = body[:3] + b"\5" + body[4:-32]
+        body = body[:3] + b"\5" + body[4:-33]
         signed = body + identity.sign(b"HEADER", body)
         assert len(signed) == 235
         party.book.peers.keep(party.setup.identity.public, federation.session.run.run_id, {identity.public: signed})
