@@ -64,7 +64,7 @@ def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
 def test_without_matplotlib_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a node's small installation, drawing says which extra to install."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(EnvironmentFault, match=r"hedgerow\[plots\]") as caught:
+    with pytest.raises(EnvironmentFault, match=r"\[plots\]") as caught:
         plot_shapes(small_model("binary"), tmp_path / "shapes.png")
     assert caught.value.code == "missing-extra"
 
