@@ -46,6 +46,7 @@ HARMLESS = {
     "app/recount.py": "stands alone in an evidence pack; what it says is compared with a tolerance",
     "models/plots.py": "pictures",
     "data/differences.py": "what a site's owner is told about their own table, with few digits",
+    "protocol/votes.py": "a vote's power, rounded down to two digits",
     "trees/greedy_trees.py": "a product of matrices of integers, which BLAS has no part in",
 }
 

@@ -161,7 +161,7 @@ def test_an_evaluation_is_charged_to_every_account(federate: Builder, by: tuple[
 
     So do those of sites that have no figures of their own.
     """
-    federation = federate(4)
+    federation = federate(4, policies={"site-0": dataclasses.replace(POLICY, site_figures=True)})
     model = trained(federation)
     outcome = evaluated(federation, model, by=by)
     assert len(outcome.ledger) == len({r.purpose for r in outcome.ledger}) == len(model.ledger) + 2 + len(by)
