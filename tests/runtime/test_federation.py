@@ -16,7 +16,6 @@ from hedgerow.methods.boosting.settings import resolve_boosting
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind
-from hedgerow.server import coordinator as phases
 from hedgerow.transport.interface import Arrived
 from tests import builders
 from tests.builders import make_plan
@@ -89,7 +88,7 @@ def test_a_coordinator_that_counts_every_share_of_noise_is_refused(
     federate: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site that sees the releases takes its own share away; nodes do not believe an account that forgets this."""
-    monkeypatch.setattr(phases, "MIN_COLLUDERS", 0)
+    monkeypatch.setattr("hedgerow.rounds.MIN_COLLUDERS", 0)
     federation = federate(4, make_plan(privacy={"noise": "distributed"}), noise=SystemNoise(os.urandom))
     with pytest.raises(AggregationError):
         federation.run()
