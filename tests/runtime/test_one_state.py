@@ -185,7 +185,7 @@ def test_a_roster_that_can_begin_no_run_is_refused_before_anybody_is_awaited(fed
         with pytest.raises(AggregationError) as caught:
             federation.run()
         assert caught.value.code == "too-few-sites" and federation.now == 0.0
-        assert f"{n_sites} site" in caught.value.what
+        assert f" {n_sites} " in caught.value.what
         federation.close()
 
 

@@ -1301,7 +1301,7 @@ class RunSession:
         if run.sites.least > len(run.sites):
             # Waiting for sites cannot help: the roster of a run does not grow.
             n_sites, least, why = len(run.sites), run.sites.least, run.sites.why_needed
-            raise AggregationError("too-few-sites", n_ready=n_sites, n_sites=n_sites, said="", least=least, why=why)
+            raise AggregationError("too-few-sites", n_ready=0, n_sites=n_sites, said="", least=least, why=why)
         stored = journal.load(run.task, setup.roster)
         if stored is None:
             run.run_id = setup.entropy(32)
