@@ -37,7 +37,8 @@ test-slow: $(VENV)/.installed-dev
 
 # What compares bytes passes with every processor and library: .ci/run tries others.
 test-golden: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m golden
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m golden \
+		$$(grep -rl "mark.golden" tests --include="*.py")
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
