@@ -1,7 +1,4 @@
-"""Older processors, as settings of the environment that switch parts of this one off.
-
-`python -m tests.processors` prints the oldest one's, a line each, for a shell.
-"""
+"""Older processors, as settings of the environment that switch parts of this one off."""
 
 from __future__ import annotations
 
@@ -36,7 +33,3 @@ def list_processors() -> list[dict[str, str]]:
 
 def _disable(features: list[str]) -> dict[str, str]:
     return {"NPY_DISABLE_CPU_FEATURES": " ".join(features)} if features else {}
-
-
-if __name__ == "__main__":
-    print("\n".join(f"{name}={value}" for name, value in list_processors()[-1].items()))

@@ -157,6 +157,13 @@ def run(code: list[str], **settings: str) -> str:
 
 
 PROCESSORS = list_processors()
+# To collect all tests takes longer than to run these.
+GOLDEN = [
+    str(path.relative_to(ROOT))
+    for path in sorted((ROOT / "tests").rglob("test_*.py"))
+    if "mark.golden" in path.read_text(encoding="utf-8") and path != Path(__file__)
+]
+GOLDEN_RUN = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "golden", *GOLDEN]
 
 
 @pytest.mark.parametrize(
@@ -177,11 +184,11 @@ def test_figures_are_the_same_to_the_last_digit(settings: dict[str, str], way: s
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_golden_bytes_do_not_hang_on_a_library_s_last_bit(way: str) -> None:
     """A model, evaluation or survey is made of nothing that another library would compute otherwise."""
-    run(["-m", "pytest", "-p", "tests.last_bits", "-q", "-p", "no:cacheprovider", "-m", "golden"], LAST_BITS=way)
+    run([*GOLDEN_RUN, "-p", "tests.last_bits"], LAST_BITS=way)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", PROCESSORS, ids=lambda settings: settings["OPENBLAS_CORETYPE"])
 def test_golden_bytes_are_the_same_on_an_older_processor(settings: dict[str, str]) -> None:
     """Whoever repeats a published run on another machine gets the published bytes."""
-    run(["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "golden"], **settings)
+    run(GOLDEN_RUN, **settings)
