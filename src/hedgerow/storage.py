@@ -177,6 +177,8 @@ def require_private(path: Path, status: os.stat_result) -> None:
     Its code is "state-permissions" or "state-owner". Whoever may write to it could take back a charge, or have a node
     mask a round twice; whoever may read it has the keys of masks. This holds for root as well.
     """
+    if not hasattr(os, "geteuid"):
+        return  # Files have no such owner and mode here.
     user = os.geteuid()
     if status.st_uid != user:
         raise EnvironmentFault("state-owner", path=path, owner=status.st_uid, user=user)
@@ -193,7 +195,7 @@ def _require_own_file(path: Path) -> None:
     # Do not open an existing file: closing it would undo the locks of another connection of this process (POSIX), and
     # the next process that closes it would remove the log that this connection uses.
     with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     require_private(path, path.stat())
     for beside in (Path(f"{path}-wal"), Path(f"{path}-journal")):
         # SQLite would carry out what another user left there.

@@ -354,7 +354,7 @@ DEPLOY = [line for block in fenced("docs/deploy-by-hand.md", "sh") for line in s
 STUDY = [line for block in fenced("docs/deploy.md", "sh") for line in statements(block)]
 MONITOR = [line for block in fenced("docs/monitor.md", "sh") for line in statements(block)]
 (DEMO, *_) = fenced("README.md", "text")
-NEXT = re.findall(r"^  (\.venv/bin/hedgerow .*)$", DEMO.partition("\nNext\n")[2], re.MULTILINE)
+NEXT = re.findall(r"^  (\.venv/bin/hedgerow .*)$", f"\n{DEMO}".partition("\nNext\n")[2], re.MULTILINE)
 
 
 def test_what_is_installed_is_the_wheel(installed: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hedgerow.app.environments import Processes, Simulation, Study
 from hedgerow.plugins import describe_plugin, load_plugin
 from tests.plugins.test_plugin_loading import OBLIVIOUS, forget
+from tests.wards import forget_place
 
 PLAN = """\
 version = 1
@@ -75,7 +76,7 @@ def test_masked_nodes_make_the_model_of_one_process(tables: dict[str, str], mode
     alone = study.run(Simulation(tables), seed=7).model
     over = study.run(Processes(tables, "parties"), seed=7).model
     if noise == "server":
-        assert over.to_bytes() == alone.to_bytes()
+        assert forget_place(over.to_bytes()) == forget_place(alone.to_bytes())
     assert (over.report.epsilon, over.report.authors) == (alone.report.epsilon, alone.report.authors)
     assert [release.kind for release in over.ledger] == [release.kind for release in alone.ledger]
     low, high = over.predict({"x": np.array([0.05, 0.95])})
