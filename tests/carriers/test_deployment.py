@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -104,7 +105,12 @@ def secrets_of(federation: Any, left: list[str]) -> dict[str, bytes]:
         found[f"{name}'s signing key"] = base64.b64decode(content["identity_seed"])
         found[f"{name}'s TLS key"] = content["tls_key"].splitlines()[1].encode()
     for site in federation.sites:
-        with closing(sqlite3.connect(federation.folder / f"{site}-state" / "link.db")) as connection:
+        # A resident node keeps its files locked: a copy, with its log, is read.
+        copy = federation.folder / f"{site}-copy"
+        copy.mkdir()
+        for file in (federation.folder / f"{site}-state").glob("link.db*"):
+            shutil.copy(file, copy)
+        with closing(sqlite3.connect(copy / "link.db")) as connection:
             ((found[f"{site}'s key of the link"],),) = connection.execute("select secret from link").fetchall()
     plan = Model.load(federation.path("model.json")).plan
     query = Replica(TrainingTask(plan)).query
