@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import random
+from random import SystemRandom
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,8 +51,8 @@ def _open_grpc_hub(
 def _open_grpc_uplink(address: str, identity: PrivateIdentity, roster: PinnedRoster, plan_digest: bytes) -> Uplink:
     from hedgerow.transport.grpc_link import GrpcUplink
 
-    # `random.random` is enough: it only keeps nodes from coming back all at once.
-    return GrpcUplink(address, identity, roster, random.random, plan_digest=plan_digest)
+    # It keeps nodes from coming back all at once.
+    return GrpcUplink(address, identity, roster, SystemRandom().random, plan_digest=plan_digest)
 
 
 add_engine("grpc", Engine(_open_grpc_hub, _open_grpc_uplink))
