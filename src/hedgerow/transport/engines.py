@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from random import SystemRandom
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.plan.registry import Registry
