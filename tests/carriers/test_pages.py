@@ -22,7 +22,7 @@ from hedgerow.app.page import plan_facts
 from hedgerow.app.report import read_words
 from hedgerow.carriers.pages import _BUT_FIGURES, describe_reply
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.joining import NodeFiles, join
+from hedgerow.client.joining import NodeFiles, Offer, join
 from hedgerow.client.node import EvaluationNode
 from hedgerow.client.policy import Policy
 from hedgerow.client.setup import NodeSetup, build_answers
@@ -30,6 +30,7 @@ from hedgerow.client.state import NodeStore, Question
 from hedgerow.crypto import Identity
 from hedgerow.local.forecast import forecast
 from hedgerow.local.training import train
+from hedgerow.methods.replica import digest_behaviour
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, ensemble_bytes, find_visibility
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import who_sees
@@ -105,7 +106,7 @@ def test_page_question_and_pack_say_what_the_bytes_are(task: Task, shows: bool) 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "state"
         with closing(NodeStore(place)) as store, closing(BudgetBook(Path(folder) / "budget.db")) as book:
-            question = join(NodeFiles.for_site(store, book, "s0"), setup, b"r" * 32, task, None)
+            question = join(NodeFiles.for_site(store, book, "s0"), setup, b"r" * 32, task, None, Offer(digest_behaviour(task), ""))
             store.open_run(b"r" * 32, task, b"d" * 32)
         envelope = Envelope(EnvelopeKind.REPLY, "s0", b"l" * 32, 3, b"k" * 32, b"q" * 32)
         upload = encode(Payload(MessageKind.UPLOAD, b"x"))

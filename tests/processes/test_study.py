@@ -132,7 +132,7 @@ def from_invitations_to_a_model(scene: Scene) -> None:
     scene.wait_until(lambda: all(is_fetched(process) for process in joining.values()))
     model = (scene.folder / "wards" / "run-1" / "model.json").read_bytes()
     sites = [f"--site={site}={site}.csv" for site in SITES]
-    command(scene, "train", "plan.toml", *sites, "--seed", "5", "--out", "local.json")
+    command(scene, "train", "plan.toml", *sites, "--seed", "5", "--no-book", "--out", "local.json")
     assert forget_place(model) == forget_place((scene.folder / "local.json").read_bytes())
     for site in SITES:
         (received,) = (scene.folder / f"wards-{site}").glob("model-*.json")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hedgerow.plan.plan import parse_plan
+from tests.wards import forget_place
 
 if TYPE_CHECKING:
     from conftest import Process, Scene, Theatre
@@ -59,12 +60,13 @@ def statistics(scene: Scene) -> None:
     hub = asking()
     assert hub.wait() == 0, "".join(hub.err)
     tables = [part for site in SITES for part in ("--site", f"{site}.csv")]
-    local = scene.start("local", "survey", *tables, *asked, "--out", "local")
+    local = scene.start("local", "survey", *tables, *asked, "--no-book", "--out", "local")
     assert local.wait() == 0, "".join(local.err)
-    for name in ("survey.json", "report.html", "plan.toml"):
+    for name in ("survey.json", "plan.toml"):
         found, own = ((scene.folder / place / name).read_text(encoding="utf-8") for place in ("found", "local"))
         # Over nodes releases name their run.
-        assert re.sub(r'run = ".*"\n|,\s*"run": "\w+"', "", found) == own
+        found = re.sub(r'run = ".*"\n|,\s*"run": "\w+"', "", found)
+        assert found == own if name == "plan.toml" else forget_place(found.encode()) == forget_place(own.encode())
     told = json.loads("".join(hub.out))
     assert told["sites"] == list(SITES) and told["label"] == label
     for site in SITES:

@@ -91,6 +91,15 @@ def _name_in(names: Mapping[bytes, str], context: Any, otherwise: str) -> str:
     return otherwise
 
 
+def _level(refusal: WireRefusal, roster: PinnedRoster, count: int) -> int:
+    """Return the level at which to log a refused stream, which its peer was refused for this many times.
+
+    After a change of the roster everybody who stays is refused once, and then asks for the new one.
+    """
+    is_expected = refusal.code == WireCode.ROSTER_MISMATCH and roster.edition > 1 and count == 1
+    return logging.INFO if is_expected else logging.WARNING
+
+
 class TlsServer:
     """A server of a port over mutual TLS; everything runs in the event loop."""
 
@@ -163,7 +172,7 @@ class Monitors:
 
     def __init__(self, roster: PinnedRoster, settings: LinkSettings = DEFAULTS) -> None:
         self._names = {monitor.certificate_sha256: monitor.name for monitor in roster.monitors}
-        self._roster_digest, self._settings = roster.digest(), settings
+        self._roster, self._roster_digest, self._settings = roster, roster.digest(), settings
         self._watching: Counter[str] = Counter()
         self._repeats = Repeats()
         self._newest: tuple[bytes, EventsSince] | None = None
@@ -216,7 +225,8 @@ class Monitors:
         except WireRefusal as refusal:
             who = _name_in(self._names, context, "Somebody who is no monitor")
             if count := self._repeats.note(who, refusal.code):
-                _log.warning("%s may not watch: %s (%s)%s", who, refusal.what, refusal.code, times(count))
+                level = _level(refusal, self._roster, count)
+                _log.log(level, "%s may not watch: %s (%s)%s", who, refusal.what, refusal.code, times(count))
             status = _STATUS.get(refusal.wire_code, grpc.StatusCode.FAILED_PRECONDITION)
             await context.abort(status, refusal.code)
             return
@@ -417,10 +427,8 @@ class GrpcHub:
         self.refusals[refusal.code] += 1
         who, said = _name_in(self._names, context, "a stranger"), refusal.what
         if count := self._repeats.note(who, refusal.code):
-            level = logging.WARNING
-            if refusal.code == WireCode.ROSTER_MISMATCH and self._roster.edition > 1 and count == 1:
-                # After a change of the roster every staying node is refused once and then asks for the new roster.
-                level = logging.INFO
+            level = _level(refusal, self._roster, count)
+            if level == logging.INFO:
                 said += " A node that stays asks its owner for a later roster, and ends if that is denied."
             _log.log(level, "A stream of %s was refused: %s (%s)%s", who, said, refusal.code, times(count))
 
