@@ -106,7 +106,8 @@ def test_page_question_and_pack_say_what_the_bytes_are(task: Task, shows: bool) 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "state"
         with closing(NodeStore(place)) as store, closing(BudgetBook(Path(folder) / "budget.db")) as book:
-            question = join(NodeFiles.for_site(store, book, "s0"), setup, b"r" * 32, task, None, Offer(digest_behaviour(task), ""))
+            offer = Offer(digest_behaviour(task), "")
+            question = join(NodeFiles.for_site(store, book, "s0"), setup, b"r" * 32, task, None, offer)
             store.open_run(b"r" * 32, task, b"d" * 32)
         envelope = Envelope(EnvelopeKind.REPLY, "s0", b"l" * 32, 3, b"k" * 32, b"q" * 32)
         upload = encode(Payload(MessageKind.UPLOAD, b"x"))

@@ -33,7 +33,8 @@ def made_through_two_kills(scene: Scene) -> None:
         assert scene.nodes[site].wait() == 0, "".join(scene.nodes[site].err)
         assert 3.6 < json.loads("".join(scene.nodes[site].out))["budget"]["spent"] <= 4
     sites = [f"--site={site}={site}.csv" for site in SITES]
-    assert scene.start("local", "train", "plan.toml", *sites, "--seed", "5", "--no-book", "--out", "local.json").wait() == 0
+    local = scene.start("local", "train", "plan.toml", *sites, "--seed", "5", "--no-book", "--out", "local.json")
+    assert local.wait() == 0
     assert scene.model() == forget_place((scene.folder / "local.json").read_bytes())
     shown = scene.start("ledger", "ledger", "site-0-state", "--policy", "policy.toml", "--json")
     assert shown.wait() == 0, "".join(shown.err)
