@@ -303,7 +303,7 @@ def test_with_a_delta_each_kind_has_its_share_of_rho(splits: str) -> None:
 
 
 def test_a_delta_saves_as_much_noise_as_the_document_says() -> None:
-    """Choices, node histograms and the sketch beside those of the pure promise, as docs/privacy.md has them."""
+    """Choices, node histograms and the sketch beside those of the pure promise, as docs/proofs/queries.md has them."""
     features = tuple(Feature(name=f"x{number}", type="numeric", min=0.0, max=1.0) for number in range(14))
 
     def scales(splits: str, **privacy: Any) -> DpXgboostSettings:
@@ -314,7 +314,8 @@ def test_a_delta_saves_as_much_noise_as_the_document_says() -> None:
     for splits, names in (("exponential", ["split_scale", "sketch_scale"]), ("histogram", ["split_scale"])):
         pure, other = scales(splits), scales(splits, accountant="gdp", delta=1e-5)
         shares += [round(getattr(other, name) / getattr(pure, name), 2) for name in names]
-    page = " ".join((Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8").split())
+    file = Path(__file__).parents[2] / "docs" / "proofs" / "queries.md"
+    page = " ".join(file.read_text(encoding="utf-8").split())
     choices, sketch, histograms = (f"{share:.2f}".lstrip("0") for share in shares)
     assert f"choices have {choices} of the noise, node histograms {histograms}, the sketch {sketch} (" in page
 

@@ -14,7 +14,7 @@ def test_the_page_of_fields_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == render() + "\n"
 
 
-def test_the_page_of_privacy_names_every_kind_of_sum() -> None:
+def test_the_page_of_queries_names_every_kind_of_sum() -> None:
     """A reviewer finds there what one record adds to each sum that a node may be asked for."""
-    page = (PAGE.parent / "privacy.md").read_text(encoding="utf-8")
+    page = (PAGE.parent / "proofs" / "queries.md").read_text(encoding="utf-8")
     assert [each.__name__ for each in kinds() if f"`{each.__name__}`" not in page] == []

@@ -105,7 +105,7 @@ def test_values_that_single_precision_does_not_hold_are_told(values: list[float]
 
 
 def test_noise_alone_makes_a_far_octave_in_one_column_of_eleven_thousand() -> None:
-    """By the tail of the normal distribution over all windows, as docs/privacy.md says it."""
+    """By the tail of the normal distribution over all windows, as docs/proofs/queries.md says it."""
     far = octave_thresholds() == STANDS_OUT_FAR
     windows = sum(np.lib.stride_tricks.sliding_window_view(far, width).any(axis=1).sum() for width in WINDOWS)
     assert far.sum() == 502 and windows * math.erfc(STANDS_OUT_FAR / math.sqrt(2)) / 2 < 1 / 11_000

@@ -9,7 +9,8 @@ gdp: mu² is the sum of (sensitivity / sigma)² (Balle and Wang 2018, arXiv 1805
 sampled Gaussians (Mironov, Talwar and Zhang 2019, arXiv 1908.10530, section 3.3), those of a filter at its order its
 budget at most; converted by Canonne, Kamath and Steinke 2020 (arXiv 2004.00010), proposition 12. pure: the sum of
 amplified epsilons. pld: dp_accounting's privacy loss distributions. docs/proofs/discrete-gaussian.md bounds what noise
-in whole numbers costs beyond a continuous Gaussian; section 10 of docs/privacy.md what a pure release costs beside one.
+in whole numbers costs beyond a continuous Gaussian; docs/proofs/queries.md, section 10, what a pure release costs
+beside one.
 """
 
 from __future__ import annotations

@@ -471,7 +471,7 @@ fraction stood somewhere among them."""
 
 _TRIAL_LABEL: dict[str, Any] = {"type": "binary", "classes": ["0", "1"]}
 FEW_RECORDS = 2000.0
-"""Records times epsilon below which bounds found by noisy counts have cost accuracy (docs/privacy.md)."""
+"""Records times epsilon below which bounds found by noisy counts have cost accuracy (docs/numbers.md)."""
 
 
 class FewRecordsWarning(UserWarning):

@@ -9,7 +9,7 @@ Statistics are integers only, so that the same record counts the same on every m
     probability   per class, its predicted probability, in units of 2**-30 three classes or more
     residual      |prediction - label|, in units of 2**-16, label scaled   numbers
 
-docs/privacy.md, section "Evaluation", says what one record can add at most.
+docs/proofs/queries.md, section "Evaluation", says what one record can add at most.
 
 Noise falls on every bin, needed or not, so few bins that each hold a like share of the records measure best, and they
 have to be placed without a look at the records. What is public is the model: its released leaf weights say roughly

@@ -13,7 +13,7 @@ that table: a maximum over numbers that exist, not a bound on a formula. The ker
                     (1{y=1}, c) where the plan gives c: CCS'22, section 4.4.1, with more noise than the class counts
 
 Source: Maddock et al., CCS'22, section 4.4; the scaling c of the Hessian and the joint clipping of (g, c h) are
-explained in docs/privacy.md.
+explained in docs/proofs/queries.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Read a column's kind, bounds and classes off noisy counts: all post-processing of releases.
 
 All numbers here are in records. A count is believed if it exceeds its noise by several standard deviations, alone or
-together with its neighbours. The constants are those that the measurements of docs/privacy.md found best.
+together with its neighbours. The constants are those that the measurements of docs/proofs/queries.md found best.
 
 **A label's range** bounds all predictions and scales all noise, so it has rules of its own (`range_of_label`):
 

@@ -10,7 +10,8 @@ which is the Kaplan-Meier estimate if no interval has both events and losses, an
 was lost in an interval was at risk in half of it. All computations on the release are post-processing.
 
 The variance of log S_j is Greenwood's for the sample, plus that of the noise to first order. Bands cover both. A curve
-ends when too few records are left to be distinguished from noise. docs/privacy.md, section "Kaplan-Meier curves".
+ends when too few records are left to be distinguished from noise. See docs/proofs/queries.md,
+section "Kaplan-Meier curves".
 
 Source: Kaplan and Meier, JASA 53 (1958); Cutler and Ederer, J. Chronic Diseases 8 (1958); Greenwood 1926.
 """

@@ -11,7 +11,7 @@
 
 A missing cell adds nothing. A cell's bin depends on that cell alone, so adding or removing one record changes the
 answer by exactly that record's contribution. Each norm above is attained by some record. `rows_per_unit` multiplies the
-norms if a unit of privacy has several rows. docs/privacy.md, section "A survey of the columns".
+norms if a unit of privacy has several rows. docs/proofs/queries.md, section "A survey of the columns".
 """
 
 from __future__ import annotations
@@ -446,7 +446,7 @@ def _encode(text: str) -> bytes:
 #     JointCounts per column one to one public bin of its cell and its label's      1 per column
 #
 # A cell's bin depends on that cell (and, in JointCounts, on the same record's label) alone, so the norms are exact: one
-# record more changes the answer by that record's own contribution. docs/privacy.md, section "Statistics before
+# record more changes the answer by that record's own contribution. docs/proofs/queries.md, section "Statistics before
 # training".
 
 Places = NDArray[np.intp]

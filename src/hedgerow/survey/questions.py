@@ -21,7 +21,7 @@ left (`Plan.prepared`), and a zoom that is not needed costs nothing. For a table
 takes its weight's part of the remaining mu**2, relative to all weights that may still follow. What one stage does not
 need thus goes to later ones, and the last one spends the rest (to the last digit if the coordinator adds the noise).
 Although later noise depends on earlier releases, all mu**2 add up to no more than the whole: this is a filter (Koskela,
-Tobaben & Honkela, arXiv 2209.15596, for Gaussian releases; docs/privacy.md).
+Tobaben & Honkela, arXiv 2209.15596, for Gaussian releases; docs/proofs/queries.md).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ sampled Gaussian. The noise is the least that keeps the promise at the best orde
 regular rounds cost there, so extra rounds add nothing (arXiv 2309.12041, algorithms 7 and 8).
 
 Without samples divergences are a / 2 times squared norms at every order a, so the filter bounds mu² as well, and the
-account is exact: .90 to .94 of the noise (docs/privacy.md, section 4). With the accountant "pld" and without extra
-rounds, whose filter cannot act, rounds over samples are composed exactly too: .91 to .93 of the noise.
+account is exact: .90 to .94 of the noise (docs/proofs/queries.md, section 4). With the accountant "pld" and without
+extra rounds, whose filter cannot act, rounds over samples are composed exactly too: .91 to .93 of the noise.
 """
 
 from __future__ import annotations
