@@ -458,7 +458,7 @@ def epsilon_pld(events: Iterable[Event], delta: float) -> float:
         sampled[sample.sampling_rate, sample.noise_multiplier / math.sqrt(slack.mu_squared_factor)] += sample.count
         total_variation += slack.total_variation
     try:
-        loss = _compose(pure, sampled, math.sqrt(cost.gdp_weight))
+        loss = _compose(tuple(sorted(pure.items())), tuple(sorted(sampled.items())), math.sqrt(cost.gdp_weight))
         return _epsilon_of(loss, twin_delta, total_variation) * _PLD_ROUND_UP + 2 * log_ratio
     except OverflowError:
         # With next to no noise e^loss leaves the range of doubles.
@@ -494,21 +494,24 @@ def can_act(samples: Sequence[SampledEvent]) -> bool:
     return any(cost > budget for (_, _, budget), cost in worst.items())
 
 
-def _compose(pure: Counter[float], sampled: Counter[tuple[float, float]], mu: float) -> Any:
+@lru_cache(maxsize=32)  # It takes seconds with samples, and a run asks for the same releases at each resolution.
+def _compose(
+    pure: tuple[tuple[float, int], ...], sampled: tuple[tuple[tuple[float, float], int], ...], mu: float
+) -> Any:
     try:
         from dp_accounting.pld import common, privacy_loss_distribution
     except ModuleNotFoundError as absent:
         raise missing_extra("dp_accounting", 'The accountant "pld"') from absent
-    largest = math.fsum(epsilon * count for epsilon, count in pure.items()) + mu * (mu / 2 + MEAN_DEVIATIONS)
+    largest = math.fsum(epsilon * count for epsilon, count in pure) + mu * (mu / 2 + MEAN_DEVIATIONS)
     # About their spread when composed: a sampled release moves the loss by q / z in the middle.
-    spread = math.sqrt(math.fsum(count * math.expm1(1 / z**2) * rate**2 for (rate, z), count in sampled.items()))
+    spread = math.sqrt(math.fsum(count * math.expm1(1 / z**2) * rate**2 for (rate, z), count in sampled))
     largest += spread * (spread / 2 + MEAN_DEVIATIONS)
     grid = largest / (SAMPLED_CELLS if sampled else CELLS)
     parts = [
         privacy_loss_distribution.from_privacy_parameters(
             common.DifferentialPrivacyParameters(epsilon, 0.0), value_discretization_interval=grid
         ).self_compose(count)
-        for epsilon, count in sorted(pure.items())
+        for epsilon, count in pure
     ]
     parts += [
         privacy_loss_distribution.from_gaussian_mechanism(
@@ -517,7 +520,7 @@ def _compose(pure: Counter[float], sampled: Counter[tuple[float, float]], mu: fl
             value_discretization_interval=grid,
             log_mass_truncation_bound=math.log(_TAIL),
         ).self_compose(count)
-        for (rate, z), count in sorted(sampled.items())
+        for (rate, z), count in sampled
     ]
     if mu > 0:
         parts.append(
