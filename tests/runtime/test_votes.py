@@ -27,12 +27,14 @@ from hedgerow.privacy.accountants import compute_account, get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.groups import combine, pack
+from hedgerow.protocol.messages import NodeState, RunState
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.votes import THRESHOLD, Tally, Vote, compute_power, list_vote_rounds
 from hedgerow.secagg.messages import Header, Roster, Site, UnmaskRequest
 from hedgerow.secagg.transitions import Refusal
 from hedgerow.secagg.view import split_members
 from hedgerow.server import coordinator
+from hedgerow.server.coordinator import RunEventKind
 from tests.builders import CountingNoise, make_data, make_plan, take
 
 if TYPE_CHECKING:
@@ -317,6 +319,73 @@ def neighbours(federation: Federation, node: int) -> list[str]:
     """The sites of a node's group."""
     (part,) = (part for part in parts_of(federation) if node in part)
     return [federation.roster.sites[each].name for each in part if each != node]
+
+
+def restart_after_answers(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start every node again once it has seen a round's manifest: it knows what is on its disk."""
+    kind = type(federation.parties["site-0"])
+    pump = kind.pump
+
+    def pump_and_restart(self: Any) -> bool:
+        before = None if self.session is None else self.session.state
+        handled = bool(pump(self))
+        after = None if self.session is None else self.session.state
+        if before is NodeState.MASKED and after in (NodeState.ECHOED, NodeState.WAITING):
+            self.restart()
+        return handled
+
+    monkeypatch.setattr(kind, "pump", pump_and_restart)
+
+
+def test_a_node_that_is_started_again_still_knows_what_its_neighbours_said(
+    federate: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes of most carriers live for one message: else a coordinator could drop every objection unnoticed there."""
+    federation: Federation = federate(N_SITES, voting_plan())
+    restart_after_answers(federation, monkeypatch)
+    count, victim = coordinator._list_votes, 3
+
+    def list_votes(*given: Any) -> IntVector:
+        votes = count(*given)
+        votes[victim : victim + 1] = Vote.ABSTAINS
+        return votes
+
+    monkeypatch.setattr(coordinator, "_list_votes", list_votes)
+    with suppress(AggregationError):
+        federation.run()
+    codes = {site: [fault.code for fault in party.failures] for site, party in federation.parties.items()}
+    group = {f"site-{victim}", *neighbours(federation, victim)}
+    told = {site for site in codes if "vote-changed" in codes[site]}
+    assert len(told) > 1 and told <= group
+
+
+@pytest.mark.parametrize(
+    ("noise", "state", "is_restarted"),
+    [
+        ("server", RunState.COLLECTING_ANSWERS, False),
+        pytest.param("distributed", RunState.COLLECTING_ECHOES, True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_group_that_sits_out_after_it_has_voted_accuses_nobody(
+    federate: Builder, monkeypatch: pytest.MonkeyPatch, noise: str, state: RunState, is_restarted: bool
+) -> None:
+    """Two of its four sites are gone once all vectors are there: the others have seen votes that no release has."""
+    federation: Federation = federate(N_SITES, voting_plan(noise), noise=SeededNoise(1))
+    if is_restarted:
+        restart_after_answers(federation, monkeypatch)
+    gone = [f"site-{node}" for node in parts_of(federation)[1][:2]]
+
+    def fall_silent(event: Any) -> None:
+        session = federation.session
+        if event.kind is RunEventKind.PHASE and event.code == state and session is not None:
+            for name in gone if len(session.run.releases) == ROUNDS[0] else ():
+                federation.parties[name].kill()
+
+    federation.on_event = fall_silent
+    assert federation.run().ensemble.n_trees == N_TREES
+    assert {name for name, party in federation.parties.items() if party.failures or not party.is_done} == set(gone)
+    votes = tail_of(federation, ROUNDS[0])
+    assert {node for node, vote in enumerate(votes) if not vote} == set(parts_of(federation)[1])
 
 
 def test_a_vote_for_a_site_that_is_gone_is_refused_by_all(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -469,6 +469,8 @@ def compute_patience(session: NodeSession, patience: float) -> float:
 Reply = tuple[NodeState, Message | None]
 """The node's state after a message, and the message that it sends."""
 _NOTHING = NodeStep()
+_UNSEEN = 255
+"""Entry of a node whose vote this node has not seen, among votes."""
 WORSE_TREES = 10
 """Trees in a row that must predict a site's rows worse than a constant before its owner is told."""
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
@@ -501,8 +503,8 @@ class NodeRun:
         self.enrolment: Enrolment | None = None
         self.origin: tuple[bytes, int] | None = None
         self._answered, self._masked = set(stored.answered), set(stored.masked)
-        # What this node has said of the model so far, by round, and what it saw of other nodes in the present round.
-        self._votes, self._seen_votes = dict(stored.votes), dict[int, int]()
+        # What this node has said of the model so far, by round, and what it saw of all nodes (`NodeStep.seen`).
+        self._votes, self._seen_votes = dict(stored.votes), dict(stored.seen)
         # The last round in which a vector may have left in an earlier life of this process.
         self._last_masked = self._store.last_masked(stored.run_id)
         # The answer to a round's query, with the round's number. It is computed once, because it changes the node's
@@ -798,10 +800,9 @@ class NodeRun:
     def _unmask(self, content: bytes) -> Reply:
         """Return the shares that open a round's sum, or first the echo if the epoch wants one."""
         step = self._require_participant().unmask(self._context, content)
-        self._note_votes(content)
-        number = self.replica.n_releases
+        number, seen = self.replica.n_releases, self._note_votes(content)
         answers = any(record.fact == "purpose-answered" for record in step.persist)
-        message = self._record_step(step, NodeStep(answered=number if answers else None))
+        message = self._record_step(step, NodeStep(answered=number if answers else None, seen=seen))
         if answers:
             self._answered.add(number)
             self._note_headers(content)
@@ -811,37 +812,46 @@ class NodeRun:
             return NodeState.ECHOED, Payload(MessageKind.ECHO, message)
         return NodeState.WAITING, Payload(MessageKind.ANSWER, message)
 
-    def _note_votes(self, request: bytes) -> None:
+    def _note_votes(self, request: bytes) -> tuple[int, bytes] | None:
         """Note what the neighbours' headers say in a round with votes, and that nodes outside the sum say nothing.
+
+        Return it as `NodeStep.seen`; None in most rounds.
 
         Raises Refusal BAD_SIGNATURE: else the coordinator could vote for a node that does not come back.
         """
         if self.replica.vote is None:
-            return
+            return None
         view, asked = self._require_participant().view, UnmaskRequest.from_bytes(request)
         manifest = Manifest.from_signed(asked.manifest)
         listed = dict(zip(manifest.survivors, manifest.headers, strict=True))
-        self._seen_votes = {node: 0 for node in range(len(view.roster.sites)) if node not in listed}
+        seen = bytearray(_UNSEEN if node in listed else Vote.ABSTAINS for node in range(len(view.roster.sites)))
         for signed in asked.headers:
             header = Header.from_signed(signed)
             if listed.get(header.node) != header_hash(signed):
                 raise refuse(Code.HEADER_ALTERED, peer="coordinator")
             check_signature(site_key(view.roster, header.node), Kind.HEADER, signed, header.node)
-            self._seen_votes[header.node] = header.vote
+            seen[header.node] = header.vote
+        number = self.replica.n_releases
+        self._seen_votes[number] = bytes(seen)
+        return number, bytes(seen)
 
     def _require_votes(self, release: IntVector) -> None:
         """Raise RemoteProtocolError (code "vote-changed") for a release whose votes are not those that were cast.
 
         A node knows its own, and what its neighbours signed where it helped to open the sum. Where it did not, its
-        vector may have come too late: then its entry may say nothing.
+        vector may have come too late: then its entry may say nothing. All nodes of a group that sits out say nothing:
+        its sum may have failed after they saw its votes.
         """
         if self.replica.vote is None or not self.replica.is_fit(release):
             return
-        votes, number = self.replica.split(release)[1], self.replica.n_releases
+        (sums, votes), number = self.replica.split(release), self.replica.n_releases
         own = self._setup.roster.find_node(self._setup.identity.public)
+        expected = np.frombuffer(self._seen_votes.get(number, bytes([_UNSEEN] * len(votes))), dtype=np.uint8).copy()
+        for part, weight in zip(self._divide_roster(), sums.reshape(self.replica.n_groups, -1)[:, 0], strict=True):
+            expected[list(part) if weight == 0 else []] = Vote.ABSTAINS
         is_known = number in self._votes or number > self._last_masked
         may_be = {self._votes.get(number, 0), 0}
-        differs = any(int(votes[node]) != vote for node, vote in self._seen_votes.items())
+        differs = ((expected != _UNSEEN) & (expected != votes)).any()
         if not is_ballot(votes) or differs or (is_known and int(votes[own]) not in may_be):
             raise RemoteProtocolError("vote-changed", round=number)
 
@@ -939,7 +949,7 @@ class NodeRun:
         self._look()
         parts, (sums, votes) = self._divide_roster(), self.replica.split(release)
         self.replica.feed(release)
-        self._vector, self._seen_votes = None, {}
+        self._vector = None
         for found in self._lineup.take(sums, parts) if self.replica.n_groups else ():
             self._setup.tell(found.describe([site.name for site in self._setup.roster.sites]))
         tally = Tally.count(votes)

@@ -74,6 +74,7 @@ create table if not exists sites (name text primary key)
         ("spent", "round integer, event text", "round, event"),
         ("masked", "round integer, cohort text, slot integer", "round, cohort"),
         ("votes", "round integer, vote integer, event text", "round"),
+        ("seen", "round integer, votes blob", "round"),
     )
 )
 _VERSION = 9
@@ -182,6 +183,7 @@ class NodeStep:
         masked: the epoch in which the vector of `spent` is about to be sent.
         is_salvaged: whether the run ends early, with the releases that are here.
         vote: the round of `spent`, what the node says of the model so far with its vector, and what that costs.
+        seen: the round of `answered`, and by node what is known of its vote: a byte each, 255 for nothing.
     """
 
     participant: Participant | None = None
@@ -192,6 +194,7 @@ class NodeStep:
     masked: Cohort | None = None
     is_salvaged: bool = False
     vote: tuple[int, int, Event] | None = None
+    seen: tuple[int, bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,7 @@ class StoredRun:
         fault: the reason why the participant cannot be resumed; None if it can, or if there is none.
         is_salvaged: whether the node has heard that the run ends early, with these releases.
         votes: what the node has said of the model so far, by round; it is drawn once.
+        seen: votes of all nodes as far as the node saw them, by round.
     """
 
     run_id: bytes
@@ -223,6 +227,7 @@ class StoredRun:
     fault: OwnMistake | None = None
     is_salvaged: bool = False
     votes: Mapping[int, int] = field(default_factory=dict)
+    seen: Mapping[int, bytes] = field(default_factory=dict)
 
 
 class NodeStore:
@@ -404,6 +409,8 @@ class NodeStore:
             number, vote, event = step.vote
             values = (run_id, number, vote, event_to_json(event))
             statements.append(("insert or ignore into votes values (?, ?, ?, ?)", values))
+        if step.seen is not None:
+            statements.append(("insert or replace into seen values (?, ?, ?)", (run_id, *step.seen)))
         if step.is_salvaged:
             statements.append(("insert or ignore into salvaged values (?)", (run_id,)))
         if step.origin is not None:
@@ -485,6 +492,7 @@ class NodeStore:
             ("delete from steps where run_id = ?", (run_id,)),
             ("delete from purposes where run_id = ?", (run_id,)),
             ("delete from releases where run_id = ?", (run_id,)),
+            ("delete from seen where run_id = ?", (run_id,)),
             ("delete from salvaged where run_id = ?", (run_id,)),
         )
         if self.knows(run_id):
@@ -542,6 +550,7 @@ class NodeStore:
             frozenset((number, Cohort.from_json(text)) for number, text in masked), fault,
             bool(self.database.rows("select 1 from salvaged where run_id = ?", (run_id,))),
             dict(self.database.rows("select round, vote from votes where run_id = ?", (run_id,))),
+            dict(self.database.rows("select round, votes from seen where run_id = ?", (run_id,))),
         )  # fmt: skip
 
     def _restore(
