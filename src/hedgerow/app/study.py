@@ -759,25 +759,10 @@ def evaluate(
     journal = Path(journal_file(place, model))
     file = ModelFile(place, model, journal, is_new=options.new_run, quiet=options.quiet)
     sites = [site.name for site in identities.read_roster(Path(coordinator.roster)).sites]
-    if "site" in by:
-        _warn_about_figures(folder, sites)
     asked = prepare_evaluation(model, epsilon, None, noise, by, sites)
     report(*evaluate_over_nodes(coordinator, asked, model, file), place)
     hand_out(coordinator, place)
     _say_who_was_away(folder, number)
-
-
-def _warn_about_figures(folder: Path, sites: Sequence[str]) -> None:
-    """Say before anything is spent that the study has proposed no policy by which a site tells figures of its own."""
-    from hedgerow.client.policy import parse_policy
-
-    with closing(study.StudyBook(folder)) as book:
-        proposed = [text for text in map(book.find_proposal, sites) if text is not None]
-    if proposed and not any(parse_policy(build_policy(text, "the data")).site_figures for text in proposed):
-        warn(
-            "No policy that this study has proposed allows figures by site (site_figures = true). Unless owners have "
-            "policies of their own, a quarter of epsilon goes to a question that stays empty: leave out `--by site`."
-        )
 
 
 def abort(options: StudyOptions) -> tuple[bytes, list[str], int]:

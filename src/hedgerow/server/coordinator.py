@@ -758,9 +758,6 @@ def _derive_cohort(run: CoordinatorRun, members: frozenset[int]) -> Cohort:
     return Cohort.with_guarantees(members, promised, run.setup.roster.hash())
 
 
-_NO_FIGURES = "figures by site: no site that takes part has `site_figures = true`, and they would cost all the same"
-
-
 def _may_show_figures(run: CoordinatorRun, members: Collection[str]) -> bool:
     """Return whether some member has said that its own figures may leave it, or has said nothing of it."""
     return any(run.sites[name].shows_figures is not False for name in members)
@@ -779,7 +776,7 @@ def begin_setup(run: CoordinatorRun) -> None:
     if run.attempt >= MAX_ATTEMPTS:
         raise AggregationError("no-epoch", n_epochs=MAX_ATTEMPTS, said=run.sites.fault_summary())
     if not run.releases and list_site_queries(run.task) and not _may_show_figures(run, members):
-        raise PolicyRefusal("policy", code="policy-query-kind", asked=_NO_FIGURES)
+        raise PolicyRefusal("policy-figures")
     anticipated, run.anticipated = run.anticipated, None
     if anticipated is not None and set(run.early) != members:
         # A site that has answered an attempt refuses another one of the same number.
