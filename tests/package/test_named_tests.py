@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("privacy.md", 35), ("proofs/queries.md", 0), ("proofs/secure-aggregation.md", 20), ("secure-aggregation.md", 1)]
+    ("page", "least"),
+    [("privacy.md", 35), ("proofs/queries.md", 0), ("proofs/secure-aggregation.md", 20), ("secure-aggregation.md", 1)],
 )
 def test_every_test_that_a_page_names_is_there(page: str, least: int) -> None:
     """A reviewer who looks an assumption or a lemma up finds the test that holds it, by its file and its name."""

@@ -19,7 +19,7 @@ from tests.builders import make_plan
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 OFFICER = " ".join((DOCS / "officer.md").read_text(encoding="utf-8").split())
-REPORT = " ".join((DOCS / "reading-the-report.md").read_text(encoding="utf-8").split())
+REPORT = " ".join((DOCS / "how-to" / "choose-epsilon.md").read_text(encoding="utf-8").split())
 
 
 def bound_gaussian(epsilon: float, delta: float) -> str:

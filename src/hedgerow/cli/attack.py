@@ -13,7 +13,7 @@ from hedgerow.cli.options import ADAPTERS, add_command, add_shared
 
 _HOW = """\
 It trains some 80 models by the model's own plan, with real noise, over rows that are drawn by coins: a minute or two at
-epsilon 1. docs/attack.md says what is attacked, and how to read it.
+epsilon 1. docs/evidence.md says what is attacked, and how to read it.
 """
 
 
