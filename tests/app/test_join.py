@@ -31,13 +31,13 @@ from hedgerow.app.join import (
 )
 from hedgerow.app.node import note_book
 from hedgerow.app.rows import _read_now, make_loader
-from hedgerow.app.schema import read_sentences
 from hedgerow.app.survey import SurveyOptions
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import Policy
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.fields import read_sentences
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plugins import UNCOVERED, describe_plugin, load_plugin
 from hedgerow.privacy.events import GaussianEvent

@@ -15,6 +15,7 @@ import pytest
 
 from hedgerow.app import coordinator, node
 from hedgerow.app.node import ConnectionNotes
+from hedgerow.app.options import NodeOptions
 from hedgerow.app.output import begin_log, end_log, note, report_error, tell, warn
 from hedgerow.app.watch import describe_wait
 from hedgerow.errors import (
@@ -35,7 +36,7 @@ from hedgerow.transport.interface import Connected, Disconnected
 from tests.run_lines import Told
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (INFO|WARNING|ERROR) run=([0-9a-f]{12}|-) site=(\S+) (.*)")
-OPTIONS = node.NodeOptions(identity="north.private.json", roster="roster.toml", policy="policy.toml")
+OPTIONS = NodeOptions(identity="north.private.json", roster="roster.toml", policy="policy.toml")
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, ...]]:

@@ -15,6 +15,7 @@ import pytest
 from hedgerow.app import node
 from hedgerow.app.actors import start_actors
 from hedgerow.app.environments import make_keys
+from hedgerow.app.options import NodeOptions
 from hedgerow.client.setup import build_answers
 from hedgerow.client.shards import ShardedNode
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, TrainingTask, ensemble_bytes
@@ -37,7 +38,7 @@ def test_rows_to_train_on_held_out_and_raw_cells_are_in_parts(tmp_path: Path, mo
         rows = [f"{i % 9},{i % 2},{i}" for i in range(n)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["age,ill,stay", *rows, ""]))
     file = {name: str(tmp_path / name) for name in ("rows.csv", "held-out.csv", "plan.toml", "policy.toml")}
-    options = node.NodeOptions(
+    options = NodeOptions(
         identity=str(tmp_path / "north.private.json"), roster=str(tmp_path / "roster.toml"), policy=file["policy.toml"],
         data=file["rows.csv"], held_out=file["held-out.csv"], plan=file["plan.toml"], shards=3, external_memory=True,
         quiet=True,

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from hedgerow import __version__
 from hedgerow.app.inputs import read_plan
-from hedgerow.carriers import read_coordinator_file
+from hedgerow.carriers import read_coordinator_file, read_site_file
 from hedgerow.carriers.files import CarriedRun, FolderCarrier, Replay
 from hedgerow.carriers.handing import HandedBack
-from hedgerow.carriers.site import LOG_FILE, LinkStore, check_site_file
+from hedgerow.carriers.site import LOG_FILE, LinkStore, check_site
 from hedgerow.cli.main import main
 from hedgerow.client.state import OPEN, RUN_ROWS, NodeStore, OwnerDesk
 from hedgerow.codec import head
@@ -248,13 +248,13 @@ def test_an_owner_takes_rows_back_until_a_sum_was_masked(airlock: Airlock) -> No
     table.write_text("".join(right.splitlines(keepends=True)[:51]), encoding="ascii")
     airlock.step()
     table.write_text(right, encoding="ascii")
-    check_site_file(file)
+    check_site(read_site_file(file))
     assert "100 of 100" in (state / LOG_FILE).read_text(encoding="utf-8")
     while not has_masked(state):
         airlock.step()
     table.unlink()
     (state / LOG_FILE).unlink()
-    check_site_file(file)
+    check_site(read_site_file(file))
     said = (state / LOG_FILE).read_text(encoding="utf-8")
     assert "--leave" in said and "site-0.csv" not in said
     while not airlock.is_done:

@@ -759,7 +759,7 @@ def test_what_happens_to_rows_in_a_run_is_not_seen(
         tables, office = Tables(federation, in_database), office_of(federation)
         state = federation.folder / "site-0-state"
         # What the owner looked at before the run is not what is in it.
-        site.check_site_file(federation.folder / "site-0.toml")
+        site.check_site(read_site_file(federation.folder / "site-0.toml"))
         tables.insert(0)
         expected, events = federation.local_model(), list[Callable[[], None]]()
         monkeypatch.setattr("os.urandom", draw_alike())

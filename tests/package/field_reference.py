@@ -1,4 +1,4 @@
-"""docs/fields.md: every field of a plan, a policy and an estimator, out of their declarations and docstrings."""
+"""docs/fields.md: every field of a plan, a policy, a site's file and an estimator, out of their declarations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any
 
 import hedgerow
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor
-from hedgerow.app.schema import describe_kinds, read_sentences
+from hedgerow.app.options import NodeOptions
+from hedgerow.app.schema import describe_kinds
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.errors import PlanError
+from hedgerow.plan.fields import list_fields, read_sentences
 from hedgerow.plan.omop import Omop, OmopColumn, OmopOutcome
 from hedgerow.plan.plan import Feature, FederationSection, Label, ModelSection, Privacy
 from hedgerow.plan.registry import named_losses, sections
@@ -24,8 +26,8 @@ from hedgerow.protocol.queries import Query
 HEAD = """\
 # Fields
 
-*Every field of a plan, of a site's policy and of the estimators. Reference; made from the declarations by
-`python -m experiments field_reference > docs/fields.md`.* "auto" is decided from public numbers
+*Every field of a plan, of a site's policy, of a carried site's file and of the estimators. Reference; made from the
+declarations by `python -m experiments field_reference > docs/fields.md`.* "auto" is decided from public numbers
 ([the rule](defaults.md)). In parentheses stands what a field may be, then its default. *From* and *to*
 take the ends in, *between* does not.
 
@@ -47,6 +49,11 @@ PREPARED = """\
 
 What was released before the training, and with which noise. `hedgerow survey` writes it, so
 that the report counts it; leave it as it is."""
+SITE = """\
+## A site's file
+
+`site.toml`, for a site whose messages Flower, NVFlare or files carry. At the top: `version = 1`. Paths are relative to
+the file. `hedgerow node` has the same fields as options, and more."""
 KINDS = """\
 ### Kinds of sums
 
@@ -81,11 +88,11 @@ def _default(value: Any) -> str:
     return "" if value in (None, "", ()) else f"`{value!r}`".replace("'", '"')
 
 
-def list_fields(owner: type) -> Iterator[str]:
+def list_lines(owner: type) -> Iterator[str]:
     """A line for each field of a section; those of one meaning share a line."""
     said = read_sentences(owner)
     names: dict[tuple[str, str, str], list[str]] = {}
-    for field in dataclasses.fields(owner):
+    for field in list_fields(owner):
         facts = (_allowed(field), _default(field.default), said[field.name])
         names.setdefault(facts, []).append(field.name)
     for (allowed, default, meaning), fields in names.items():
@@ -148,15 +155,16 @@ def render() -> str:
     named |= {f'[loss], name = "{name}"': loss for name, loss in named_losses().items()}
     named |= {"[omop]": Omop, "[omop.outcome]": OmopOutcome, "[[omop.columns]]": OmopColumn}
     for title, owner in named.items():
-        parts += ["", f"### `{title}`", "", *list_fields(owner)]
-    parts += ["", PREPARED, "", "## Policy", "", *list_fields(Policy)]
-    parts += ["", "### `[data]`", "", *list_fields(Adapter)]
+        parts += ["", f"### `{title}`", "", *list_lines(owner)]
+    parts += ["", PREPARED, "", "## Policy", "", *list_lines(Policy)]
+    parts += ["", "### `[data]`", "", *list_lines(Adapter)]
     parts += ["", KINDS, *list_kinds()]
+    parts += ["", SITE, "", *list_lines(NodeOptions)]
     parts += ["", "## Estimators", "", *list_parameters()]
     return "\n".join(parts)
 
 
 def main(argv: list[str]) -> int:
-    """Every field of a plan, a policy and an estimator, as docs/fields.md has them."""
+    """Every field of a plan, a policy, a site's file and an estimator, as docs/fields.md has them."""
     print(render())
     return 0

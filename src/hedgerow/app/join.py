@@ -11,7 +11,7 @@ import re
 import shlex
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,10 +29,11 @@ from hedgerow.app.inputs import (
     read_text,
     says_yes,
 )
+from hedgerow.app.options import JoinOptions, NodeOptions
 from hedgerow.app.output import name_log, note, print_facts, warn, wrap_text
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError, mark_private
-from hedgerow.plan.fields import escape_for_terminal, read_toml
+from hedgerow.plan.fields import escape_for_terminal, read_sentences, read_toml
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plugins import UNCOVERED
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, read_first
@@ -50,7 +51,6 @@ from hedgerow.transport.identities import (
 from hedgerow.transport.interface import Address
 
 if TYPE_CHECKING:
-    from hedgerow.app.node import NodeOptions
     from hedgerow.app.page import SitePage
     from hedgerow.client.policy import Policy
     from hedgerow.data.fit import TableFit
@@ -65,48 +65,6 @@ _NOT_NOW = Farewell.from_refusal(WireRefusal(WireCode.CLOSED)).to_bytes()
 """What a coordinator says that is about to end, for want of room on its disk for instance: it will be started again."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class JoinOptions:
-    """What a party gives beside its invitation.
-
-    Attributes:
-        invitation: the file that the coordinator sent.
-        folder: this party's own (STUDY-PARTY beside the invitation).
-        connect: where the coordinator is now, HOST:PORT; "" for where the invitation says.
-        data, held_out: tables to train on and to evaluate models on, as `NodeOptions` has them.
-        data_set: what the budget of these rows is counted for; None for the table's name.
-        max_rows: the most rows that this site will ever use, as text; None to be asked.
-        plan: a corrected plan, in place of the invitation's.
-        policy: the owner's own, in place of the one that the invitation proposes.
-        adapter: how this site writes its table: a file, which goes into the policy.
-        yes: agree to plan, policy and roster unasked.
-        expect: the names of the sites that there shall be besides this one, separated by commas; None for any.
-        budget: the budget book (PARTY-budget.db beside the invitation).
-        threads, log_format, quiet: as for `NodeOptions`.
-    """
-
-    invitation: str
-    folder: str | None = None
-    connect: str = ""
-    data: str | None = None
-    held_out: str | None = None
-    data_set: str | None = None
-    max_rows: str | None = None
-    plan: str | None = None
-    policy: str | None = None
-    adapter: str | None = None
-    yes: bool = False
-    expect: str | None = None
-    budget: str | None = None
-    threads: int | None = None
-    log_format: str = "text"
-    quiet: bool = False
-
-    def party_folder(self, invitation: StudyInvitation) -> Path:
-        """Return this party's own folder."""
-        return Path(self.folder or Path(self.invitation).parent / f"{invitation.study}-{invitation.party}")
-
-
 def join(options: JoinOptions, invitation: StudyInvitation, page: SitePage | None = None) -> NodeOptions:
     """Agree, enrol and have the words compared; return the options for taking part or watching.
 
@@ -117,9 +75,6 @@ def join(options: JoinOptions, invitation: StudyInvitation, page: SitePage | Non
     Raises:
         PolicyRefusal: the owner does not agree; WireRefusal, RemoteProtocolError, UsageError: there is no roster.
     """
-    # Import here: taking part in runs needs numba, confirming words does not.
-    from hedgerow.app.node import NodeOptions
-
     name_log(invitation.party)
     options = replace(options, connect=options.connect or invitation.address)
     address = str(Address.parse(options.connect, "--connect"))
@@ -350,7 +305,6 @@ _UNSAID = {
 
 def _list_rules(text: str) -> list[tuple[str, str]]:
     """List every rule of a policy with its value and meaning; the budget comes last."""
-    from hedgerow.app.schema import read_sentences
     from hedgerow.client.policy import Policy, parse_policy
 
     meanings = read_sentences(Policy)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site's node: take part in one run, or stay for one after another, within what its owner allows.
-
-What the owner gives is `NodeOptions`, whoever read it: the command line, the file of a carried site, an invitation.
-"""
+"""A site's node: take part in one run, or stay for one after another, within what its owner allows."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ from hedgerow.app.actors import start_actors
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.app.life import LifeSign
+from hedgerow.app.options import NodeOptions
 from hedgerow.app.output import begin_log, note, today, warn
 from hedgerow.app.owner import AtTheNode, approval_command
 from hedgerow.app.progress import note_if_slow
@@ -80,63 +78,6 @@ from hedgerow.trees.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from hedgerow.app.page import SitePage
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeOptions:
-    """Options of a site's node, as its owner gives them.
-
-    Attributes:
-        identity, roster, policy: files.
-        address: the coordinator's, HOST:PORT; "" for a node that is carried.
-        data: a table to train on, a file or a database's URL; None for none.
-        held_out: the rows on which models are evaluated, likewise.
-        arrivals: a folder; tables moved there while a run of S-GBDT goes on join it.
-        models: files of models that may be evaluated, besides those that this node helped to make.
-        plan: the file of the only plan to take part in; None where the policy lists digests of plans.
-        engine: what carries the messages.
-        state: the node's own folder (NAME-state beside the identity).
-        external_memory: keep codes of rows in mapped files there.
-        shards: processes that hold parts of the rows, >= 1; None for this one alone.
-        budget: the budget book's file (NAME-budget.db beside the policy).
-        out: where models and their reports go (NAME-models beside the identity).
-        leave: leave the run that the state holds.
-        threads: threads to compute with; None for all.
-        log_format: "text" or "json".
-        quiet: make no remarks on what goes as it should.
-    """
-
-    identity: str
-    roster: str
-    policy: str
-    address: str = ""
-    data: str | None = None
-    held_out: str | None = None
-    arrivals: str | None = None
-    models: tuple[str, ...] = ()
-    plan: str | None = None
-    engine: str = "grpc"
-    state: str | None = None
-    external_memory: bool = False
-    shards: int | None = None
-    budget: str | None = None
-    out: str | None = None
-    leave: bool = False
-    threads: int | None = None
-    log_format: str = "text"
-    quiet: bool = False
-
-    def tables(self, policy: Policy) -> list[Location]:
-        """Return the tables' locations, to be read as the policy says."""
-        return [adapt(data, policy.data) for data in (self.data, self.held_out) if data]
-
-    def state_folder(self, name: str) -> Path:
-        """Return the state folder of the node of this name."""
-        return Path(self.state or Path(self.identity).parent / f"{name}-state")
-
-    def models_folder(self, name: str) -> Path:
-        """Return the folder for received models."""
-        return Path(self.out or Path(self.identity).parent / f"{name}-models")
 
 
 @dataclass(frozen=True)
@@ -215,6 +156,21 @@ def note_leaving(store: NodeStore, book: BudgetBook, site: str) -> None:
 
 
 # A node before anyone is dialled -------------------------------------------------------------------------------------
+
+
+def read_owner(options: NodeOptions) -> tuple[Policy, PrivateIdentity, PinnedRoster, Plan | None]:
+    """Read policy, keys, roster and plan of a site; raise HedgerowError.
+
+    The policy is read first, because it names the plug-ins that a plan may use.
+    """
+    policy, roster = read_policy(options.policy), read_roster(Path(options.roster))
+    plan = None if options.plan is None else read_plan(options.plan, is_own=True)
+    return policy, read_private(Path(options.identity)), roster, plan
+
+
+def list_tables(options: NodeOptions, policy: Policy) -> list[Location]:
+    """Return the tables' locations, to be read as the policy says."""
+    return [adapt(data, policy.data) for data in (options.data, options.held_out) if data]
 
 
 def make_setup(
@@ -305,7 +261,7 @@ class ReadyNode:
                     warn(session.salvaged.text())
         if isinstance(result, TableStatistics) and session.plan is not None:
             # Compare after the run, with its connection closed, so that results from these rows stay in this log.
-            tell_differences(options.tables(self.policy)[0], session.plan, result)
+            tell_differences(list_tables(options, self.policy)[0], session.plan, result)
         spent = self.book.spent(self.policy.data_set, self.policy.delta)
         return NodeResult(session.site, result, self.policy, spent)
 
@@ -353,12 +309,9 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
     Raises:
         HedgerowError: something that the owner gave cannot be used.
     """
-    # Read the policy first, because it names the plug-ins that a plan may use.
-    policy, roster = read_policy(options.policy), read_roster(Path(options.roster))
-    plan = None if options.plan is None else read_plan(options.plan, is_own=True)
+    policy, identity, roster, plan = read_owner(options)
     if options.data is not None:
         options = replace(options, data=locate_query(options.data, plan))
-    identity = read_private(Path(options.identity))
     name = identity.public.name
     log = begin_log(name, options.log_format)
     if page is not None:
@@ -393,10 +346,10 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
             if options.arrivals:
                 raise UsageError("usage-beside", option="--arrivals", other="--shards")
             if options.data is not None:
-                load_raw = share(partial(read_raw_site, options.tables(policy)[0]))
+                load_raw = share(partial(read_raw_site, list_tables(options, policy)[0]))
         setup = replace(setup, load_raw=load_raw, tell=warn)
         check_own_plan(setup)
-        setup = read_rows_ahead(setup, options.tables(policy), seen=show_fit)
+        setup = read_rows_ahead(setup, list_tables(options, policy), seen=show_fit)
         with note_if_slow(quiet=options.quiet):
             warm_up(plan, n_threads, None if plan is None or options.data is None else setup.load(plan).n_records)
         with open_node_files(options, name) as (store, book, place):

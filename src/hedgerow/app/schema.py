@@ -11,14 +11,13 @@ import dataclasses
 import inspect
 import json
 import re
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hedgerow.methods.registry import METHODS
 from hedgerow.models.model import write_atomically
-from hedgerow.plan.fields import ISO_DATE, allowed_by, text
+from hedgerow.plan.fields import ISO_DATE, allowed_by, read_sentences, text
 from hedgerow.plan.omop import Omop
 from hedgerow.plan.plan import PLAN_VERSION, Feature, FederationSection, Label, ModelSection, Prepared, Privacy
 from hedgerow.plan.registry import named_losses, sections
@@ -138,15 +137,3 @@ def describe_kinds() -> dict[str, str]:
         found += each.__subclasses__()
     first = {each.__name__: inspect.cleandoc(each.__doc__ or "").partition("\n\n")[0] for each in found}
     return {name: re.split(r"[:,] int64", " ".join(said.split()))[0].rstrip(".") for name, said in first.items()}
-
-
-def read_sentences(owner: type) -> dict[str, str]:
-    """Read a class's docstring for the line about each of its attributes or parameters."""
-    doc = inspect.cleandoc(owner.__doc__ or "")
-    found: dict[str, str] = {}
-    for part in re.findall(r"^.*:\n((?:[ ]{4}.*(?:\n|$))+)", doc, re.MULTILINE):
-        entries = re.split(r"\n(?=\S)", textwrap.dedent(part).strip())
-        for names, _, said in (" ".join(entry.split()).partition(": ") for entry in entries):
-            if not said.startswith("as in `DP"):
-                found |= dict.fromkeys(re.split(r",\s*", names), said)
-    return found

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hedgerow.app.options import NodeOptions
 from hedgerow.errors import PlanError, UsageError
 from hedgerow.plan.fields import define_field, distinct_texts, integer, number, one_of, read_section, read_toml, text
 from hedgerow.plugins import load_agreed
@@ -23,42 +24,10 @@ FILE_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiteFile:
-    """Settings of a site's node, written by the site's owner.
-
-    Attributes:
-        version: of the file's format.
-        data: a .csv, .csv.gz or .parquet file to train on, or a database's URL with # and a query; "" for none.
-        held_out: the rows on which models are evaluated, likewise.
-        arrivals: a folder; tables moved there while a run of S-GBDT goes on join it; "" for none.
-        models: files of models that may be evaluated, besides those that this node helped to make.
-        identity, roster, policy: as for `hedgerow node`.
-        plan: the only plan to take part in, or "".
-        state: the node's own folder, made with mode 0700.
-        budget: the budget book's file; "" for NAME-budget.db beside the policy.
-        threads: threads to sum with; 0 for all.
-    """
-
-    version: int = define_field(integer(1, FILE_VERSION))
-    identity: str = define_field(text, is_path=True)
-    roster: str = define_field(text, is_path=True)
-    policy: str = define_field(text, is_path=True)
-    state: str = define_field(text, is_path=True)
-    data: str = define_field(text, "", is_path=True)
-    held_out: str = define_field(text, "", is_path=True)
-    arrivals: str = define_field(text, "", is_path=True)
-    models: tuple[str, ...] = define_field(distinct_texts, (), is_path=True)
-    plan: str = define_field(text, "", is_path=True)
-    budget: str = define_field(text, "", is_path=True)
-    threads: int = define_field(integer(0, 4096), 0)
-
-
-@dataclass(frozen=True, kw_only=True)
 class CoordinatorFile:
     """Settings of the coordinator's runs, written by its operator.
 
     Attributes:
-        version: of the file's format.
         plan: to train a model by; "" where one is evaluated.
         model: to be evaluated, a file; "" where one is trained.
         epsilon, delta: what the evaluation may cost; a delta of 0 stands for the model's.
@@ -75,7 +44,6 @@ class CoordinatorFile:
         plugins: modules of other packages to load, as a site's policy names them.
     """
 
-    version: int = define_field(integer(1, FILE_VERSION))
     roster: str = define_field(text, is_path=True)
     identity: str = define_field(text, is_path=True)
     plan: str = define_field(text, "", is_path=True)
@@ -94,13 +62,13 @@ class CoordinatorFile:
     plugins: tuple[str, ...] = define_field(distinct_texts, ())
 
 
-File = TypeVar("File", SiteFile, CoordinatorFile)
+File = TypeVar("File", NodeOptions, CoordinatorFile)
 
 
-def read_site_file(path: Path) -> SiteFile:
+def read_site_file(path: Path) -> NodeOptions:
     """Read a site's file; raise UsageError."""
-    found = _read(SiteFile, path, "site")
-    if not found.data and not found.held_out:
+    found = _read(NodeOptions, path, "site")
+    if found.data is None and found.held_out is None:
         raise UsageError("party-file", path=path, fault="both site.data and site.held_out are missing")
     return found
 
@@ -123,7 +91,7 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
     return found if found.out else replace(found, out=found.model)
 
 
-def read_party_file(path: Path) -> SiteFile | CoordinatorFile:
+def read_party_file(path: Path) -> NodeOptions | CoordinatorFile:
     """Read a site's or a coordinator's file: only a site's has a policy. Raise UsageError."""
     try:
         is_site = "policy" in read_toml(path.read_text(encoding="utf-8-sig"))
@@ -136,6 +104,7 @@ def _read(kind: type[File], path: Path, name: str) -> File:
     """Read a party's file and make its paths absolute; raise UsageError `party-file` for other files."""
     try:
         content = read_toml(read_own(path))
+        integer(1, FILE_VERSION)(content.pop("version", None), f"{name}.version")
         found = read_section(kind, content, name)
     except OSError as fault:
         raise UsageError("party-file", path=path, fault=fault.strerror or fault) from None

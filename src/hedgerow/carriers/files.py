@@ -21,12 +21,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from hedgerow.app.inputs import output_folder, read_plan, read_policy
+from hedgerow.app.options import NodeOptions
 from hedgerow.app.output import note, warn
-from hedgerow.carriers import CoordinatorFile, SiteFile
+from hedgerow.carriers import CoordinatorFile
 from hedgerow.carriers.coordinator import coordinate, name_journal
 from hedgerow.carriers.handing import MAX_HANDED_BYTES, HandedBack, HandedOn, hand_on, require_version
 from hedgerow.carriers.pages import describe_reply, describe_request
-from hedgerow.carriers.site import LinkStore, answer_request, check_site_file
+from hedgerow.carriers.site import LinkStore, build_node, check_site
 from hedgerow.codec import database_version
 from hedgerow.crypto import DerivedEntropy
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
@@ -149,21 +150,18 @@ def _take_all(paths: Iterable[Path], take: Callable[[Path], bool]) -> int:
 # A site ---------------------------------------------------------------------------------------------------------------
 
 
-def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
+def carry_into_site(file: NodeOptions, folder: Path) -> None:
     """Answer the coordinator's requests in a folder, and keep the answer for `carry_out_of_site`.
 
-    Before each new answer the tables are looked at, as `check_site_file` does: until a sum was masked, it is made of
+    Before each new answer the tables are looked at, as `check_site` does: until a sum was masked, it is made of
     the rows that they have then.
-
-    Args:
-        place: of the site's file.
 
     Raises:
         RemoteProtocolError: `carried-file`; the other files of the folder were taken all the same.
-        HedgerowError: as `check_site_file` and `answer_request`.
+        HedgerowError: as `check_site` and `CarriedNode.answer`.
     """
     name, roster = read_private(Path(file.identity)).public.name, read_roster(Path(file.roster))
-    state = Path(file.state)
+    state = file.state_folder(name)
 
     def take(path: Path) -> bool:
         request, envelope = _read(path, HandedOn, roster.coordinator.identity_key)
@@ -179,8 +177,8 @@ def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
         is_new = link is None or envelope.digest != link.request
         if is_new:
             # Check the tables again, because each process is a start of the node and the owner may have removed rows.
-            check_site_file(place)
-        write_atomically(state / _KEPT, answer_request(place, request))
+            check_site(file)
+        write_atomically(state / _KEPT, build_node(file).answer(request))
         if is_new:
             note(f"{path.name} is answered.")
         return is_new
@@ -189,9 +187,10 @@ def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
         note(f"Nothing new for {name} in {folder}.")
 
 
-def carry_out_of_site(file: SiteFile, folder: Path) -> None:
+def carry_out_of_site(file: NodeOptions, folder: Path) -> None:
     """Write the answer to the last request carried in, with its page."""
-    name, state = read_private(Path(file.identity)).public.name, Path(file.state)
+    name = read_private(Path(file.identity)).public.name
+    state = file.state_folder(name)
     try:
         reply = (state / _KEPT).read_bytes()
     except FileNotFoundError:

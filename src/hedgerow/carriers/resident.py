@@ -14,7 +14,7 @@ from hedgerow.app.node import note_leaving, open_node_files
 from hedgerow.app.output import begin_log, note
 from hedgerow.carriers import read_site_file
 from hedgerow.carriers.handing import NodeSocket, answer_handed_on
-from hedgerow.carriers.site import CarriedNode, build_node, build_options, check_site_file
+from hedgerow.carriers.site import CarriedNode, build_node, check_site
 from hedgerow.client.node import warm_up
 from hedgerow.transport.identities import read_private
 
@@ -28,13 +28,13 @@ class ResidentNode:
 
     def answer(self, path: Path, request: bytes) -> bytes:
         """Answer one request for the site of this file, as `carriers.site.answer_request`."""
-        options = build_options(read_site_file(path))
+        options = read_site_file(path)
         named = (options.identity, options.roster, options.policy, options.plan, *options.models)
         # Before the files are read: what is written meanwhile counts from the next request.
         basis = options, [_stamp(Path(file)) for file in named if file]
         if self._node is None or basis != self._basis:
             self.close()
-            self._node, self._basis = build_node(path, stays=True), basis
+            self._node, self._basis = build_node(options, stays=True), basis
         return self._node.answer(request)
 
     def close(self) -> None:
@@ -60,14 +60,14 @@ def serve_resident(path: Path, socket: Path, log_format: str, *, leaves: bool) -
         socket: where the app's user may knock.
         leaves: leave the run of the state first.
     """
-    options = build_options(read_site_file(path))
+    options = read_site_file(path)
     name = read_private(Path(options.identity)).public.name
     begin_log(name, log_format)
     if leaves:
         # Leave the run first, so that the check reads the tables of the next run.
         with open_node_files(options, name) as (store, book, _):
             note_leaving(store, book, name)
-    check_site_file(path)
+    check_site(options)
     warm_up(None, options.threads or 1)
     node, listener = ResidentNode(), NodeSocket(socket)
     try:

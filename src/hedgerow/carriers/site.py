@@ -17,23 +17,22 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
-from hedgerow.app.inputs import is_terminal, read_plan, read_policy
-from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book
+from hedgerow.app.inputs import is_terminal
+from hedgerow.app.node import book_file, list_tables, make_setup, note_book, read_owner
+from hedgerow.app.options import NodeOptions
 from hedgerow.app.output import note, tell
 from hedgerow.app.owner import approval_command, list_facts
 from hedgerow.app.rows import check_table, make_loader, read_rows_ahead
 from hedgerow.builds import describe_build
-from hedgerow.carriers import SiteFile, read_site_file
+from hedgerow.carriers import read_site_file
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.joining import check_own_plan
 from hedgerow.client.node import available_threads, use_threads
 from hedgerow.client.node_session import NodeSession
-from hedgerow.client.policy import Policy
 from hedgerow.client.setup import LoadRows, NodeSetup
 from hedgerow.client.state import OPEN, RUN_ROWS, NodeStore
 from hedgerow.codec import database_version
@@ -66,7 +65,7 @@ from hedgerow.transport.envelope import (
     seal_messages,
     sign,
 )
-from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster, require_pinned
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, require_pinned
 
 _SCHEMA = """
 create table if not exists link (
@@ -282,81 +281,67 @@ _LOG_BYTES = 1 << 20
 """Longest log; a longer one is kept as node.old, replacing the former one."""
 
 
-def build_options(file: SiteFile) -> NodeOptions:
-    """Take the node's options from the site's file; empty fields count as not given."""
-    given: dict[str, Any] = {field.name: getattr(file, field.name, None) for field in fields(NodeOptions)}
-    return NodeOptions(**{name: value for name, value in given.items() if value})
-
-
-def check_site_file(path: Path) -> None:
-    """Check the policy, plan and tables of a site's file before a request; raise faults for the owner.
+def check_site(options: NodeOptions) -> None:
+    """Check a site's policy, plan and tables before a request; raise faults for the owner.
 
     The tables are read anew, for a run that is open as well, until this node has masked a sum in it. From then on that
     run's rows are held, and nothing is made to depend on what the tables have become.
     """
-    options = build_options(read_site_file(path))
-    policy, folder = read_policy(options.policy), Path(options.state or "")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write = _make_teller(folder)
-
-    def show(text: str, level: str = "") -> None:
-        write(text, level)
-        if level:
-            note(text, level=level)
-
-    with closing(NodeStore(folder)) as store:
-        is_held = any(map(store.has_masked, store.run_ids(OPEN)))
-        if not is_held:
-            # Forget even rows read for the open run: the owner may have removed some, and nothing of them has left yet.
-            store.forget_rows()
     with use_threads(options.threads or available_threads()) as n_threads:
-        keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
-        setup = build_setup(options, keys, policy, n_threads)
+        _, setup, folder = build_setup(options, n_threads)
+        write = _make_teller(folder)
+
+        def show(text: str, level: str = "") -> None:
+            write(text, level)
+            if level:
+                note(text, level=level)
+
+        with closing(NodeStore(folder)) as store:
+            is_held = any(map(store.has_masked, store.run_ids(OPEN)))
+            if not is_held:
+                # Forget even rows read for the open run: the owner may have removed some, and nothing of them has left
+                # yet.
+                store.forget_rows()
         check_own_plan(setup)
         if is_held:
             said = "This node has answered in the run that is open. That takes the rows as they were when it read them,"
             return show(f"{said} whatever became of the tables; to give it up, start the node with --leave", "INFO")
         for table in filter(None, (options.data, options.held_out)):
-            check_table(table, policy.data)
-        read_rows_ahead(setup, options.tables(policy), show, ask_about_left_out_rows if is_terminal() else None)
+            check_table(table, setup.policy.data)
+        ask = ask_about_left_out_rows if is_terminal() else None
+        read_rows_ahead(setup, list_tables(options, setup.policy), show, ask)
 
 
-def build_setup(
-    options: NodeOptions,
-    keys: tuple[PrivateIdentity, PinnedRoster],
-    policy: Policy,
-    n_threads: int,
-) -> NodeSetup:
-    """Build the setup of a site's node.
+def build_setup(options: NodeOptions, n_threads: int) -> tuple[tuple[PrivateIdentity, PinnedRoster], NodeSetup, Path]:
+    """Build the setup of a site's node; return it with the node's keys before and its own folder after it.
 
     A table, of a file or a database, is read once for each run, and its codes are held in external memory
     (`hedgerow.data.mapped`) until the run is over (`NodeStore.close_run`). Reading it for every message would cost more
     than answering, and all could see by this node's refusal that a row has come or changed in between.
     """
-    folder = Path(options.state or "")
+    policy, identity, roster, plan = read_owner(options)
+    folder = options.state_folder(identity.public.name)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    tell = _make_teller(folder)
 
     def read(data: str, name: str) -> LoadRows:
-        memory = folder / RUN_ROWS
-        return make_loader(data, tell=_make_teller(folder), own=policy.data, memory=memory, name=name, holds=True)
+        return make_loader(data, tell=tell, own=policy.data, memory=folder / RUN_ROWS, name=name, holds=True)
 
-    plan = None if options.plan is None else read_plan(options.plan, is_own=True)
-    return make_setup(options, keys, policy, plan, n_threads, read, _make_teller(folder))
+    keys = identity, roster
+    return keys, make_setup(options, keys, policy, plan, n_threads, read, tell), folder
 
 
-def build_node(path: Path, *, stays: bool = False) -> CarriedNode:
-    """Build the node of the site of this file, which may stay; raise UsageError."""
-    options = build_options(read_site_file(path))
-    keys, folder = (read_private(Path(options.identity)), read_roster(Path(options.roster))), Path(options.state or "")
+def build_node(options: NodeOptions, *, stays: bool = False) -> CarriedNode:
+    """Build a site's node, which may stay; raise UsageError."""
     with use_threads(options.threads or available_threads()) as n_threads:
-        setup = build_setup(options, keys, read_policy(options.policy), n_threads)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keys, setup, folder = build_setup(options, n_threads)
     budget = note_book(folder, book_file(options.budget, options.policy, setup.site))
     return CarriedNode(*keys, setup, folder, budget, stays=stays)
 
 
 def answer_request(path: Path, request: bytes) -> bytes:
     """Answer one request for the site of this file; raise as `CarriedNode.answer`, and UsageError."""
-    return build_node(path).answer(request)
+    return build_node(read_site_file(path)).answer(request)
 
 
 def _make_teller(folder: Path) -> Tell:

@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from hedgerow.app.options import NodeOptions
 from hedgerow.cli.options import add_command, add_group
 
 _END = """\
@@ -29,11 +30,11 @@ def add_commands(commands: Any) -> None:
 
 def carry_out(arguments: argparse.Namespace) -> None:
     """Write the messages to other parties as files in a folder, with a page for each."""
-    from hedgerow.carriers import SiteFile, read_party_file
+    from hedgerow.carriers import read_party_file
     from hedgerow.carriers.files import carry_out_of_coordinator, carry_out_of_site
 
     file = read_party_file(Path(arguments.party))
-    if isinstance(file, SiteFile):
+    if isinstance(file, NodeOptions):
         carry_out_of_site(file, Path(arguments.folder))
     else:
         carry_out_of_coordinator(file, Path(arguments.folder))
@@ -41,12 +42,11 @@ def carry_out(arguments: argparse.Namespace) -> None:
 
 def carry_in(arguments: argparse.Namespace) -> None:
     """Read a folder's files for this party, and act on them."""
-    from hedgerow.carriers import SiteFile, read_party_file
+    from hedgerow.carriers import read_party_file
     from hedgerow.carriers.files import carry_into_coordinator, carry_into_site
 
-    place = Path(arguments.party)
-    file = read_party_file(place)
-    if isinstance(file, SiteFile):
-        carry_into_site(place, file, Path(arguments.folder))
+    file = read_party_file(Path(arguments.party))
+    if isinstance(file, NodeOptions):
+        carry_into_site(file, Path(arguments.folder))
     else:
         carry_into_coordinator(file, Path(arguments.folder))

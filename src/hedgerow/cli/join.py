@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hedgerow.app.options import JoinOptions
 from hedgerow.app.output import print_facts, print_json
-from hedgerow.cli.options import SITE_CONSOLE, add_command, add_shared, read_options
+from hedgerow.cli.options import SITE_CONSOLE, add_command, add_fields, add_shared, read_options
 from hedgerow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,31 +27,16 @@ The keys that it makes stay in the folder STUDY-PARTY beside the invitation. End
 def add_commands(commands: Any) -> None:
     """Add `join`."""
     add = add_command(commands, "join", run, "take part in a study, by its invitation", _JOIN_END)
-    add("invitation", metavar="INVITATION", nargs="?", help="the file that the coordinator sent")
-    text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL with # and a query"
-    add("--data", metavar="DATA", help=text)
-    add("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
-    text = "what the budget of these rows is counted for, the same name for ever (the table's)"
-    add("--data-set", metavar="NAME", help=text)
-    text = "the most rows that this site will ever use, as a round public number: everybody sees it (none)"
-    add("--max-rows", metavar="N", help=text)
-    add("--plan", metavar="PLAN", help="a corrected plan, in place of the invitation's")
+    add_fields(add, JoinOptions, "invitation", nargs="?")
+    add_fields(add, JoinOptions, "--data", "--held-out", "--data-set", "--max-rows", "--plan")
     add("--once", action="store_true", help="end after one run; otherwise wait for the next")
-    add("--policy", metavar="FILE", help="your own policy, in place of the one that the invitation proposes")
-    text = "how this site writes its table: a file with a [data] table, which goes into the policy (docs/data.md)"
-    add("--adapter", metavar="FILE", help=text)
-    add("--yes", action="store_true", help="agree to plan, policy and roster unasked; the words are compared anyway")
-    text = "the sites that there shall be besides this one: a roster with others, or without one of them, is refused"
-    add("--expect", metavar="SITE,SITE", help=text)
-    text = "where the coordinator is now, if not where the invitation says; its keys are the invitation's all the same"
-    add("--connect", metavar="HOST:PORT", help=text)
+    add_fields(add, JoinOptions, "--policy", "--adapter", "--yes", "--expect", "--connect")
     add("--confirm", metavar="WORDS", help="say which four words the operator has read to you, and end")
-    add("--folder", metavar="FOLDER", help="this party's own files, its keys among them (STUDY-PARTY)")
-    add("--budget", metavar="FILE", help="the budget book of the data (PARTY-budget.db beside the invitation)")
+    add_fields(add, JoinOptions, "--folder", "--budget", "--threads", "--log-format")
     text = "take part in nothing; say how the node of this folder is, with an exit code for each state to alarm on"
     add("--status", metavar="FOLDER", help=text)
     add("--console", **SITE_CONSOLE)
-    add_shared(add, "--threads", "--log-format", "--json")
+    add_shared(add, "--json")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -60,12 +46,12 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.invitation is None:
         raise UsageError("usage-missing", missing="An INVITATION, or --status FOLDER,")
-    from hedgerow.app.join import JoinOptions, confirm, join
+    from hedgerow.app.join import confirm, join
     from hedgerow.study import read_invitation
     from hedgerow.transport.identities import Role
 
     invitation = read_invitation(Path(arguments.invitation))
-    options = read_options(JoinOptions, arguments, connect=arguments.connect or "")
+    options = read_options(JoinOptions, arguments)
     if arguments.confirm is not None:
         confirm(invitation, options.party_folder(invitation), arguments.confirm)
         return

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import is_terminal
+from hedgerow.app.options import NodeOptions
 from hedgerow.app.output import begin_log, print_facts, print_json
-from hedgerow.cli.options import SITE_CONSOLE, Words, add_command, add_shared, read_options, whole
+from hedgerow.cli.options import SITE_CONSOLE, Words, add_command, add_fields, add_shared, read_options
 from hedgerow.transport.interface import Address
 
 if TYPE_CHECKING:
@@ -38,30 +39,14 @@ def add_commands(commands: Any) -> None:
     """Add `node`, `warm-up` and `resident-node`."""
     text = "take part in a run with this site's table"
     add = add_command(commands, "node", run, text, _NODE_EXAMPLE)
-    text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL with # and a query"
-    add("data", metavar="DATA", nargs="?", help=text)
-    add("--arrivals", metavar="FOLDER", help="tables moved here while a run of S-GBDT goes on join it")
-    add("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
-    text = "let this model be evaluated; those that this node helped to make may be anyway; repeat"
-    add("--model", action="append", dest="allowed", metavar="MODEL", help=text)
-    add("--plan", metavar="PLAN", help="take part in this plan only; needed, unless the policy lists digests of plans")
-    add_shared(add, "--roster", required=True)
-    add("--identity", required=True, metavar="FILE", help="this site's .private.json")
-    add("--policy", required=True, metavar="FILE", help="what this site's owner allows")
-    add_shared(add, "--connect", "--engine")
-    add("--state", metavar="FOLDER", help="this node's own files, kept between runs (NAME-state beside the identity)")
-    text = "keep the codes of the rows in mapped files in the state folder, for tables that outgrow the memory"
-    add("--external-memory", action="store_true", help=text)
-    text = "hold the rows in so many parts, each in an actor of Ray: docs/shards.md"
-    add("--shards", type=whole(1, 10_000), metavar="N", help=text)
-    add("--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)")
+    add_fields(add, NodeOptions, "data", nargs="?")
+    add_fields(add, NodeOptions, "--arrivals", "--held-out", "--model", "--plan", "--roster", "--identity", "--policy")
+    add_fields(add, NodeOptions, "--connect", required=True)
+    add_fields(add, NodeOptions, "--engine", "--state", "--external-memory", "--shards", "--budget")
     add("--serve", action="store_true", help="stay for the next run and evaluation, and receive each one's model")
-    text = "with --serve: where the models and their reports go (NAME-models beside the identity)"
-    add("--out", metavar="FOLDER", help=text)
-    text = "leave the run that the state holds, charged for what was answered in it; take part in the next one"
-    add("--leave", action="store_true", help=text)
+    add_fields(add, NodeOptions, "--out", "--leave", "--threads", "--log-format")
     add("--console", **SITE_CONSOLE)
-    add_shared(add, "--threads", "--log-format", "--json")
+    add_shared(add, "--json")
     words = Words(commands.choices["node"])
     text = "write what may be restored of a site's folder into one file, the budget book with it"
     add = add_command(words, "backup", back_up, text)
@@ -80,17 +65,16 @@ def add_commands(commands: Any) -> None:
     add = add_command(commands, "resident-node", answer_carriers, text)
     add("site", metavar="SITE", help="the site's TOML file; docs/flower.md has one to begin with")
     add("--socket", required=True, metavar="PATH", help="where the user of the SuperNode or client may knock")
-    add("--leave", action="store_true", help="as for `hedgerow node`: leave the state's run")
-    add_shared(add, "--log-format")
+    add_fields(add, NodeOptions, "--leave", "--log-format")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Take part in one run, or with --serve in one after another; a page stays beyond that."""
-    from hedgerow.app.node import NodeOptions, stay, take_part
+    from hedgerow.app.node import stay, take_part
     from hedgerow.transport.identities import read_private
 
-    address = str(Address.parse(arguments.connect, "--connect"))
-    options = read_options(NodeOptions, arguments, address=address, models=tuple(arguments.allowed or ()))
+    address = str(Address.parse(arguments.address, "--connect"))
+    options = read_options(NodeOptions, arguments, address=address)
     report = partial(print_result, as_json=arguments.json)
     where: AbstractContextManager[SitePage | None] = nullcontext()
     if arguments.console is not None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hedgerow.plan.fields import allowed_by, read_sentences
 from hedgerow.transport.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -193,6 +194,35 @@ def add_shared(add: Add, *names: str, **more: Any) -> None:
         add(name, **SHARED[name], **more)
 
 
+def add_fields(add: Add, kind: type, *names: str, **more: Any) -> None:
+    """Add options for fields of a record of `hedgerow.app.options`, with their checks, defaults and sentences.
+
+    Args:
+        names: as they are typed: with two hyphens, or none for an argument without a name.
+        more: besides, or in place of, what the fields declare.
+    """
+    said = read_sentences(kind)
+    declared = {field.metadata.get("option", field.name): field for field in fields(kind)}
+    for name in names:
+        field = declared[name.lstrip("-").replace("-", "_")]
+        allowed, facts = allowed_by(field.metadata["check"]), field.metadata
+        choices, is_list = facts.get("choices", allowed.get("enum")), allowed.get("type") == "array"
+        said_of_it = said[field.name].rstrip(".") + "; repeat" * is_list + " (%(default)s)" * bool(choices)
+        given: dict[str, Any] = {"help": said_of_it}
+        if name.startswith("-"):
+            is_needed = field.default is MISSING
+            given |= {"dest": field.name, "default": None if is_needed else field.default, "required": is_needed}
+        if allowed.get("type") == "boolean":
+            given["action"] = "store_true"
+        else:
+            given |= {"choices": choices} if choices else {"metavar": facts["metavar"]}
+        if allowed.get("type") == "integer":
+            given["type"] = whole(allowed["minimum"], allowed["maximum"])
+        if is_list:
+            given |= {"action": "append", "default": []}
+        add(name, **given | more)
+
+
 def add_nodes(add: Add, noise: str) -> None:
     """Add the options of a command that asks nodes, with this help text for noise."""
     add_shared(add, "--roster", "--identity", "--listen", "--engine", "--new-run", "--log-format")
@@ -204,7 +234,9 @@ T = TypeVar("T")
 
 def read_options(kind: type[T], arguments: argparse.Namespace, **given: Any) -> T:
     """Read a record of options: from `given`, from --json as `quiet`, and each field by its option's name."""
-    named = {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}  # type: ignore[arg-type]
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    named = {name: value for name, value in vars(arguments).items() if name in names}
+    named = {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
     return kind(**named | {"quiet": arguments.json} | given)
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import inspect
 import json
 import math
 import re
+import textwrap
 import tomllib
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -379,7 +381,7 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def define_field(check: Check, default: Any = dataclasses.MISSING, **facts: bool) -> Any:
+def define_field(check: Check, default: Any = dataclasses.MISSING, **facts: Any) -> Any:
     """Make a dataclass field with its check, and with further facts for its reader."""
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata={"check": check, **facts})
@@ -394,7 +396,7 @@ def read_section(section: type[Section], table: object, path: str) -> Section:
     """
     if not isinstance(table, Mapping):
         raise refuse(path, table, "a table of fields")
-    fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type]
+    fields = {field.name: field for field in list_fields(section)}
     for name in table:
         if name not in fields:
             raise PlanError("plan-unknown-field", path=path, name=name, fields=", ".join(fields))
@@ -407,9 +409,26 @@ def read_section(section: type[Section], table: object, path: str) -> Section:
     return section(**values)
 
 
+def list_fields(section: type) -> list[dataclasses.Field[Any]]:
+    """List the fields of a dataclass that a file may have: all but those declared with `in_file=False`."""
+    return [field for field in dataclasses.fields(section) if field.metadata.get("in_file", True)]
+
+
 def _missing(section: type, table: Mapping[str, object], path: str, first: str) -> PlanError:
     """Make the error about a field that has no default; it names all missing fields of the section."""
-    needed = [field.name for field in dataclasses.fields(section) if field.default is dataclasses.MISSING]
+    needed = [field.name for field in list_fields(section) if field.default is dataclasses.MISSING]
     others = [name for name in needed if name != first and table.get(name) is None]
     also = f" So {'are' if len(others) > 1 else 'is'} {', '.join(others)}." if others else ""
     return PlanError("plan-missing-field", path=path, name=first, value="", also=also)
+
+
+def read_sentences(owner: type) -> dict[str, str]:
+    """Read a class's docstring for the line about each of its attributes or parameters."""
+    doc = inspect.cleandoc(owner.__doc__ or "")
+    found: dict[str, str] = {}
+    for part in re.findall(r"^.*:\n((?:[ ]{4}.*(?:\n|$))+)", doc, re.MULTILINE):
+        entries = re.split(r"\n(?=\S)", textwrap.dedent(part).strip())
+        for names, _, said in (" ".join(entry.split()).partition(": ") for entry in entries):
+            if not said.startswith("as in `DP"):
+                found |= dict.fromkeys(re.split(r",\s*", names), said)
+    return found
