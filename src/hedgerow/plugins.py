@@ -159,15 +159,15 @@ class _Sources(InspectLoader):
         return path.rpartition("/")[2] in ("", "__init__.py")
 
     def is_package(self, fullname: str) -> bool:
-        """See `InspectLoader`."""
+        """Return whether the name is that of a package."""
         return self._is_in(self._find_path(fullname) or "")
 
     def get_source(self, fullname: str) -> str:
-        """See `InspectLoader`: tracebacks show it."""
+        """Return the source that was read and hashed; tracebacks show it."""
         return decode_source(self._files.get(self._find_path(fullname) or "", b""))
 
     def get_code(self, fullname: str) -> CodeType:
-        """See `InspectLoader`."""
+        """Compile the source that was read and hashed."""
         path = self._find_path(fullname) or ""
         # Do not use the file's own name: tools that keep compiled code beside a source, such as numba, would find it
         # there.
@@ -218,7 +218,7 @@ class _Agreed(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See `MetaPathFinder`."""
+        """Return the spec of a plug-in's module; refuse a module that no digest covers."""
         if (sources := self.sources.get(fullname.partition(".")[0])) is not None:
             return sources.find_spec(fullname)
         if "." not in fullname and (asking := _find_asking()) is not None:

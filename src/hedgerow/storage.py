@@ -113,7 +113,7 @@ class Database:
         self._connection.execute("insert into room values (zeroblob(?))", (_ROOM_BYTES,))
         self._connection.execute("rollback")
         self._connection.execute(f"pragma cache_size = {cache:d}")
-        # The log begins again before it is longer than that.
+        # Restart the write-ahead log before it is longer than that.
         self._connection.execute(f"pragma wal_autocheckpoint = {_ROOM_BYTES // page_bytes * 7 // 8:d}")
 
     def write(self, *statements: Statement) -> None:

@@ -321,7 +321,7 @@ def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Co
 
 
 def _name_place(report: PrivacyReport) -> str:
-    """Return whether the training was made in one "process", or one user's, or by "nodes", or "unknown"."""
+    """Return "process", "nodes" or "unknown" for where the training was made."""
     return "process" if report.made_in in TOGETHER else "nodes" if report.made_in in PLACES else "unknown"
 
 

@@ -285,7 +285,12 @@ def read_max_rows(given: str, number: str, expected: str = "a whole number, as i
 
 
 def read_policy(path: str) -> Policy:
-    """Read a policy from its TOML file and load its plug-ins; raise UsageError, and as `read_own`."""
+    """Read a policy from its TOML file and load its plug-ins.
+
+    Raises:
+        UsageError: there is no such file, or it is no TOML text.
+        HedgerowError: the errors of `read_own`, `parse_policy` and `load_agreed`.
+    """
     # Imported here, because commands without a policy need no numba.
     from hedgerow.client.policy import parse_policy
     from hedgerow.transport.identities import read_own

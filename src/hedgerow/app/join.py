@@ -117,7 +117,7 @@ def _join(options: JoinOptions, invitation: StudyInvitation, folder: Path, page:
     """Go from the invitation to the roster: agree, enrol and have the words compared."""
     wanted = invitation
     if options.plan is not None:
-        # Before anything is asked or sent: what is wrong with it would else be said once the others are kept waiting.
+        # Check the plan before anything is asked or sent, so that a fault in it keeps nobody waiting.
         wanted = replace(invitation, plan=read_text(options.plan))
         parse_plan(wanted.plan)
     with closing(Notebook(folder / "enrolment.db")) as notes:

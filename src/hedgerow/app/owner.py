@@ -78,7 +78,10 @@ class AtTheNode:
         self._reads = is_terminal()
 
     def __call__(self, question: Question) -> None:
-        """Show a new question, or remind of it; call it every second. It never waits."""
+        """Show a new question, read an answer that was typed, or remind of the question; never block.
+
+        The caller calls this every second.
+        """
         if question.id != self._shown:
             self._shown, self._since, self._count = question.id, time.monotonic(), 1
             self._number = 1000 + secrets.randbelow(9000)

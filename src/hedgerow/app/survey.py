@@ -195,7 +195,7 @@ def survey_over_tables(
 
 
 def list_found_texts(statistics: TableStatistics | SurvivalCurves) -> list[str]:
-    """Columns that the releases say are text, where nothing declared it."""
+    """Return the names of undeclared columns that the releases show to be text."""
     columns = statistics.columns if isinstance(statistics, TableStatistics) else ()
     return [column.name for column in columns if column.kind == "text" and not column.is_declared]
 

@@ -383,7 +383,7 @@ class CarriedRun:
                 coordinate(self._file, replay, _PATIENCE, clock, quiet=True)
             except HedgerowError as fault:
                 if isinstance(fault, EnvironmentFault | UsageError) or fault.code == "run-paused":
-                    # Such a failure does not follow from the notes; the operator can mend it and go on.
+                    # Not a result of what was carried in: the operator can remove the cause and go on.
                     raise
                 failure = fault
             # A run that failed is over too: a replay would fail again, and its secret is of no further use.

@@ -89,7 +89,7 @@ class SystemSampling:
         self._random_bytes = random_bytes
 
     def draw(self, threshold: int, n_records: int, purpose: str) -> NDArray[np.bool_]:
-        """See `SamplingSource.draw`."""
+        """Draw each record with chance threshold / SAMPLING_STEPS: bool [n_records]."""
         if threshold == SAMPLING_STEPS:
             return np.ones(n_records, dtype=np.bool_)
         words = np.frombuffer(self._random_bytes(4 * n_records), dtype="<u4")
@@ -111,7 +111,7 @@ class SeededSampling:
         self._seed, self._numbers = seed, numbers.astype(np.uint64)
 
     def draw(self, threshold: int, n_records: int, purpose: str) -> NDArray[np.bool_]:
-        """See `SamplingSource.draw`."""
+        """Draw each record by a hash of seed, purpose and its number: bool [n_records]."""
         digest = hashlib.sha256(f"hedgerow/seeded-sampling/1|{self._seed}|{purpose}".encode()).digest()
         keys = [np.uint64(int.from_bytes(digest[i : i + 8], "little")) for i in (0, 8)]
         numbers = self._numbers[:n_records]

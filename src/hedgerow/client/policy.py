@@ -141,9 +141,9 @@ class Policy:
         )
 
     def beyond_defaults(self, plan: Plan) -> list[str]:
-        """List the lines that allow or reveal more than a policy for this plan without them.
+        """List this policy's lines that allow or reveal more than the policy's defaults do.
 
-        Noise is not included: the owner is asked for it in words.
+        Each line has the form "name = value". `noise` is not listed: the owner is asked for it in words.
         """
         usual = Policy(version=self.version, data_set=self.data_set, max_epsilon=self.max_epsilon, delta=self.delta)
         wider = {

@@ -268,17 +268,17 @@ class ShardedNode:
         shards.begin(task)
 
     def sum_rows(self, query: Query) -> IntVector:
-        """See `Node.sum_rows`."""
+        """Return the sum over the rows of all parts, without noise; update `n_worse`."""
         found = self._shards.answer(query)
         self.n_worse = min(n_worse for _, n_worse in found)
         return np.asarray(np.sum([own for own, _ in found], axis=0, dtype=np.int64))
 
     def answer(self, query: Query) -> IntVector:
-        """See `Node.answer`."""
+        """Return the sum over all parts, with the noise that this site adds by itself."""
         sums = self.sum_rows(query)
         drawn = self._plan, self._shards.n_used, self._noise
         return add_site_noise(query, sums, self.site, *drawn, shows=self._shows)
 
     def finish(self, query: Query) -> None:
-        """See `Node.finish`."""
+        """Let every part take in the query's update without answering it; update `n_worse`."""
         self.n_worse = min(self._shards.finish(query))

@@ -231,17 +231,17 @@ class AdaptedTable:
 
     @property
     def lines(self) -> LineCounts | None:
-        """See `CsvTable.lines`; None for tables without lines."""
+        """Counts of the CSV table's lines; None for a table without lines."""
         return getattr(self._table, "lines", None)
 
     @property
     def has_decimal_commas(self) -> bool:
-        """See `Table.has_decimal_commas`."""
+        """Whether text such as 3,5 is a number."""
         own = self._adapter.decimal
         return DECIMALS[own] if own else getattr(self._table, "has_decimal_commas", False)
 
     def types(self) -> dict[str, Any]:
-        """See `Table.types`."""
+        """Return the columns' types under the plan's names."""
         own = self._adapter
         kinds: dict[str, Any] = dict.fromkeys((name for name, _ in own.recode), pa.string())
         kinds |= dict.fromkeys((name for name, _ in own.scale), pa.float64())
@@ -250,13 +250,13 @@ class AdaptedTable:
         return {name: kinds.get(name, kind) for name, kind in named if name is not None}
 
     def names(self) -> list[str]:
-        """See `Table.names`; a column is hidden if another column is renamed to its name."""
+        """Return the columns' names after renaming; a column is hidden if another takes its name."""
         return [name for name in self._rename(self._table.names()) if name is not None]
 
     def batches(
         self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
     ) -> Iterator[tuple[Sequence[Any], ...]]:
-        """See `Table.batches`."""
+        """Yield the named columns in chunks of rows, with their cells as the adapter rewrites them."""
         own = self._table.batches([self._own_names.get(name, name) for name in names], chunk_rows, left_out)
         places = [Place(self.source, name, self.first_row, self.has_decimal_commas) for name in names]
         return (tuple(map(self._adapter.adapt_column, batch, places)) for batch in own)

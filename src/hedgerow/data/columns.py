@@ -737,7 +737,7 @@ def _read_texts(column: Any, place: Place) -> _Texts:
 
 
 def _format_distinct(values: Any, max_exact: float) -> tuple[Any, Flags]:
-    """Return the text of each value, and flags of floats from `max_exact` on, which are ambiguous."""
+    """Return the text of each value, and which values are floats too large for one exact text (>= max_exact)."""
     kind = values.type
     ambiguous = np.zeros(len(values), dtype=np.bool_)
     if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):

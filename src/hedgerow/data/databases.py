@@ -115,17 +115,17 @@ class TypedQuery(_Query, ABC):
         self._query = f"select * from ({self._query.rstrip().rstrip(';')}\n) as whole_table where {inside}"
 
     def types(self) -> dict[str, Any]:
-        """See `Table.types`; asks the database, and reads no row."""
+        """Ask the database for the types of the query's columns; read no row."""
         with self._execute(1) as reader:
             return {field.name.strip(): self._read_type(field) for field in reader.schema}
 
     def names(self) -> list[str]:
-        """See `Table.names`; asks the database, and reads no row."""
+        """Ask the database for the names of the query's columns; read no row."""
         with self._execute(1) as reader:
             return [name.strip() for name in reader.schema.names]
 
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
-        """See `Table.batches`.
+        """Yield the named columns in chunks of rows.
 
         Raises:
             DataError: code "data-sql" when the database refuses.
@@ -160,16 +160,16 @@ class SqlTable(_Query):
     """The result of a query, row by row, from any URL that SQLAlchemy knows; see `Table`."""
 
     def types(self) -> dict[str, Any]:
-        """See `Table.types`: text only, because a query's columns have no types before its rows."""
+        """Return text as the type of each column: the query gives no types before its rows."""
         return {name: pa.string() for name in self.names()}
 
     def names(self) -> list[str]:
-        """See `Table.names`; asks the database, and reads no row."""
+        """Ask the database for the names of the query's columns; read no row."""
         with self._execute() as result:
             return [str(name).strip() for name in result.keys()]
 
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
-        """See `Table.batches`: yields lists of the driver's values.
+        """Yield the named columns in chunks of rows, as lists of the driver's values.
 
         Raises:
             DataError: code "data-sql" when the database refuses.
@@ -288,14 +288,14 @@ class AdbcTable(TypedQuery):
         return pa.decimal128(38) if _own_type(field) == "numeric" else field.type
 
     def _require_meant(self, field: Any) -> None:
-        """See `TypedQuery._require_meant`: the driver returns a type unknown to it as the server's bytes."""
+        """Refuse a column whose type the driver does not know and returns as the server's bytes."""
         own = _own_type(field)
         if own not in ("", "numeric"):
             raise DataError("data-column-type", source=self.source, column=field.name, found=own)
 
     @contextmanager
     def _execute(self, block_rows: int) -> Iterator[Any]:
-        """See `TypedQuery._execute`; the driver chooses the blocks."""
+        """Run the query and yield a reader of its rows; the driver chooses the size of blocks."""
         try:
             driver = importlib.import_module(f"{self._driver}.dbapi")
         except ModuleNotFoundError:

@@ -153,19 +153,19 @@ class CsvTable:
 
     @property
     def has_decimal_commas(self) -> bool:
-        """See `Table.has_decimal_commas`."""
+        """Whether text such as 3,5 is a number."""
         return self._header.has_decimal_commas
 
     def types(self) -> dict[str, Any]:
-        """See `Table.types`: all text."""
+        """Return text as the type of each column."""
         return {name: pa.string() for name in self.names()}
 
     def names(self) -> list[str]:
-        """See `Table.names`."""
+        """Return the names in the file's header."""
         return list(self._header.names)
 
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
-        """See `Table.batches`."""
+        """Yield the named columns in chunks of rows."""
         require_columns(self.source, names, self._header.names)
         return rechunk(self._read_batches(names, left_out), chunk_rows, None if left_out is not None else self.source)
 
@@ -319,13 +319,13 @@ class ParquetTable:
         self._files = [existing_file(str(path)) for path in own]
 
     def types(self) -> dict[str, Any]:
-        """See `Table.types`: those of the first file."""
+        """Return the types of the columns of the first file."""
         with _open_parquet(self._files[0]) as reader:
             schema = reader.schema_arrow
         return {name.strip(): kind for name, kind in zip(schema.names, schema.types, strict=True)}
 
     def names(self) -> list[str]:
-        """See `Table.names`: those of the first file."""
+        """Return the names of the columns of the first file."""
         return _list_parquet_names(self._files[0])
 
     def keep_groups(self, number: int, n_parts: int) -> None:
@@ -333,7 +333,7 @@ class ParquetTable:
         self._part = number, n_parts
 
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
-        """See `Table.batches`."""
+        """Yield the named columns in chunks of rows, file by file."""
         for file in self._files:
             require_columns(str(file), names, _list_parquet_names(file))
         groups = zip(self._files, self._own_groups(), strict=True)
@@ -469,7 +469,7 @@ def _read_page_head(stream: IO[bytes], at: int) -> tuple[int, int]:
                     skip(kind, 0)
             place += 1
         except IndexError:
-            # The head may be long, because its statistics may hold cells.
+            # The page's head may be longer than was read, because its statistics may hold cells.
             if len(head) < n_bytes or n_bytes > 4 * MAX_BYTES:
                 raise pa.ArrowInvalid from None
             n_bytes *= 16

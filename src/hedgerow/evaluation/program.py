@@ -361,7 +361,7 @@ def _several_classes(
         areas.append(estimates.auc(table[:, real], noise))
         curves.append(estimates.calibration_curve(name, table[:, real], noise, every[real]))
         losses.append(np.where(real, -elementary.log(np.where(real, every, 1.0)), 0.0))
-    # A record's loss is in its own class's curve only; the hits count the records with the least noise.
+    # A record's loss is in the curve of its own class only. `hits` counts the records with the least noise.
     ours = np.concatenate([cells[:, 1].ravel(), hits])
     top = np.concatenate([*losses, [0.0, 0.0]])
     bottom = np.concatenate([np.zeros(len(ours) - 2), [1.0, 1.0]])

@@ -91,7 +91,7 @@ class TrainingProgress:
             self._bar.stop()
 
     def __call__(self, query: Query, ledger: Ledger) -> None:
-        """Take note of a release."""
+        """Count a release, and update the progress bar, cell or line if it is due."""
         self._done += 1
         if self._quiet:
             return

@@ -504,7 +504,9 @@ def _times(matrix: Matrix, vector: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _likeliest(curvature: Matrix, squared: Matrix, estimate: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
-    """Return coefficients by the formula of the module's text: float64 [p].
+    """Return coefficients shrunk by the noise of their estimate: float64 [p].
+
+    The text of this module has the formula. All are zero if the estimate is no larger than its noise.
 
     Args:
         curvature, squared: H and H H, float64 [p, p].

@@ -119,9 +119,9 @@ class Replica:
     def result_digest(self) -> bytes:
         """Return 32 bytes that tell results apart.
 
-        They are the hash of all releases and of every number of the model. An evaluation's estimates are numbers for
-        people, which may differ in their last digit between machines, and the findings of a survey follow from its
-        releases: there they are the hash of all releases.
+        For a training, the bytes are the hash of all releases and of every number of the model. For an evaluation or a
+        survey, they are the hash of all releases alone: an evaluation's estimates may differ in their last digit
+        between machines, and a survey's findings follow from its releases.
         """
         if isinstance(self.result, Ensemble):
             self._result_digest = self._result_digest or _digest_state(self.history, self.result)

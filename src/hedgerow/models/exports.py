@@ -136,7 +136,7 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
 
 
 def _is_in_base(objective: Objective) -> bool:
-    """Return whether the middle is so near that `base_score` holds it."""
+    """Return whether XGBoost's `base_score` can hold the label's middle without losing precision."""
     return objective.base_is_margin and abs(objective.middle) <= FAR_MIDDLE * objective.half
 
 
@@ -179,7 +179,7 @@ def _all_trees(ensemble: Ensemble, objective: Objective) -> tuple[list[dict[str,
 
 
 def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> dict[str, Any]:
-    """Return a tree with its nodes level by level.
+    """Return a tree as XGBoost's JSON object, with its nodes level by level.
 
     XGBoost 2.1 takes a right child to stand directly after the left one.
     """
@@ -616,7 +616,7 @@ Outputs = Callable[[_Graph, str, Label, Objective, Sequence[Any]], None]
 
 
 def _two_classes(graph: _Graph, chance: str, is_last: str, classes: Sequence[Any]) -> None:
-    """Add the outputs for two classes.
+    """Add the predicted class and the probabilities of two classes to the ONNX graph.
 
     Args:
         chance: of the last class, float64 [n, 1].

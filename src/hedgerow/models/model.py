@@ -346,8 +346,8 @@ class Model:
     def decision_scores(self, columns: Columns) -> NDArray[np.float64]:
         """Return sums of leaf values: float64 [n], or [n, n_classes] with three classes or more.
 
-        Log-odds of the last class (binary), log-weights per class (multiclass), the label scaled to [-1, 1] before
-        clipping (regression), or averaged class shares when the plan averages.
+        The sums are log-odds of the last class (binary), log-weights per class (multiclass), the label scaled to
+        [-1, 1] before clipping (regression), or averaged class shares when the plan averages.
         """
         return self.decision_scores_codes(self.encode(columns))
 
@@ -683,17 +683,19 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
 
 
 def _read_plan(table: dict[str, Any], content: dict[str, Any]) -> Plan:
-    """Read the plan of a model; an absent method or loss keeps the values of the plan.
+    """Read a model's plan, also if the package of its method or loss is not installed.
 
-    Trees need no method, and of a loss only the meaning of scores.
+    Predictions need no method, and of the loss only the meaning of scores. So the plan's values of an absent method or
+    loss are kept unread.
 
     Args:
-        content: of the model file, which says whose they are, and what scores mean.
+        table: the plan.
+        content: the model file, which names the packages (`made_by`) and the scores' link.
 
     Raises:
-        PlanError: it is none.
-        ModelError: code "method-absent"; its type of label is of another package that is not installed, or its loss is
-            and alone knows what scores mean.
+        PlanError: the table is no plan.
+        ModelError: code "method-absent": the package of its type of label is not installed, or that of its loss, and
+            the file does not say what scores mean.
     """
     said = content.get("made_by")
     listed = said if isinstance(said, list) else []

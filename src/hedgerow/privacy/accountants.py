@@ -427,8 +427,8 @@ _TAIL = 1e-15
 def epsilon_pld(events: Iterable[Event], delta: float) -> float:
     """Compute the epsilon of all events together at delta by privacy loss distributions, rounded up.
 
-    Infinity for an un-noised event, where losses are so large that their exponentials leave the range of doubles, and
-    where a filter may act: its releases have a bound at one order only.
+    The result is infinite for an event without noise, if the exponentials of the losses leave the range of doubles, and
+    if a filter may act, because releases under a filter have a bound at one order only.
 
     Raises:
         PrivacyError: code "unknown-event".

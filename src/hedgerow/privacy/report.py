@@ -333,7 +333,7 @@ class PrivacyReport(PrivacyContext):
 
     def _place(self, **where: Any) -> PrivacyReport:
         placed = replace(self, **where)
-        # The numbers do not depend on the place, and one of them takes seconds.
+        # Keep the numbers that were computed: they do not depend on the place, and one of them takes seconds.
         vars(placed).update({name: vars(self)[name] for name in _COUNTED if name in vars(self)})
         return placed
 

@@ -124,7 +124,7 @@ class Schedule:
 
     @property
     def kinds(self) -> dict[str, tuple[int, int]]:
-        """Number and largest length of the queries of each kind, by the kind's name."""
+        """Number of the queries of each kind and their largest length, by the kind's name."""
         found: dict[str, tuple[int, int]] = {}
         for alike in self.rounds:
             if alike.query.length:

@@ -235,7 +235,10 @@ class SiteQuery(Query):
         raise refuse_query(f"its kind, {type(self).__name__}, is unknown", "unknown-query-kind")
 
     def place(self, name: str, block: IntVector | None) -> IntVector:
-        """Return a site's vector with this noisy block; zeros for None, and for a site without entries."""
+        """Return the vector of site `name`: its noisy block at the site's entries, zeros everywhere else.
+
+        The vector is all zeros if the block is None, or if the site has no entries in it.
+        """
         vector = np.zeros((len(self.sites), self.length // len(self.sites)), dtype=np.int64)
         if block is not None and name in self.sites:
             vector[self.sites.index(name)] = block

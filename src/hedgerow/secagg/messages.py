@@ -239,7 +239,7 @@ class Roster(Sent):
         return digest("roster", self.to_bytes())
 
     def find_node(self, key: bytes) -> int:
-        """Return the number of the node with this identity key; raise Refusal UNKNOWN_NODE."""
+        """Return the number of the node with this identity key; raise Refusal UNKNOWN_NODE if there is none."""
         for node, site in enumerate(self.sites):
             if site.key == key:
                 return node

@@ -516,7 +516,7 @@ def apply_cipher(key: bytes, row: bytes) -> bytes:
 
 
 def runs_by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
-    """Split rows that hold one share of every node into one run of shares per node."""
+    """Regroup shares from one row per slot (a share of every node) to one byte string per node."""
     row = SHARE_BYTES * len(nodes)
     return {
         node: b"".join(by_slot[at : at + SHARE_BYTES] for at in range(SHARE_BYTES * place, len(by_slot), row))

@@ -170,7 +170,7 @@ class Journal:
 
     @property
     def earlier(self) -> Runs:
-        """The releases, by run, of runs whose journals were set aside for this one; they are on its account."""
+        """Releases, by run, of earlier runs whose journals were set aside for this one; this run's account has them."""
         found: Runs = {}
         for run, text in self._database.rows("select run, entry from earlier order by rowid"):
             found.setdefault(run, []).append(Release.from_dict(json.loads(text)))

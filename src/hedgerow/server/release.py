@@ -87,7 +87,7 @@ class PlainAggregation:
         self.sites: tuple[str, ...] | None = tuple(node.site for node in self._nodes)
 
     def sum_answers(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_answers`; RemoteProtocolError for an answer of another shape or type."""
+        """Return the sum of the nodes' answers; raise RemoteProtocolError for a wrong shape or type."""
         total = np.zeros(query.length, dtype=np.int64)
         for node in self._nodes:
             total += ask_node(node, query)
@@ -109,7 +109,7 @@ class GroupedAggregation:
 
     @property
     def sites(self) -> tuple[str, ...] | None:
-        """See `Aggregation.sites`."""
+        """Names of the sites of all groups."""
         return tuple(site for group in self.groups for site in group.sites or ())
 
     def sum_answers(self, query: Query) -> IntVector:
@@ -154,7 +154,7 @@ class CountedElsewhere:
     where: str
 
     def charge(self, event: Event) -> None:
-        """See `RunCharges.charge`: writes nothing."""
+        """Do nothing: the cost is charged elsewhere."""
 
 
 BY_NODES = CountedElsewhere("the books of its nodes")
@@ -554,7 +554,8 @@ def check_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
 def evaluation_context(plan: Plan, epsilon: float, delta: float, noise: NoiseSource) -> PrivacyContext:
     """Return the context of an evaluation's report."""
     context = PrivacyContext.from_plan(plan, seeded=noise.seeded, approximate=noise.approximate)
-    # Its own releases read no candidates off the data; the model's report, which they are added to, may say so.
+    # An evaluation reads no candidates off the data. The report of its model, to which it is added, may say that the
+    # training did.
     return replace(
         context, epsilon_requested=epsilon, delta=delta, candidates_from_data=False, n_prepared=0, outlook=()
     )

@@ -215,7 +215,7 @@ def _build_range(
 ) -> Range:
     is_whole = n_parts < FEW_PARTS * 2 * deviation + 0.5 and n_records > MANY_RECORDS * 2 * deviation
     if is_whole:
-        # No whole number lies between 0 and 1 in size: what seems to be there is noise.
+        # No whole number lies between 0 and 1 in absolute value, so counts there are noise.
         seen = seen[(seen == queries.ZERO) | (_OCTAVES[seen] >= 0)]
     if not len(seen):
         return Range(*NOTHING_SEEN, is_seen=False)

@@ -185,7 +185,7 @@ class SurveyQuery(Query, ABC):
         """Return sums of entries such that one record adds at most one `largest_entry` to each sum."""
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: counts must be possible for the number of rows."""
+        """Yield a fault if a count is below zero or a total is larger than the rows allow."""
         totals = self.totals(released)
         per_total = -(-self.length // len(totals))
         if released.min() < -facts.reach(1):
@@ -300,7 +300,7 @@ class ZoomCounts(ColumnCounts):
         return np.concatenate(parts).astype(np.int64)
 
     def left_open(self) -> bytes:
-        """See `Query.left_open`: the ranges come from noise and arithmetic on it."""
+        """Return the ranges as bytes: they come from noise and floating-point arithmetic on it."""
         return np.array(self.ranges, dtype="<f8").tobytes()
 
 
@@ -346,22 +346,22 @@ class NameVotes(SurveyQuery):
         return votes.ravel()
 
     def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`: texts of N_BYTES bytes, or one less, attain it exactly."""
+        """Return the largest squared norm; texts of N_BYTES bytes, or one less, attain it exactly."""
         return N_BITS * UNIT * UNIT
 
     def largest_entry(self) -> int:
-        """See `SurveyQuery.largest_entry`: a text of one byte has the largest votes."""
+        """Return the votes of a text of one byte, which are the largest."""
         return _vote(1)
 
     def expected_length(self) -> int:
         return N_BUCKETS * N_BITS
 
     def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`: a vote may be negative."""
+        """Return the largest absolute vote: a vote may be negative."""
         return np.asarray(np.abs(released).max(keepdims=True))
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: votes have both signs."""
+        """Yield a fault if a vote of either sign is larger than the rows allow."""
         if self.totals(released).max() > facts.n_rows * self.largest_entry() + facts.reach(1):
             yield "a vote is larger than the rows allow"
 
@@ -558,7 +558,7 @@ class CellCounts(ColumnCounts):
         return sum(bins.n_bins for bins in self.bins) * self.n_labels
 
     def left_open(self) -> bytes:
-        """See `Query.left_open`: edges come from noise and arithmetic on it."""
+        """Return the edges as bytes: they come from noise and floating-point arithmetic on it."""
         edges = [edge for bins in self.bins if isinstance(bins, NumberBins) for edge in bins.edges]
         return np.array(edges, dtype="<f8").tobytes()
 

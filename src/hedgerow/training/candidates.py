@@ -339,7 +339,7 @@ def _share_mass(density: NDArray[np.int64], leaf_of_cell: NDArray[np.integer], m
     """
     # Sums below 2**53, so floats hold them exactly.
     inside = np.bincount(leaf_of_cell, weights=density, minlength=len(mass)).tolist()
-    # Python's integers: the products are beyond 64 bits, and other rounding would draw other trees.
+    # Use Python's integers: the products are beyond 64 bits, and other rounding would draw other trees.
     factors = np.array([DENSITY_TOTAL * of_leaf for of_leaf in mass], dtype=object)
     divisors = np.array([sum(mass) * max(1, int(of_leaf)) for of_leaf in inside], dtype=object)
     shares = (factors[leaf_of_cell] * density // divisors[leaf_of_cell]).astype(np.int64)

@@ -106,7 +106,7 @@ class FeatureOrder:
 
     def _choose_least_tried(self, draws: Sequence[Subset]) -> Subset:
         """Return the draw whose pairs were together least often, and count its pairs."""
-        # A subset may be smaller than others only where a group is.
+        # A subset is smaller than the others only if its group of features is.
         pairs = [list(combinations(draw, 2)) for draw in draws]
         means = [sum([self._tried[pair] for pair in chosen]) / len(chosen) for chosen in pairs]
         subset = draws[means.index(min(means))]

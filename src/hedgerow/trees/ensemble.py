@@ -123,7 +123,7 @@ class Ensemble:
         """Return class probabilities: float64 [n, n_classes], rows summing to 1.
 
         Raises:
-            ValueError: for a regression.
+            ValueError: the ensemble is for a regression.
         """
         return self.link.probabilities(self.scores(codes))
 

@@ -588,7 +588,8 @@ def _down_tree(gradients, hessians, reachable, step, noise_squared, values, vari
             if steps[node] == 0:
                 mean[below], variance[below] = mean[node], variance[node]
                 continue
-            # The other sides' estimate of the node, a step further.
+            # Remove this child's own sums from its parent's estimate, and widen the rest by one step: the message that
+            # the rest of the tree sends to this child.
             passed = 1 / (1 + precision[below] * steps[node])
             others = 1 / variance[node] - precision[below] * passed
             before = 1 / (1 / others + steps[node])

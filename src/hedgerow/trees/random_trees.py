@@ -154,7 +154,7 @@ class CutTable:
         """Replace the candidates of one feature.
 
         Args:
-            counts: as how many cuts each counts where a node is divided by the middle half of them; by default as one.
+            counts: weight of each cut when a node is divided by the middle half of its cuts; 1 each by default.
         """
         self.cuts[feature, : len(cuts)] = cuts
         self.n_cuts[feature] = len(cuts)

@@ -167,7 +167,8 @@ def _boost(
     order = FeatureOrder(run.structure_seed, run.grid.n_features, settings.n_trees, kind, size, share, run.groups)
     at = _Position(run, settings, candidates, order, run.make_ordered_sum())
     if run.loss.n_outputs > 1 and kind == "adaptive" and settings.shrinkage > 0:
-        # Plans that name their shrinkage are older than filters by feature.
+        # Filter by feature only if the plan says "auto": a plan that names its shrinkage keeps the model that it had
+        # before there were such filters.
         at.classes = ClassCovariance(run.loss.n_outputs, run.plan.model.shrinkage == "auto")
     if settings.shape_rate or settings.subset_rate:
         at.spread = ValueSpread()

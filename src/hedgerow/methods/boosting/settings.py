@@ -154,7 +154,7 @@ def _decide(plan: Plan, signal: float) -> BoostingSettings:
             # Residuals are doubled only where a last release corrects what that cuts off.
             return rule
     if label == "regression":
-        # Steps are short where the noise ridge shortens them little, whether signal or the plan makes it so.
+        # A ridge below the rule's shortens steps less, so shorten the rate in proportion.
         ridge = value_or(model.noise_ridge, own["noise_ridge"]) / own["noise_ridge"]
         own["learning_rate"] = max(MIN_RATE_OF_NUMBERS, own["learning_rate"] * min(1.0, ridge))
         own["max_depth"] = rule.max_depth + sum(signal >= border for border in DEEPER)

@@ -102,7 +102,7 @@ class Start:
 
     @property
     def multipliers(self) -> tuple[float, ...]:
-        """The noise multipliers of `parts`; that of the linear model is as if it were one release."""
+        """Noise multipliers of `parts`; the linear model's releases count as one part."""
         return tuple(self.noise_multiplier / math.sqrt(part) for part in self.parts)
 
     def questions(self) -> tuple[Query, ...]:
@@ -121,7 +121,7 @@ class Start:
 
     @property
     def n_trees(self) -> int:
-        """The number of trees that nodes add to their scores."""
+        """Number of the start's trees (constants and linear model), which nodes add to their scores."""
         return self.n_constants + (self.model.n_trees if self.model else 0)
 
     @property

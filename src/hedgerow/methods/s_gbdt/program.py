@@ -96,7 +96,8 @@ def _boost(grown: Grown, settings: SGbdtSettings) -> Generator[Query, IntVector,
             purpose=SampledLeafSums.purpose_of(n_before + number, f"tree {number}"),
             length=2 * trees.n_leaves,
             bound=run.loss.bound(),
-            # Not the sensitivity of the scores so far: the filter's budget stands for one ratio of noise to norm.
+            # Use the loss's largest norm, not that of the scores so far: the filter's budget assumes one ratio of
+            # noise to norm.
             sensitivity_squared=run.loss.norm_squared,
             noise_multiplier=settings.noise_multiplier,
             **carried.send(),

@@ -179,7 +179,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
 
     def terms_of_noise(final: float) -> SGbdtTerms:
         initial, exact = promise.initial(final), promise.is_exact
-        # Without the margin, so that the regular rounds stay within the budget.
+        # Compute the budget without the margin, so that the regular rounds stay within it.
         budget = n_regular * promise.divergence(order, final / (1 + MARGIN) if exact else noise_multiplier)
         kept = (order, budget) if section.individual_filter else (0, 0.0)
         return SGbdtTerms(n_regular, n_rounds, threshold, initial, has_mean, *kept, is_linear, closing, exact, has_line)

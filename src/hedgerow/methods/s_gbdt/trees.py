@@ -157,7 +157,7 @@ def charge(records: SiteRecords, loss: Loss, terms: FilterTerms, spent: NDArray[
     if spent.shape != (records.n_records,):
         raise ValueError(f"{spent.shape} accounts for {records.n_records} records")
     active: NDArray[np.bool_] = np.zeros(records.n_records, dtype=np.bool_)
-    # The whole budget is the last word, whatever a query says that somebody else has made.
+    # Never charge beyond the whole budget, whatever limit the coordinator's query claims.
     _charge(records, pack_loss(loss), terms.costs, min(terms.limit, FILTER_UNITS), spent, active)
     return active
 
