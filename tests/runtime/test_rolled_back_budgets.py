@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import closing
+import sqlite3
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -488,6 +489,68 @@ def test_a_slot_passes_exactly_where_the_book_charges_for_it(
     book.require_runs([run])
     assert book.require_counted(shown.items()) == {}
     book.close()
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("lose"), st.sampled_from(["wards", "clinics"]), st.integers(0, 1)),
+    st.tuples(st.just("charge"), st.sampled_from(["wards", "clinics", "WARDS"]), st.just(0)),
+    st.tuples(st.just("restore"), st.just(""), st.just(0)),
+)
+
+
+@settings(max_examples=60)
+@given(steps=st.lists(STEPS, max_size=12))
+def test_a_charge_for_one_data_set_forgives_no_loss_of_another(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, int]]
+) -> None:
+    """One book may count several data sets: an owner who charges one, even with 0, has said nothing of the others."""
+    book = BudgetBook(tmp_path_factory.mktemp("book") / "budget.db")
+    owed, charged = dict[str, set[int]](), dict[str, set[int]]()
+    restored = -1
+    for kind, name, epoch in steps:
+        data_set = name.lower()
+        if kind == "lose":
+            book.serve("north", "state", name)
+            with suppress(PolicyRefusal):
+                book.require_counted([(bytes([epoch]) * 32, 0)])
+            owed.setdefault(data_set, set()).add(epoch)
+        elif kind == "charge":
+            book.charge_lost(name, "", 0.0, 1e-5)
+            charged.setdefault(data_set, set()).update(owed.get(data_set, set()))
+        else:
+            book.mark_restored()
+            for each in ("wards", "clinics"):
+                owed.setdefault(each, set()).add(restored)
+                charged.setdefault(each, set()).discard(restored)
+        for each in ("wards", "clinics"):
+            left = owed.get(each, set()) - charged.get(each, set())
+            code = "" if not left else "budget-restored" if left == {restored} else "budget-rolled-back"
+            assert book.find_block(each) == code
+            book.serve("north", "state", each)
+            if code:
+                with pytest.raises(PolicyRefusal) as refused:
+                    book.require_runs([])
+                assert refused.value.code == code
+            else:
+                book.require_runs([])
+    book.close()
+
+
+def test_a_loss_that_an_older_book_wrote_down_is_owed_for_every_data_set(tmp_path: Path) -> None:
+    """It did not say whose it was; one that was charged stays so, and none is forgiven by the upgrade."""
+    path = tmp_path / "budget.db"
+    BudgetBook(path).close()
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(
+            "drop table losses; create table lost (epoch text primary key, is_charged integer not null);"
+            f"insert into lost values ('{bytes(32).hex()}', 0), ('{bytes([1] * 32).hex()}', 1); pragma user_version = 5"
+        )
+    with closing(BudgetBook(path)) as book:
+        assert {book.find_block(name) for name in ("wards", "clinics", "")} == {"budget-rolled-back"}
+        book.charge_lost("wards", "", 1.0, 1e-5)
+        assert [book.find_block(name) for name in ("wards", "clinics")] == ["", "budget-rolled-back"]
+        book.serve("north", "state", "wards")
+        assert book.require_counted([(bytes(32), 4), (bytes([1] * 32), 4)]) == {}
 
 
 def test_the_owner_charges_by_the_command_that_the_refusal_names(

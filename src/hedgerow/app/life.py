@@ -156,7 +156,7 @@ def describe_node(folder: Path, budget: Path | None = None, now: float | None = 
                 "max_epsilon": policy.max_epsilon, "delta": policy.delta,
             }  # fmt: skip
             is_open = any(line.status == RESERVED for line in lines)
-            if code := book.find_block():
+            if code := book.find_block(policy.data_set):
                 found["budget"]["blocked"] = code
                 states.add("budget-blocked")
             elif (

@@ -37,7 +37,7 @@ def add_commands(commands: Any) -> None:
     add("--close", metavar="RUN", help=text)
     text = "let the sites' seed be drawn again for a plan, named by the first digits of its digest, after many runs "
     add("--allow-draws", metavar="PLAN", help=text + "that were given up before a vector was masked")
-    text = "charge the policy's data set for runs that the book has lost (`budget-rolled-back`), as you reckon them"
+    text = "charge the policy's data set, and no other, for its runs that the book has lost (`budget-rolled-back`)"
     add("--lost", type=float, metavar="EPSILON", help=text)
     text = "list what coordinators have asked this site for, and the answers"
     add("--invitations", action="store_true", help=text)

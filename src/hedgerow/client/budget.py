@@ -52,12 +52,17 @@ create table if not exists draws (
 create table if not exists groups (about text primary key, members text not null);
 create table if not exists epochs (epoch text, site text, run_id text not null, slot integer,
     primary key (epoch, site));
-create table if not exists lost (epoch text primary key, is_charged integer not null)"""
+create table if not exists losses (
+    epoch text, data_set text, is_charged integer not null, primary key (epoch, data_set)
+)"""
 _UPGRADES = {
     # A book of this version did not record the epochs of its nodes.
     4: "",
+    # A book of this version did not record of which data set it had lost an epoch.
+    5: "create table losses (epoch text, data_set text, is_charged integer not null, primary key (epoch, data_set));"
+    "insert into losses select epoch, '', is_charged from lost; drop table lost",
 }
-_VERSION = 5
+_VERSION = 6
 
 MAX_INVITATIONS = 1000
 """Most lines of the list of invitations; further ones are counted by their answer alone."""
@@ -73,7 +78,7 @@ ALL_ROWS = ""
 """The data set of runs whose owner named none: all rows that the book is for."""
 ACCEPTED = "accepted"
 _RESTORED = "restored"
-"""Entry among the lost epochs in a book that came out of a backup."""
+"""Entry among the lost epochs in a book that came out of a backup. It is of no data set, and so of each."""
 Charge = tuple[Sequence[Event], Mapping[bytes, int]] | None
 """The events that a run has used, and the last counted slot of each of its epochs; None if unknown, and then everything
 that was reserved is charged."""
@@ -142,13 +147,17 @@ class BudgetBook:
         self._database = Database(
             path, _SCHEMA, _VERSION, is_exclusive=False, upgrades=_UPGRADES, damaged="book-damaged"
         )
-        self._site = self._state = ""
+        self._site = self._state = self._data_set = ""
         name = path.name.replace("budget", "peers")
         self.peers = PeerBook(path.with_name(name if name != path.name else f"{path.name}.peers"))
 
-    def serve(self, site: str, state: str | Path) -> None:
-        """Set the node whose lines this object reads, reserves and settles; `lines` still shows all."""
-        self._site, self._state = site, str(Path(state).resolve())
+    def serve(self, site: str, state: str | Path, data_set: str = "") -> None:
+        """Set the node whose lines this object reads, reserves and settles; `lines` still shows all.
+
+        Args:
+            data_set: that of the node's policy, if the node is to take part: only its losses keep the node away.
+        """
+        self._site, self._state, self._data_set = site, str(Path(state).resolve()), data_set
 
     def lines(self, data_set: str | None = None) -> list[BudgetLine]:
         """Return the runs of a data set, or of all, by all nodes, oldest first.
@@ -243,9 +252,17 @@ class BudgetBook:
         if not all(self.has(run_id) for run_id in run_ids):
             raise PolicyRefusal("budget-lost")
 
-    def find_block(self) -> str:
-        """Return the code of the charge that a node's owner owes before it takes part again; "" for none."""
-        lost = {epoch for (epoch,) in self._database.rows("select epoch from lost where not is_charged")}
+    def find_block(self, data_set: str = "") -> str:
+        """Return the code of the charge that an owner owes before a data set's node takes part again; "" for none.
+
+        Args:
+            data_set: empty for the one of the node that the book serves, or for any if it serves none.
+        """
+        named = fold_name(data_set or self._data_set)
+        rows = self._database.rows("select epoch, data_set, is_charged from losses")
+        own = [(epoch, is_charged) for epoch, of, is_charged in rows if not named or of in ("", named)]
+        # What is lost of no named data set is owed for each of them until it is charged for that one.
+        lost = {epoch for epoch, _ in own} - {epoch for epoch, is_charged in own if is_charged}
         return "" if not lost else "budget-restored" if lost == {_RESTORED} else "budget-rolled-back"
 
     def require_reserved(self, run_id: bytes) -> None:
@@ -470,19 +487,19 @@ class BudgetBook:
         """Raise PolicyRefusal "budget-rolled-back" unless the book counts these slots.
 
         The slots, given with their epochs, are those in which this node has masked a vector. Slots that the book does
-        not count are written down as lost; the refusal repeats until the owner has charged for all of them
-        (`charge_lost`).
+        not count are written down as lost to the node's data set; the refusal repeats until the owner has charged that
+        data set for them (`charge_lost`).
 
         Returns the runs that are still reserved as a whole, by epoch: their final charge follows from the node's state.
         """
-        reserved, lost = dict[bytes, bytes](), list[Statement]()
+        reserved, lost, named = dict[bytes, bytes](), list[Statement](), fold_name(self._data_set)
         for epoch, slot in slots:
             where = (epoch.hex(), self._site)
             rows = self._database.rows("select run_id, slot from epochs where epoch = ? and site = ?", where)
             if rows and self.find_status(bytes.fromhex(rows[0][0])) == RESERVED:
                 reserved[epoch] = bytes.fromhex(rows[0][0])
             elif not rows or (rows[0][1] is not None and rows[0][1] < slot):
-                lost.append(("insert or ignore into lost values (?, 0)", (epoch.hex(),)))
+                lost.append(("insert or ignore into losses values (?, ?, 0)", (epoch.hex(), named)))
         if lost:
             self._database.write(*lost)
         self.require_runs([])
@@ -491,7 +508,7 @@ class BudgetBook:
     def charge_lost(self, data_set: str, unit: str, epsilon: float, delta: float) -> None:
         """Charge a data set for the runs that this book has lost, at the owner's estimate.
 
-        Afterwards the node may take part again.
+        Afterwards its node may take part again. What is lost of another data set stays to be charged.
         """
         events = [GaussianEvent(1 / mu_of(epsilon, delta))] if epsilon else []
         # Costs are added up for one unit: if the policy names none, use that of the earlier runs.
@@ -500,18 +517,22 @@ class BudgetBook:
         values = (secrets.token_hex(32), data_set, unit, CLOSED, _encode_events(events))
         self._database.write(
             ("insert into runs values (?, '', '', ?, 'lost runs', '', ?, ?, ?, datetime('now'))", values),
-            ("update lost set is_charged = 1", ()),
+            (
+                "insert or replace into losses select epoch, ?, 1 from losses where data_set in ('', ?)",
+                (fold_name(data_set), fold_name(data_set)),
+            ),
         )
 
     def mark_restored(self) -> None:
         """Mark a book from a backup as restored, so that it understates nothing.
 
         Runs that were reserved do not go on: their lines are closed at the whole cost of their plans. No node takes
-        part before the owner has charged for the runs since the backup, even if with 0 (`require_runs`).
+        part before the owner has charged its data set for the runs since the backup, even if with 0 (`require_runs`).
         """
         self._database.write(
             ("update runs set status = ? where status = ?", (CLOSED, RESERVED)),
-            ("insert or replace into lost values (?, 0)", (_RESTORED,)),
+            ("delete from losses where epoch = ?", (_RESTORED,)),
+            ("insert into losses values (?, '', 0)", (_RESTORED,)),
         )
 
     def draws(self, plan_digest: str) -> list[bytes]:

@@ -75,10 +75,10 @@ class NodeFiles:
     book: BudgetBook
 
     @classmethod
-    def for_site(cls, store: NodeStore, book: BudgetBook, site: str) -> NodeFiles:
-        """Return the files of a site's node, and let the book serve this node from now on."""
+    def for_site(cls, store: NodeStore, book: BudgetBook, site: str, data_set: str = "") -> NodeFiles:
+        """Return the files of a site's node, and let the book serve this node from now on (`BudgetBook.serve`)."""
         store.note_site(site)
-        book.serve(site, store.folder)
+        book.serve(site, store.folder, data_set)
         return cls(store, book)
 
     def standing(self, run_id: bytes) -> RunStanding:

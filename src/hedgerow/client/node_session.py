@@ -110,7 +110,7 @@ class NodeSession:
 
     def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
         self._setup, self._store, self._book = setup, store, book
-        self._files = NodeFiles.for_site(store, book, setup.site)
+        self._files = NodeFiles.for_site(store, book, setup.site, setup.policy.data_set)
         self.state = NodeState.OUTSIDE
         self.result: Ensemble | Evaluation | Found | None = None
         self.failure: HedgerowError | None = None
