@@ -157,7 +157,7 @@ def test_a_federation_takes_the_same_plan(tables: dict[str, str]) -> None:
     assert names["result"].report.made_in == "network" and "every row" not in names["result"].report.trust
 
 
-@pytest.mark.parametrize("place", [Simulation, Processes])
+@pytest.mark.parametrize("place", [Simulation, pytest.param(Processes, marks=pytest.mark.slow)])
 def test_rows_that_are_lost_end_no_study(
     tables: dict[str, str], place: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
