@@ -66,12 +66,12 @@ def expect_round(
     """
     exact = query.bound * count_possible_rows(plan)
     tail = _tail(query, plan, noise, variance, n_nodes)
-    vector = _build_vector_spec(query.length, exact, tail, _carrier_of_noise(query, noise), n_nodes, query.is_pure)
+    vector = _build_vector_spec(query.length, exact, tail, _find_mode_of_words(query, noise), n_nodes, query.is_pure)
     added = Fraction(0 if isinstance(query, SiteQuery) else variance)
     return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, added))
 
 
-def _carrier_of_noise(query: Query, noise: NoiseMode) -> NoiseMode:
+def _find_mode_of_words(query: Query, noise: NoiseMode) -> NoiseMode:
     """Return the noise mode that determines a vector's words.
 
     A query by site has its noise in the vectors already, like local noise.
@@ -142,7 +142,7 @@ def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, 
     if not variance or query.is_pure:
         return None
     exact, n_nodes = query.bound * count_possible_rows(plan), max(1, n_nodes)
-    mode = _carrier_of_noise(query, noise_mode(plan))
+    mode = _find_mode_of_words(query, noise_mode(plan))
     tail, largest = _tail(query, plan, mode, variance, n_nodes), 2 ** (WIDTHS[0] - 1) - 1
     if is_known or exact > largest:
         bound: int = _build_vector_spec(query.length, exact, tail, mode, n_nodes, is_pure=False).entry_bound

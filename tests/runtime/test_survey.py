@@ -128,7 +128,7 @@ def local_plan(federation: Federation, *sites: str) -> str:
     """The plan that the local engine finds over the same rows."""
     assert federation.survey is not None
     asked, names = federation.survey.asked, sites or tuple(federation.parties)
-    unit = asked.carrier.privacy.unit
+    unit = asked.schema_plan.privacy.unit
     tables = {site: read_raw(federation.folder / f"{site}.csv", asked.columns, unit) for site in names}
     plan = draft_plan(survey_tables(asked, tables, SeededNoise(1)), 4)
     assert plan is not None
@@ -539,4 +539,4 @@ def test_a_task_is_read_back_as_it_was_written() -> None:
 def test_the_invitation_has_a_kind_of_its_own() -> None:
     """Older nodes refuse it as a message that they do not know."""
     assert MessageKind.SURVEY == 14
-    assert Plan.from_dict(statistics().carrier.to_dict()).digest == statistics().carrier.digest
+    assert Plan.from_dict(statistics().schema_plan.to_dict()).digest == statistics().schema_plan.digest

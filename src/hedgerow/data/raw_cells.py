@@ -228,7 +228,7 @@ def bound_tables(tables: Mapping[str, RawTable], asked: OpenTable) -> dict[str, 
     out.
     """
     units = {name: table.unit[1] for name, table in tables.items() if table.unit is not None}
-    kept = rows_within_bounds(units, asked.carrier)
+    kept = rows_within_bounds(units, asked.schema_plan)
     return {
         name: RawSite(table.columns, table.unit[0][kept[name][0]] if table.unit is not None else None, table.n_rows)
         for name, table in tables.items()
@@ -270,7 +270,7 @@ def read_raw_site(
     Raises:
         DataError: the table cannot be read, lacks a column, or has a column of a type that Hedgerow does not read.
     """
-    privacy = asked.carrier.privacy
+    privacy = asked.schema_plan.privacy
     table = read_raw(location, asked.columns, privacy.unit, privacy.line_breaks, part)
     site = bound_tables({"": table}, asked)[""]
     tell(table.rows if site.rows is None else table.rows.bound(len(site.rows)), table.note_cells(asked.columns))

@@ -161,7 +161,7 @@ def read_site_tables(
 
 def read_named(tables: Mapping[str, Location], asked: OpenTable) -> SiteTables:
     """Read the requested columns of all sites' tables; DataError as `read_site_tables`."""
-    return _read(tables, asked.columns, asked.carrier.privacy.unit, ())
+    return _read(tables, asked.columns, asked.schema_plan.privacy.unit, ())
 
 
 def _read(
@@ -306,7 +306,7 @@ def survey_tables(
         PrivacyError: epsilon or delta out of range.
         PolicyRefusal, EnvironmentFault: as `hedgerow.local.training.train`.
     """
-    unit = asked.carrier.privacy.unit
+    unit = asked.schema_plan.privacy.unit
     made = survey_sites(asked.questions, bound_tables(tables, asked), noise, account, unit)
     found = table_survey(asked, made.findings, made.ledger, noise, is_clear=made.is_clear)
     check_cost(made.ledger, found.report)
@@ -335,11 +335,13 @@ def table_survey(
         role, origin = "label" if column.name == asked.label else "feature", DECLARED if kind else FOUND
         public.append(PublicColumn(column.name, role, kind, origin, tuple(declared.items())))
     context = replace(
-        PrivacyContext.from_plan(asked.carrier, seeded=noise.seeded, approximate=noise.approximate),
+        PrivacyContext.from_plan(asked.schema_plan, seeded=noise.seeded, approximate=noise.approximate),
         n_records=max(1, round(found.n_records.value)),
         sums_in_clear=is_clear,
         outlook=(),
-        public=PublicInputs((*public, *list_units(asked.carrier)), line_breaks=asked.carrier.privacy.line_breaks),
+        public=PublicInputs(
+            (*public, *list_units(asked.schema_plan)), line_breaks=asked.schema_plan.privacy.line_breaks
+        ),
     )
     return TableSurvey(found, ledger, build_report(ledger, context))
 

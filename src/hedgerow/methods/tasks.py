@@ -209,7 +209,7 @@ class SurveyTask:
     @property
     def plan(self) -> Plan:
         """The plan for making sums, each over all sites; no one trains by it."""
-        return self.asked.carrier.with_one_sum()
+        return self.asked.schema_plan.with_one_sum()
 
     @property
     def run_plan(self) -> Plan:

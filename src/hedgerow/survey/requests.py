@@ -75,7 +75,7 @@ class OpenTable:
             raise refuse("label", self.label, "one of the columns")
         if len(set(names)) < len(names):
             raise refuse("columns", columns, "columns of different names")
-        if self.carrier.privacy.noise == "local":
+        if self.schema_plan.privacy.noise == "local":
             raise PrivacyError(
                 "noise-mode-unsupported", subject="A survey", noise="local", others='"distributed" or "server"'
             )
@@ -123,7 +123,7 @@ class OpenTable:
 
         Raises PrivacyError, code "survey-pure", if there can be none.
         """
-        privacy, curves = self.carrier.privacy, self._curves if "curves" in self.table else None
+        privacy, curves = self.schema_plan.privacy, self._curves if "curves" in self.table else None
         names = [column.name for column in self.columns]
         return Questions(
             columns=self.columns,
@@ -161,7 +161,7 @@ class OpenTable:
         return AskedCurves(ends=label.intervals, groups=groups, names=(time, event, by or ""), **codes)
 
     @cached_property
-    def carrier(self) -> Plan:
+    def schema_plan(self) -> Plan:
         """The plan by which the sums are made and the columns are read. It is never trained."""
         privacy = self.table.get("privacy")
         if not isinstance(privacy, Mapping):
