@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from hedgerow.app import coordinator, study
-from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
+from hedgerow.app.coordinator import ModelFile
 from hedgerow.app.inputs import build_policy, prompt, read_policy, signing_roster
 from hedgerow.app.join import (
     JoinOptions,
@@ -30,6 +30,7 @@ from hedgerow.app.join import (
     _require_company,
 )
 from hedgerow.app.node import note_book
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.rows import _read_now, make_loader
 from hedgerow.app.survey import SurveyOptions
 from hedgerow.cli.main import main
@@ -484,8 +485,9 @@ def test_ending_a_run_that_no_site_has_taken_up_waits_for_nobody(
 
     monkeypatch.setattr(coordinator, "ENGINES", {"grpc": SimpleNamespace(hub=listen)})
     options = CoordinatorOptions(
-        identity=str(tmp_path / "coordinator.private.json"), roster=str(tmp_path / "roster.toml")
-    )
+        identity=str(tmp_path / "coordinator.private.json"), roster=str(tmp_path / "roster.toml"),
+        listen="127.0.0.1:7443",
+    )  # fmt: skip
     if is_met:
         with pytest.raises(KeyboardInterrupt):
             coordinator.end_run(options, plan, place)

@@ -1,4 +1,4 @@
-"""docs/fields.md: every field of a plan, a policy, a site's file and an estimator, out of their declarations."""
+"""docs/fields.md: every field of a plan, a policy, carried party's file and an estimator, by their declarations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import hedgerow
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor
-from hedgerow.app.options import NodeOptions
+from hedgerow.app.options import CoordinatorOptions, NodeOptions
 from hedgerow.app.schema import describe_kinds
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
@@ -26,8 +26,8 @@ from hedgerow.protocol.queries import Query
 HEAD = """\
 # Fields
 
-*Every field of a plan, of a site's policy, of a carried site's file and of the estimators. Reference; made from the
-declarations by `python -m experiments field_reference > docs/fields.md`.* "auto" is decided from public numbers
+*Every field of a plan, of a site's policy, of the files of carried parties and of the estimators. Reference; made from
+the declarations by `python -m experiments field_reference > docs/fields.md`.* "auto" is decided from public numbers
 ([the rule](defaults.md)). In parentheses stands what a field may be, then its default. *From* and *to*
 take the ends in, *between* does not.
 
@@ -54,6 +54,11 @@ SITE = """\
 
 `site.toml`, for a site whose messages Flower, NVFlare or files carry. At the top: `version = 1`. Paths are relative to
 the file. `hedgerow node` has the same fields as options, and more."""
+COORDINATOR = """\
+## A coordinator's file
+
+`coordinator.toml`, for a run over Flower, NVFlare or files. At the top: `version = 1`. It trains by `plan` and writes
+`out`, or evaluates `model` for `epsilon`. Paths are relative to the file."""
 KINDS = """\
 ### Kinds of sums
 
@@ -160,11 +165,12 @@ def render() -> str:
     parts += ["", "### `[data]`", "", *list_lines(Adapter)]
     parts += ["", KINDS, *list_kinds()]
     parts += ["", SITE, "", *list_lines(NodeOptions)]
+    parts += ["", COORDINATOR, "", *list_lines(CoordinatorOptions)]
     parts += ["", "## Estimators", "", *list_parameters()]
     return "\n".join(parts)
 
 
 def main(argv: list[str]) -> int:
-    """Every field of a plan, a policy, a site's file and an estimator, as docs/fields.md has them."""
+    """Every field of a plan, a policy, a carried party's file and an estimator, as docs/fields.md has them."""
     print(render())
     return 0

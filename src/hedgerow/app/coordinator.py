@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hedgerow.app.evaluation import conclude_evaluation
 from hedgerow.app.inputs import check_can_write, join_names, signing_key, signing_roster
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.progress import SECONDS_BETWEEN_LINES, list_contributors, note_if_slow
 from hedgerow.app.watch import EVENT_WORDS, describe_wait
@@ -26,7 +27,7 @@ from hedgerow.methods.votes import find_power
 from hedgerow.models.model import Model, require_room, save_unless_kept, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.noise import NoiseSource, make_noise
 from hedgerow.privacy.statement import NETWORK
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import Farewell, Result, Wanted, WireRefusal, read_as
@@ -51,35 +52,6 @@ from hedgerow.transport.interface import Address, Hub, ListeningHub, Repeats, ti
 
 if TYPE_CHECKING:
     from hedgerow.app.page import Console
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoordinatorOptions:
-    """Options of a coordinator, as its operator gives them.
-
-    Attributes:
-        identity, roster: files.
-        listen: where nodes dial, HOST:PORT.
-        engine: what carries the messages.
-        seed: draws the noise from a seed, for experiments; None for the operating system's generator.
-        log_format: "text" or "json".
-        quiet: make no remarks on what goes as it should.
-        ended_by: what ends a run for good, in words, for the operator who interrupts it.
-    """
-
-    identity: str
-    roster: str
-    listen: str = "127.0.0.1:7443"
-    engine: str = "grpc"
-    seed: int | None = None
-    log_format: str = "text"
-    quiet: bool = False
-    ended_by: str = ""
-
-    @property
-    def noise(self) -> NoiseSource:
-        """Source of the releases' noise."""
-        return SystemNoise(os.urandom) if self.seed is None else SeededNoise(self.seed)
 
 
 @contextmanager
@@ -418,7 +390,8 @@ def serve(
         finally:
             hub.close()
 
-    return carry_out((identity, pinned), plan, options.noise, file, about, listening, options.log_format, shows)
+    noise = make_noise(options.seed, os.urandom)
+    return carry_out((identity, pinned), plan, noise, file, about, listening, options.log_format, shows)
 
 
 def train_over_nodes(

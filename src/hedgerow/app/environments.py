@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from hedgerow.app.evaluation import Sites, journal_file, prepare_evaluation, read_sites
 from hedgerow.app.inputs import check_can_write, read_plan
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import end_log, note
 from hedgerow.app.progress import list_contributors
 from hedgerow.client.node import available_threads, has_compiled, seed_samplings, use_threads
@@ -41,7 +42,7 @@ from hedgerow.plan.toml import plan_toml, toml_section
 from hedgerow.plugins import describe_plugin
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import read_prepared_events
-from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.noise import NoiseSource, make_noise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.privacy.statement import NETWORK, PROCESS, PROCESSES
 from hedgerow.server.release import EvaluatedModel
@@ -55,9 +56,6 @@ from hedgerow.transport.identities import (
     read_roster,
     write_new,
 )
-
-if TYPE_CHECKING:
-    from hedgerow.app.coordinator import CoordinatorOptions
 
 Table = str | os.PathLike[str]
 
@@ -167,7 +165,7 @@ class Simulation:
         """Train over the tables in this process; see `Study.run`."""
         check_sites(plan, len(self.tables))
         sites = read_sites(self.tables, plan, quiet=True)
-        noise = SystemNoise(os.urandom) if seed is None else SeededNoise(seed)
+        noise = make_noise(seed, os.urandom)
         model = train_with_progress(plan, sites, noise, n_threads=self.n_threads, quiet=True, seed=seed)
         account = process_account().read_state(plan.privacy.unit, plan.privacy.delta)
         return StudyResult(model.with_account(account), tuple(sorted(sites)))
@@ -175,7 +173,7 @@ class Simulation:
     def evaluate(self, model: Model, asked: EvaluatedModel, seed: int | None) -> FederatedEvaluation:
         """Evaluate over the tables in this process; see `Study.evaluate`."""
         sites, task = read_sites(self.tables, model.plan, quiet=True), asked.task
-        noise = SystemNoise(os.urandom) if seed is None else SeededNoise(seed)
+        noise = make_noise(seed, os.urandom)
         with use_threads(self.n_threads or available_threads()) as n_threads:
             found = evaluate_federated(
                 model, sites, epsilon=task.epsilon, noise=noise, delta=task.delta, n_threads=n_threads, by=task.by,
@@ -237,8 +235,6 @@ class Federation:
 
     @contextmanager
     def _open_options(self, seed: int | None) -> Iterator[CoordinatorOptions]:
-        from hedgerow.app.coordinator import CoordinatorOptions
-
         identity, roster = str(self.identity), str(self.roster)
         try:
             yield CoordinatorOptions(identity=identity, roster=roster, listen=self.listen, seed=seed, quiet=True)

@@ -9,11 +9,12 @@ field's metadata says more: `is_path`, `metavar` for the command line, `option` 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.plan.fields import boolean, define_field, distinct_texts, integer, one_of, text
+from hedgerow.plan.fields import boolean, define_field, distinct_texts, integer, number, one_of, text
 from hedgerow.transport.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -125,3 +126,54 @@ class JoinOptions:
     def party_folder(self, invitation: StudyInvitation) -> Path:
         """Return this party's own folder."""
         return Path(self.folder or Path(self.invitation).parent / f"{invitation.study}-{invitation.party}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorOptions:
+    """Options of a coordinator, as its operator gives them.
+
+    Attributes:
+        plan: the plan to train by.
+        model: the model to evaluate, in place of a training.
+        epsilon: what the evaluation may cost.
+        delta: a small probability that is added to what the evaluation may cost (the model's).
+        noise: who adds the noise to an evaluation, whoever added it to the training; sites have to allow it
+            (distributed).
+        by: measure each public group of this feature as well, or with 'site' each site that allows it: another noisy
+            sum, within the same epsilon.
+        roster: who takes part, and by which keys.
+        identity: the coordinator's .private.json.
+        out: the model file to write.
+        scores: where an evaluation's numbers are written as JSON (the log only).
+        journal: where the run is journalled; started again, it goes on (OUT.journal, OUT.evaluation-N.journal).
+        by_files: sites whose messages are files, where others dial `listen`; the coordinator then stays until the end.
+        listen: where nodes dial by gRPC, HOST:PORT (127.0.0.1:7443; beside a carrier none).
+        engine: what carries the messages.
+        repeat: seconds before a request without a reply is sent again.
+        seed: draw the noise from a seed: for experiments, voids the guarantee; -1 for none.
+        plugins: modules of other packages to load, as a site's policy names them.
+        log_format: lines of the log: text, or one JSON object each.
+        quiet: make no remarks on what goes as it should.
+        ended_by: what ends a run for good, for the operator who interrupts it.
+    """
+
+    plan: str = _path("PLAN", "")
+    model: str = _path("MODEL", "")
+    epsilon: float = define_field(number(0.0, math.inf, exclusive=True), 0.0)
+    delta: float | None = define_field(number(0.0, 1.0, exclusive=True), None)
+    noise: str = define_field(one_of("distributed", "server"), "")
+    by: tuple[str, ...] = define_field(distinct_texts, (), metavar="COLUMN")
+    roster: str = _path("ROSTER", dataclasses.MISSING)
+    identity: str = _path("FILE", dataclasses.MISSING)
+    out: str = _path("MODEL", "")
+    scores: str = _path("FILE", "")
+    journal: str | None = _path("FILE")
+    by_files: tuple[str, ...] = define_field(distinct_texts, ())
+    listen: str = define_field(text, "", metavar="HOST:PORT")
+    engine: str = define_field(text, "grpc", choices=ENGINES, in_file=False)
+    repeat: int = define_field(integer(1, 3600), 30)
+    seed: int | None = define_field(integer(-1, 1 << 62), None)
+    plugins: tuple[str, ...] = define_field(distinct_texts, ())
+    log_format: str = define_field(one_of("text", "json"), "text", in_file=False)
+    quiet: bool = define_field(boolean, False, in_file=False)
+    ended_by: str = define_field(text, "", in_file=False)

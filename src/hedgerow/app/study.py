@@ -28,6 +28,7 @@ from hedgerow.app.inputs import (
     read_plan,
     read_text,
 )
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import name_log, note, print_facts, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
@@ -41,7 +42,6 @@ from hedgerow.transport.grpc_hub import StudyServer
 from hedgerow.transport.interface import Address
 
 if TYPE_CHECKING:
-    from hedgerow.app.coordinator import CoordinatorOptions
     from hedgerow.app.page import Console, PastRun
     from hedgerow.local.training import FederatedEvaluation
     from hedgerow.models.model import Model
@@ -72,8 +72,6 @@ class StudyOptions:
 
     def coordinator(self) -> CoordinatorOptions:
         """Return the options with which the study's coordinator listens."""
-        from hedgerow.app.coordinator import CoordinatorOptions
-
         with closing(study.StudyBook(self.folder)) as book:
             listen = book.fact("listen")
         return CoordinatorOptions(

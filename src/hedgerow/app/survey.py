@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hedgerow.app.accounts import AccountOptions, open_account
 from hedgerow.app.inputs import adapt_sites, ask_to_go_on, join_names, new_file, read_text
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import json_text, note, warn
 from hedgerow.app.progress import list_contributors, status
 from hedgerow.app.schema import write_beside
@@ -28,7 +29,7 @@ from hedgerow.methods.tasks import SurveyTask
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import Plan, read_table
-from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.privacy.noise import make_noise
 from hedgerow.privacy.rounding import format_up
 from hedgerow.privacy.statement import NETWORK, PROCESS
 from hedgerow.server.coordinator import RunSession
@@ -37,9 +38,6 @@ from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import TableStatistics
-
-if TYPE_CHECKING:
-    from hedgerow.app.coordinator import CoordinatorOptions
 
 PLAN = "plan.toml"
 
@@ -181,7 +179,7 @@ def survey_over_tables(
     _say_unread(read.unread)
     asked = curves or _open_table(options, read.columns, {})
     with status("Adding up", quiet=options.quiet):
-        noise = SystemNoise(os.urandom) if options.seed is None else SeededNoise(options.seed)
+        noise = make_noise(options.seed, os.urandom)
         found = survey.survey_tables(asked, read.tables, noise, charged)
         state = charged.read_state(found.report.unit, found.report.delta)
         found = replace(found, report=found.report.made(PROCESS, len(read.tables)).with_account(state))
@@ -224,7 +222,7 @@ def survey_over_nodes(
 
     def conclude(outcome: Outcome, session: RunSession) -> Survey:
         statistics = asked.statistics(session.run.releases, session.run.ledger)
-        found = survey.table_survey(asked, statistics, outcome.ledger, coordinator.noise)
+        found = survey.table_survey(asked, statistics, outcome.ledger, make_noise(coordinator.seed, os.urandom))
         report = found.report.made(NETWORK, len(session.run.sites))
         found = replace(found, run=session.run.run_id, report=report)
         return _build_survey(options, found, list_contributors(session), label, persons)

@@ -9,60 +9,18 @@ submits the job.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hedgerow.app.options import NodeOptions
+from hedgerow.app.options import CoordinatorOptions, NodeOptions
 from hedgerow.errors import PlanError, UsageError
-from hedgerow.plan.fields import define_field, distinct_texts, integer, number, one_of, read_section, read_toml, text
+from hedgerow.plan.fields import integer, read_section, read_toml
 from hedgerow.plugins import load_agreed
 from hedgerow.transport.identities import read_own
 
 FILE_VERSION = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoordinatorFile:
-    """Settings of the coordinator's runs, written by its operator.
-
-    Attributes:
-        plan: to train a model by; "" where one is evaluated.
-        model: to be evaluated, a file; "" where one is trained.
-        epsilon, delta: what the evaluation may cost; a delta of 0 stands for the model's.
-        noise: who adds the noise to an evaluation; "" for the sites (the plan says it for training).
-        by: columns by whose public groups it is evaluated as well, and "site" for single sites.
-        roster, identity: as for `hedgerow coordinator`.
-        out: the model file to write; "" for `model`, which is written again with the evaluation on its account.
-        scores: where an evaluation's numbers are written as JSON; "" for the log only.
-        journal: where the run is journalled; "" for OUT.journal, and OUT.evaluation-N.journal for an evaluation.
-        by_files: sites whose messages are files, where others dial `listen`; the coordinator then stays until the end.
-        listen: HOST:PORT where the other sites' nodes dial by gRPC; "" where one carrier has all.
-        repeat: seconds before a request without a reply is sent again.
-        seed: draws the noise from a seed, for experiments only; -1 for the operating system's generator.
-        plugins: modules of other packages to load, as a site's policy names them.
-    """
-
-    roster: str = define_field(text, is_path=True)
-    identity: str = define_field(text, is_path=True)
-    plan: str = define_field(text, "", is_path=True)
-    model: str = define_field(text, "", is_path=True)
-    epsilon: float = define_field(number(0.0, math.inf, exclusive=True), 0.0)
-    delta: float = define_field(number(0.0, 1.0, exclusive=True), 0.0)
-    noise: str = define_field(one_of("distributed", "server"), "")
-    by: tuple[str, ...] = define_field(distinct_texts, ())
-    out: str = define_field(text, "", is_path=True)
-    scores: str = define_field(text, "", is_path=True)
-    journal: str = define_field(text, "", is_path=True)
-    by_files: tuple[str, ...] = define_field(distinct_texts, ())
-    listen: str = define_field(text, "")
-    repeat: int = define_field(integer(1, 3600), 30)
-    seed: int = define_field(integer(-1, 1 << 62), -1)
-    plugins: tuple[str, ...] = define_field(distinct_texts, ())
-
-
-File = TypeVar("File", NodeOptions, CoordinatorFile)
+File = TypeVar("File", NodeOptions, CoordinatorOptions)
 
 
 def read_site_file(path: Path) -> NodeOptions:
@@ -73,9 +31,9 @@ def read_site_file(path: Path) -> NodeOptions:
     return found
 
 
-def read_coordinator_file(path: Path) -> CoordinatorFile:
+def read_coordinator_file(path: Path) -> CoordinatorOptions:
     """Read a coordinator's file and load the plug-ins named there; raise UsageError."""
-    found = _read(CoordinatorFile, path, "coordinator")
+    found = _read(CoordinatorOptions, path, "coordinator")
     load_agreed(found.plugins)
     fault = ""
     if bool(found.plan) == bool(found.model):
@@ -91,7 +49,7 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
     return found if found.out else replace(found, out=found.model)
 
 
-def read_party_file(path: Path) -> NodeOptions | CoordinatorFile:
+def read_party_file(path: Path) -> NodeOptions | CoordinatorOptions:
     """Read a site's or a coordinator's file: only a site's has a policy. Raise UsageError."""
     try:
         is_site = "policy" in read_toml(path.read_text(encoding="utf-8-sig"))

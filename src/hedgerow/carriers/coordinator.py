@@ -21,13 +21,13 @@ from hedgerow.app.evaluation import (
     print_evaluation,
 )
 from hedgerow.app.inputs import check_can_write, read_plan
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import end_log, json_text, note, warn
 from hedgerow.app.progress import list_contributors
-from hedgerow.carriers import CoordinatorFile
 from hedgerow.codec import kind_in
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model, write_atomically
-from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.noise import make_noise
 from hedgerow.privacy.statement import MIXED
 from hedgerow.protocol.messages import MessageKind, encode
 from hedgerow.server.coordinator import RunSession, anticipate_setup, invitation_to
@@ -43,7 +43,7 @@ _INVITATIONS = {MessageKind.INVITATION, MessageKind.EVALUATION}
 
 
 def coordinate(
-    file: CoordinatorFile,
+    file: CoordinatorOptions,
     carrier: Carrier,
     patience: Patience | None = None,
     clock: Clock | None = None,
@@ -66,10 +66,10 @@ def coordinate(
     out = check_can_write(file.out)
     result = ModelFile(out, model, check_can_write(name_journal(file, model)), quiet=quiet, made_in=made_in)
     keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
-    asked = (file.epsilon, file.delta or None, file.noise, file.by, [site.name for site in keys[1].sites])
+    asked = (file.epsilon, file.delta, file.noise, file.by, [site.name for site in keys[1].sites])
     about = None if model is None else prepare_evaluation(model, *asked)
     clock = clock or Clock(time.monotonic, time.sleep, os.urandom, time.time)
-    noise: NoiseSource = SystemNoise(clock.entropy) if file.seed < 0 else SeededNoise(file.seed)
+    noise = make_noise(None if file.seed == -1 else file.seed, clock.entropy)
     envelopes = EnvelopeHub(*keys, carrier, clock, patience)
 
     @contextmanager
@@ -110,7 +110,7 @@ def coordinate(
     return written, envelopes
 
 
-def name_journal(file: CoordinatorFile, model: Model | None) -> str:
+def name_journal(file: CoordinatorOptions, model: Model | None) -> str:
     """Return the path of a run's journal, for the training of a model or the evaluation of this one."""
     return file.journal or (f"{file.out}.journal" if model is None else journal_file(file.out, model))
 

@@ -21,9 +21,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from hedgerow.app.inputs import output_folder, read_plan, read_policy
-from hedgerow.app.options import NodeOptions
+from hedgerow.app.options import CoordinatorOptions, NodeOptions
 from hedgerow.app.output import note, warn
-from hedgerow.carriers import CoordinatorFile
 from hedgerow.carriers.coordinator import coordinate, name_journal
 from hedgerow.carriers.handing import MAX_HANDED_BYTES, HandedBack, HandedOn, hand_on, require_version
 from hedgerow.carriers.pages import describe_reply, describe_request
@@ -283,7 +282,7 @@ class CarriedRun:
     Raises EnvironmentFault, as `Database`.
     """
 
-    def __init__(self, file: CoordinatorFile) -> None:
+    def __init__(self, file: CoordinatorOptions) -> None:
         self._file, self._roster = file, read_roster(Path(file.roster))
         self._model = Model.load(file.model) if file.model else None
         self._journal = Path(name_journal(file, self._model))
@@ -467,7 +466,7 @@ class FolderCarrier:
         return found
 
 
-def run_beside_grpc(file: CoordinatorFile, folder: Path) -> None:
+def run_beside_grpc(file: CoordinatorOptions, folder: Path) -> None:
     """Carry out a run with sites by files and by gRPC; stay until it is over. It can be started again."""
     roster, place = read_roster(Path(file.roster)), output_folder(str(folder))
     if strangers := set(file.by_files) - {site.name for site in roster.sites}:
@@ -476,7 +475,7 @@ def run_beside_grpc(file: CoordinatorFile, folder: Path) -> None:
     coordinate(file, FolderCarrier(roster, file.by_files, place), patience)
 
 
-def carry_into_coordinator(file: CoordinatorFile, folder: Path) -> None:
+def carry_into_coordinator(file: CoordinatorOptions, folder: Path) -> None:
     """Take the sites' answers in, and go on with the run as far as they lead."""
     with closing(CarriedRun(file)) as run:
         if not run.is_begun:
@@ -484,7 +483,7 @@ def carry_into_coordinator(file: CoordinatorFile, folder: Path) -> None:
         run.carry_in(folder)
 
 
-def carry_out_of_coordinator(file: CoordinatorFile, folder: Path) -> None:
+def carry_out_of_coordinator(file: CoordinatorOptions, folder: Path) -> None:
     """Write the next requests to the sites, beginning the run if needed; with `listen` stay to its end."""
     if file.listen:
         run_beside_grpc(file, folder)

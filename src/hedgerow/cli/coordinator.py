@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import check_can_write, join_names, read_plan
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import note, print_facts, print_json, today, warn, warn_seeded, wrap_text
-from hedgerow.cli.options import add_command, add_shared, read_options
+from hedgerow.cli.options import add_command, add_fields, add_listening, add_shared, read_options
 
 if TYPE_CHECKING:
     from hedgerow.app.page import Console
@@ -30,28 +31,27 @@ def add_commands(commands: Any) -> None:
     """Add `coordinator`."""
     text = "run a plan over the nodes of a roster"
     add = add_command(commands, "coordinator", run, text, _COORDINATOR_EXAMPLE)
-    add_shared(add, "plan")
-    add_shared(add, "--roster", required=True)
-    add_shared(add, "--identity", required=True)
-    add("--out", required=True, metavar="MODEL", help="the model file to write")
-    add_shared(add, "--listen", "--engine")
-    add("--journal", metavar="FILE", help="where the run is journalled; started again, it goes on (MODEL.journal)")
+    add_fields(add, CoordinatorOptions, "plan")
+    add_fields(add, CoordinatorOptions, "--roster", "--identity")
+    add_fields(add, CoordinatorOptions, "--out", required=True)
+    add_listening(add)
+    add_fields(add, CoordinatorOptions, "--journal")
     ways = commands.choices["coordinator"].add_mutually_exclusive_group()
     add_shared(ways.add_argument, "--new-run")
     text = "carry nothing out: end the journal's run for good, and tell its sites"
     ways.add_argument("--abort", action="store_true", help=text)
     commands.choices["coordinator"].set_defaults(ended_by="--abort")
-    add_shared(add, "--console", "--hand-out", "--seed", "--log-format", "--json")
+    add_shared(add, "--console", "--hand-out", "--seed", "--json")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Wait for the sites, run, write the model, print its promise, and hand it out; a page stays open."""
-    from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, end_run, hand_out, train_over_nodes
+    from hedgerow.app.coordinator import ModelFile, end_run, hand_out, train_over_nodes
     from hedgerow.privacy.outlook import doubt_of
 
-    options, plan = read_options(CoordinatorOptions, arguments), read_plan(arguments.plan, is_own=True)
-    out = check_can_write(arguments.out)
-    file = ModelFile(out, None, Path(arguments.journal or f"{out}.journal"), arguments.new_run, arguments.json)
+    options = read_options(CoordinatorOptions, arguments)
+    plan, out = read_plan(options.plan, is_own=True), check_can_write(options.out)
+    file = ModelFile(out, None, Path(options.journal or f"{out}.journal"), arguments.new_run, options.quiet)
     if arguments.abort:
         print_end(*end_run(options, plan, file.journal), as_json=arguments.json)
         return

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import adapt_sites, check_can_write, parse_sites, picture_file
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, number, print_facts, print_json, warn_seeded, wrap_text
 from hedgerow.cli.options import (
     ADAPTERS,
     above_zero,
     add_command,
+    add_fields,
     add_nodes,
     add_shared,
     read_account,
@@ -26,7 +28,6 @@ from hedgerow.errors import UsageError
 
 if TYPE_CHECKING:
     from hedgerow.local.training import FederatedEvaluation
-    from hedgerow.privacy.noise import NoiseSource
 
 
 _EVALUATE_EXAMPLE = """\
@@ -56,7 +57,7 @@ def add_commands(commands: Any) -> None:
     add("--epsilon", type=above_zero, metavar="E", help="what this evaluation may cost")
     add("--federated", action="store_true", help="over sites that may not show their rows to each other")
     add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
-    add_shared(add, "--by")
+    add_fields(add, CoordinatorOptions, "--by")
     add("--delta", type=float, metavar="D", help="a small probability that is added to it (default: the plan's)")
     add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
     add("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
@@ -65,7 +66,7 @@ def add_commands(commands: Any) -> None:
     add = command.add_argument_group("over nodes: --federated as the coordinator of a roster").add_argument
     text = "who adds the noise, whichever party added it to the training; sites have to allow it (distributed)"
     add_nodes(add, text)
-    add("--journal", metavar="FILE", help="where the run is journalled (MODEL.evaluation-N.journal)")
+    add_fields(add, CoordinatorOptions, "--journal")
     add_shared(add, "--hand-out")
     add_shared(command.add_argument, "--json")
 
@@ -132,7 +133,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.client.node import available_threads, use_threads
     from hedgerow.local.training import evaluate_federated
     from hedgerow.models.model import Model, require_room, sole_writer
-    from hedgerow.privacy.noise import SeededNoise, SystemNoise
+    from hedgerow.privacy.noise import make_noise
     from hedgerow.privacy.statement import PROCESS
 
     if arguments.allow_loss is not None:
@@ -149,7 +150,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         tables = adapt_sites(named, arguments.adapters)
         account = open_account(read_account(arguments), tables.values(), out)
         rows = read_sites(tables, model.plan, quiet=arguments.json, asks=not arguments.yes)
-        noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
+        noise = make_noise(arguments.seed, os.urandom)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
                 model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads,
@@ -165,16 +166,16 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         show(found, list(rows), out, picture, is_seeded=noise.seeded, as_json=arguments.json)
         return
     # Extras: only a party that dials or listens needs grpc.
-    from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, evaluate_over_nodes, hand_out
+    from hedgerow.app.coordinator import ModelFile, evaluate_over_nodes, hand_out
     from hedgerow.transport.identities import read_roster
 
-    options, mode = read_options(CoordinatorOptions, arguments), arguments.noise or ""
+    options = read_options(CoordinatorOptions, arguments, noise=arguments.noise or "")
     sites = [site.name for site in read_roster(Path(options.roster)).sites]
-    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, mode, arguments.by, sites)
-    journal = Path(arguments.journal or journal_file(out, model))
+    asked = prepare_evaluation(model, options.epsilon, options.delta, options.noise, options.by, sites)
+    journal = Path(options.journal or journal_file(out, model))
     file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
     found, sites = evaluate_over_nodes(options, asked, model, file)
-    show(found, sites, out, picture, is_seeded=options.noise.seeded, as_json=arguments.json)
+    show(found, sites, out, picture, is_seeded=options.seed is not None, as_json=arguments.json)
     if arguments.hand_out:
         hand_out(options, out)
 

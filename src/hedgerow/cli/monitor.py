@@ -6,7 +6,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hedgerow.cli.options import add_command, add_shared
+from hedgerow.app.options import NodeOptions
+from hedgerow.cli.options import add_command, add_fields, add_shared
 from hedgerow.errors import UsageError
 from hedgerow.transport.interface import Address
 
@@ -27,7 +28,7 @@ def add_commands(commands: Any) -> None:
     add = add_command(commands, "monitor", run, text, _MONITOR_EXAMPLE)
     add("--roster", required=True, metavar="ROSTER", help="the roster that lists this monitor")
     add("--identity", required=True, metavar="FILE", help="this monitor's .private.json")
-    add_shared(add, "--connect")
+    add_fields(add, NodeOptions, "--connect", required=True)
     text = "seconds between two reports, 0.2 to 60 (%(default)s)"
     add("--every", type=float, default=0.5, metavar="S", help=text)
     add("--once", action="store_true", help="print how the run is now, and end")
@@ -44,6 +45,6 @@ def run(arguments: argparse.Namespace) -> None:
         expected = f"a number of seconds from {MIN_INTERVAL:g} to {MAX_INTERVAL:g}"
         raise UsageError("argument", code="usage", name="--every", value=arguments.every, expected=expected)
     watch(
-        arguments.roster, arguments.identity, str(Address.parse(arguments.connect, "--connect")), arguments.every,
+        arguments.roster, arguments.identity, str(Address.parse(arguments.address, "--connect")), arguments.every,
         console=arguments.console, as_json=arguments.json, once=arguments.once,
     )  # fmt: skip

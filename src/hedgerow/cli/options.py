@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.plan.fields import allowed_by, read_sentences
-from hedgerow.transport.engines import ENGINES
 
 if TYPE_CHECKING:
     from hedgerow.app.accounts import AccountOptions
@@ -148,26 +148,9 @@ SHARED: dict[str, dict[str, Any]] = {
         "help": "keep no account of what this costs, which its report then says",
     },
     "--evaluation": {"metavar": "FILE", "help": "what `hedgerow evaluate --federated --json` printed of this model"},
-    "--by": {
-        "action": "append",
-        "default": [],
-        "metavar": "COLUMN",
-        "help": "measure each public group of this feature as well, or with 'site' each site that allows it: another "
-        "noisy sum, within the same epsilon; repeat",
-    },
-    "--roster": {"metavar": "ROSTER", "help": "who takes part, and by which keys"},
-    "--identity": {"metavar": "FILE", "help": "the coordinator's .private.json"},
-    "--connect": {"required": True, "metavar": "HOST:PORT", "help": "the coordinator"},
-    "--listen": {"default": "127.0.0.1:7443", "metavar": "HOST:PORT", "help": "where nodes dial (%(default)s)"},
     "--new-run": {
         "action": "store_true",
         "help": "set the journal of an earlier run aside (it is renamed); the new run counts what that one released",
-    },
-    "--engine": {"choices": ENGINES, "default": "grpc", "help": "what carries the messages (%(default)s)"},
-    "--log-format": {
-        "choices": ("text", "json"),
-        "default": "text",
-        "help": "lines of the log: text, or one JSON object each (%(default)s)",
     },
 }
 """Options that mean the same in several commands."""
@@ -223,9 +206,17 @@ def add_fields(add: Add, kind: type, *names: str, **more: Any) -> None:
         add(name, **given | more)
 
 
+def add_listening(add: Add) -> None:
+    """Add the options of a command that listens for nodes."""
+    add_fields(add, CoordinatorOptions, "--listen", default="127.0.0.1:7443")
+    add_fields(add, CoordinatorOptions, "--engine", "--log-format")
+
+
 def add_nodes(add: Add, noise: str) -> None:
     """Add the options of a command that asks nodes, with this help text for noise."""
-    add_shared(add, "--roster", "--identity", "--listen", "--engine", "--new-run", "--log-format")
+    add_fields(add, CoordinatorOptions, "--roster", "--identity", required=False)
+    add_listening(add)
+    add_shared(add, "--new-run")
     add("--noise", choices=("distributed", "server"), help=noise)
 
 

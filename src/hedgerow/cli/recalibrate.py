@@ -16,7 +16,6 @@ from hedgerow.privacy.rounding import format_cost
 if TYPE_CHECKING:
     from hedgerow.methods.recalibration import Recalibration
     from hedgerow.models.model import Model
-    from hedgerow.privacy.noise import NoiseSource
 
 _EXAMPLE = """\
 example:
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     from hedgerow.local.training import recalibrate_model
     from hedgerow.methods.recalibration import require_line
     from hedgerow.models.model import Model, require_room, save_unless_kept
-    from hedgerow.privacy.noise import SeededNoise, SystemNoise
+    from hedgerow.privacy.noise import make_noise
 
     model = Model.load(arguments.model)
     require_line(model.plan, model.ensemble)
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     tables = adapt_sites({"site": arguments.data}, arguments.adapters)
     account = open_account(read_account(arguments), tables.values(), out)
     (rows,) = read_sites(tables, model.plan, quiet=arguments.json, asks=not arguments.yes).values()
-    noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
+    noise = make_noise(arguments.seed, os.urandom)
     with use_threads(available_threads()) as n_threads:
         changed, found, cost = recalibrate_model(
             model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, account=account,

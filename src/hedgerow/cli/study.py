@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import output_folder, read_plan
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import note, print_facts, print_json
-from hedgerow.cli.options import Add, above_zero, add_command, add_group, add_shared, read_options, whole
+from hedgerow.cli.options import Add, above_zero, add_command, add_fields, add_group, add_shared, read_options, whole
 from hedgerow.errors import EnvironmentFault, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ _FOLDER: dict[str, Any] = {"metavar": "FOLDER", "help": "the study's folder (thi
 def _add_run(add: Add, *more: str) -> None:
     add_shared(add, "--seed", *more)
     add("--study", **_FOLDER)
-    add_shared(add, "--log-format", "--json")
+    add_fields(add, CoordinatorOptions, "--log-format")
+    add_shared(add, "--json")
 
 
 def add_commands(commands: Any) -> None:
@@ -95,7 +97,7 @@ def _add_runs(actions: Any) -> None:
     add = add_command(actions, "evaluate", evaluate, text)
     add("--epsilon", type=above_zero, required=True, metavar="E", help="what this evaluation may cost")
     add("--noise", choices=("distributed", "server"), help="as for `hedgerow evaluate` (distributed)")
-    add_shared(add, "--by")
+    add_fields(add, CoordinatorOptions, "--by")
     _add_run(add, "--new-run")
     text = "ask the sites for statistics of the plan's columns, as far as their policies allow (surveys = true)"
     add = add_command(actions, "survey", survey, text)

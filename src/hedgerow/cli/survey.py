@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import join_names, output_folder, parse_sites
+from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import WIDEST, format_command, note, print_facts, print_json, warn, warn_seeded, wrap_text
 from hedgerow.cli.options import (
     ADAPTERS,
@@ -89,10 +90,8 @@ def run(arguments: argparse.Namespace) -> None:
     folder = None if arguments.out is None else output_folder(arguments.out)
     options = read_options(SurveyOptions, arguments)
     if arguments.federated and folder is not None:
-        # An extra: only a party that dials or listens needs grpc.
-        from hedgerow.app.coordinator import CoordinatorOptions
-
-        party = read_options(CoordinatorOptions, arguments)
+        named = {name: getattr(arguments, name) for name in ("roster", "identity", "listen", "engine", "log_format")}
+        party = CoordinatorOptions(**named, seed=options.seed, quiet=options.quiet)
         made = survey_over_nodes(options, party, folder, arguments.data, is_new=arguments.new_run)
         parties = {"roster": party.roster, "identity": party.identity, "listen": party.listen}
         asked = " ".join(f"--{name} {shlex.quote(value)}" for name, value in parties.items())

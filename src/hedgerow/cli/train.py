@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hedgerow.data.site_data import SiteData
     from hedgerow.models.model import Model
     from hedgerow.plan.plan import Plan
-    from hedgerow.privacy.noise import NoiseSource
 
 _SIMULATE_EXAMPLE = """\
 example:
@@ -71,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
     from hedgerow.local.training import check_sites
     from hedgerow.methods.registry import resolve
     from hedgerow.models.model import require_room, save_unless_kept
-    from hedgerow.privacy.noise import SeededNoise, SystemNoise
+    from hedgerow.privacy.noise import make_noise
     from hedgerow.privacy.outlook import doubt_of
 
     plan = read_plan(arguments.plan)
@@ -79,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
     require_room(out)
     files = adapt_sites(parse_sites(arguments.sites), arguments.adapters)
     check_sites(plan, len(files))
-    noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
+    noise = make_noise(arguments.seed, os.urandom)
     account = open_account(read_account(arguments), files.values(), out)
     sites = read_sites(
         files, plan, quiet=arguments.json, asks=not arguments.yes, external_memory=arguments.external_memory

@@ -541,6 +541,11 @@ class SeededNoise:
         return np.array([int(values.argmax()) if len(values) else -1 for values in noisy], dtype=np.int64)
 
 
+def make_noise(seed: int | None, random_bytes: RandomBytes) -> SystemNoise | SeededNoise:
+    """Make a run's source of noise: from random bytes, or for an experiment from a seed."""
+    return SystemNoise(random_bytes) if seed is None else SeededNoise(seed)
+
+
 class _KeyedStream:
     """Deterministic bytes: SHAKE-256 of the key and a block counter, one block after the other."""
 
