@@ -301,7 +301,7 @@ FITS: dict[str, tuple[Any, dict[str, Any], Fit, Fit]] = {
         f"a label that is {label!r}": (
             DPGBDTClassifier, {"classes": [0, 1]}, (ROWS, CLASSES, None, {}),
             (MORE, one_more(CLASSES, label), None, {}))
-        for label in (None, float("nan"), 2, 0.5, "x", "", b"x", object, (1,))
+        for label in (None, float("nan"), 2, 0.5, "x", "", b"x", object, (1,), np.void(b"1"))
     },
     **{
         f"a number that is {label!r}": (
@@ -322,12 +322,25 @@ FITS: dict[str, tuple[Any, dict[str, Any], Fit, Fit]] = {
     "no identifier": (
         DPGBDTClassifier, {"classes": [0, 1]}, (ROWS, CLASSES, list(range(60)), {}),
         (MORE, one_more(CLASSES, 1), [*range(60), None], {})),
+    **{
+        f"a {part} of {cell!r:.20}": (
+            DPGBDTSurvival, {"intervals": [1, 2, 4]}, (ROWS, TIMES, None, {}),
+            (MORE, np.array([*TIMES.tolist(), [cell, 1] if part == "fate" else [1, cell]], dtype=object), None, {}))
+        for part in ("fate", "time") for cell in (10**400, "x", None)
+    },
     "an identifier of several people": (
         DPGBDTClassifier, {"classes": [0, 1]}, (ROWS, CLASSES, list(range(60)), {}),
         (MORE, one_more(CLASSES, 1), [*range(60), 2.0**60], {})),
-    "no site": (
-        DPGBDTClassifier, {"classes": [0, 1], "secure_sums": True}, (ROWS, CLASSES, None, {"sites": ["a", "b"] * 30}),
-        (MORE, one_more(CLASSES, 1), None, {"sites": [*["a", "b"] * 30, None]})),
+    **{
+        f"a site of {site!r:.20}": (
+            DPGBDTClassifier, {"classes": [0, 1], "secure_sums": True},
+            (ROWS, CLASSES, None, {"sites": ["a", "b", "c"] * 20}),
+            (MORE, one_more(CLASSES, 1), None, {"sites": [*["a", "b", "c"] * 20, site]}))
+        for site in (None, "\ud800", "c" * 500, 10**400)
+    },
+    "a label of a kind of bytes, where classes are found": (
+        DPGBDTClassifier, {"epsilon": 20}, (ROWS, CLASSES, None, {}),
+        (MORE, np.array([*CLASSES, np.void(b"1")], dtype=object), None, {})),
     "one class, and a row of the other": (
         DPGBDTClassifier, {"classes": [0, 1]}, (ROWS, [0] * 60, None, {}), (MORE, [*[0] * 60, 1], None, {})),
     "no row, and one": (

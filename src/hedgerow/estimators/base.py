@@ -31,6 +31,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from hedgerow.client.node import count_threads, has_compiled, use_threads
+from hedgerow.codec import MAX_TEXT_BYTES
 from hedgerow.data.arrow import as_columns, collect, count_cells, list_categories, require_distinct_names, to_arrow
 from hedgerow.data.cells import (
     MANY,
@@ -1077,7 +1078,9 @@ def rows_by_site(sites: Any, n_rows: int, *, may_be_missing: bool = False) -> di
         return {"site": None}
     require_a_cell_per_row(sites, n_rows, "sites")
     # Convert each name by itself: beside a text, numpy would make two sites of 1 and 1.0.
-    names = read_texts(sites, Place("sites", "sites", 0))
+    # A text that no message can carry names no site: otherwise one odd cell would end the fit.
+    texts = read_texts(sites, Place("sites", "sites", 0))
+    names = [None if name is None or _count_bytes(name) > MAX_TEXT_BYTES else name for name in texts]
     if None in names and not may_be_missing:
         raise DataError("data-site-missing")
     found: dict[str, list[int]] = {name: [] for name in sorted({name for name in names if name is not None})}
@@ -1085,6 +1088,13 @@ def rows_by_site(sites: Any, n_rows: int, *, may_be_missing: bool = False) -> di
         if name is not None:
             found[name].append(row)
     return {name: np.array(own, dtype=np.intp) for name, own in found.items()}
+
+
+def _count_bytes(name: str) -> int:
+    try:
+        return len(name.encode())
+    except UnicodeEncodeError:
+        return MAX_TEXT_BYTES + 1
 
 
 def only_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:

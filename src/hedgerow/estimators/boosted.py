@@ -163,7 +163,8 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             values = own.unique().to_pylist() if isinstance(own, pa.Array) else own
             indices = self._find_indices(values).tolist()
             classes = [*self.classes_.tolist(), None]
-            if any(value != classes[index] for value, index in zip(values, indices, strict=True) if index >= 0):
+            matched = ((base.to_python(value), at) for value, at in zip(values, indices, strict=True) if at >= 0)
+            if any(value != classes[index] for value, index in matched):
                 self._warn_of_spelling()
             if others := list(weights.keys() - set(classes[:-1])):
                 # This reveals nothing: the classes are released, and the weights are declared.
@@ -178,7 +179,9 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             base.warn_about_left_out(listed, "data-label-outside")
             own = [cell for cell, is_listed in zip(cells, listed.tolist(), strict=True) if is_listed]
             declared = self.classes_.tolist()
-            if kind in ("", "text") and any(_is_written_otherwise(cell, declared) for cell in set(own)):
+            # Not every cell can be hashed, so only cells of a known kind go into the set.
+            known = {cell for cell in own if _classify_value(cell)}
+            if kind in ("", "text") and any(_is_written_otherwise(cell, declared) for cell in known):
                 self._warn_of_spelling()
             start = self._begin(table, len(cells), sites, units, fits=listed)
         else:
@@ -570,7 +573,7 @@ def _read_events_and_times(
         columns = [matrix[:, 0], matrix[:, 1]]
     try:
         event, time = (column.astype(np.float64) for column in columns)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, ArithmeticError):
         if not may_be_missing:
             raise UsageError("survival-label", found="it holds other things than numbers") from None
         event, time = (numbers_of(list(column), Place("y", "y", 0), AsMissing()) for column in columns)
