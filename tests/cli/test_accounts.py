@@ -15,7 +15,7 @@ from hedgerow.app import accounts
 from hedgerow.app.accounts import BOOK
 from hedgerow.cli.main import main
 from hedgerow.client.budget import RESERVED, BudgetBook, compose_epsilon
-from hedgerow.local.accounts import Account, BookStore, RunFacts
+from hedgerow.local.accounts import VARIABLE, Account, BookStore, RunFacts
 from hedgerow.models.model import Model
 from hedgerow.privacy.events import GaussianEvent, scope_events
 from tests.wards import plan_text
@@ -168,6 +168,40 @@ def test_where_the_data_take_no_book_it_stands_beside_the_output(
     assert main([*run, "--out", str(ward / "2.json")]) == 2
     assert "--no-book" in capsys.readouterr().err and not (ward / "2.json").exists()
     assert main(["survey", str(ward / "north.csv"), "--epsilon", "1"]) == 2
+
+
+def test_a_book_that_is_there_is_used_even_if_it_cannot_be_written(
+    ward: Path, tmp_path: Path, hedgerow: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was closed after some runs does not begin another account beside the output."""
+    run = ["train", ward / "plan.toml", "--site", ward / "north.csv"]
+    hedgerow(*run, "--out", ward / "1.json")
+    monkeypatch.setattr(accounts, "_takes_book", lambda place: place.parent != ward.resolve())
+    (tmp_path / "out").mkdir()
+    hedgerow(*run, "--out", tmp_path / "out" / "2.json")
+    assert not (tmp_path / "out" / BOOK).exists()
+    account = Model.load(tmp_path / "out" / "2.json").report.account
+    assert account is not None and account.n_runs == 2
+
+
+def test_another_book_beside_the_data_is_named(ward: Path, hedgerow: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """The runs of a node over the same rows stand in its own book, which a command says that it does not add up."""
+    run = ["train", str(ward / "plan.toml"), "--site", str(ward / "north.csv")]
+    (ward / "north-budget.db").touch()
+    assert main([*run, "--out", str(ward / "1.json")]) == 0
+    assert "north-budget.db" in "".join(capsys.readouterr().err.split())
+
+
+def test_a_command_that_a_budget_started_is_counted_in_it(
+    ward: Path, tmp_path: Path, hedgerow: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that calls a command within a limit is refused what does not fit, and no model is made."""
+    book = tmp_path / "budget.db"
+    monkeypatch.setenv(VARIABLE, json.dumps([{"path": str(book), "epsilon": 1.2, "delta": 1e-6}]))
+    run = ["train", str(ward / "plan.toml"), "--site", str(ward / "north.csv")]
+    assert main([*run, "--out", str(ward / "1.json")]) == 0
+    assert main([*run, "--out", str(ward / "2.json")]) == 6 and not (ward / "2.json").exists()
+    assert len(BookStore(book).lines("")) == 2
 
 
 def test_a_damaged_book_ends_each_command_before_it_reads_a_row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import pickle
@@ -12,6 +13,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,8 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     scope_events,
 )
+from hedgerow.privacy.ledger import Ledger, Release
+from tests.privacy.sentences import make_report, noise_of_server
 from tests.wards import plan_text
 
 DELTA = 1e-6
@@ -495,6 +499,104 @@ def test_an_unfitted_estimator_takes_no_budget_along_but_to_a_worker(rows: Rows,
     assert os.environ.get(accounts.VARIABLE) is None
 
 
+def test_a_worker_of_a_worker_shares_the_book_of_a_budget(rows: Rows, tmp_path: Path) -> None:
+    """A process that was sent a budget sends it on, and one that it started keeps it beside a budget of its own."""
+    sent = [{"path": str(tmp_path / "outer.db"), "epsilon": None, "delta": DELTA}]
+    script = f"""
+from hedgerow.local import accounts
+accounts._inherited = {sent!r}
+assert accounts.send_budgets()["files"] == {sent!r}
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    script = f"""
+import hedgerow
+from pathlib import Path
+with hedgerow.budget(book={str(tmp_path / "inner.db")!r}):
+    places = [store.place for store in hedgerow.local.accounts.process_account().stores]
+assert places == ["inner.db", "outer.db", "memory"], places
+assert [store.place for store in hedgerow.local.accounts.process_account().stores] == ["outer.db", "memory"]
+"""
+    environment = {**os.environ, accounts.VARIABLE: json.dumps(sent)}
+    assert subprocess.run([sys.executable, "-c", script], env=environment, check=False).returncode == 0
+
+
+def test_budgets_of_threads_end_in_any_order(tmp_path: Path) -> None:
+    """A process that begins within a budget finds its file, whichever other budgets have ended meanwhile."""
+    first, second = hedgerow.budget(book=tmp_path / "a.db"), hedgerow.budget(book=tmp_path / "b.db")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert [Path(each["path"]).name for each in json.loads(os.environ[accounts.VARIABLE])] == ["b.db"]
+    second.__exit__(None, None, None)
+    assert accounts.VARIABLE not in os.environ
+
+
+def test_a_changed_variable_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that cannot be found is never passed over in silence."""
+    for value in ("no list", "[3]", '[{"path": "a.db"}]', "3"):
+        monkeypatch.setenv(accounts.VARIABLE, value)
+        with pytest.raises(UsageError):
+            process_account()
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_book_that_is_deleted_or_replaced_while_it_is_used_fits_nothing_more(tmp_path: Path, is_older: bool) -> None:
+    """The runs that a lost book held would seem to be unspent: nothing is released until it is there again."""
+    path, event = tmp_path / "book.db", GaussianEvent(3.0)
+    older = None
+    with hedgerow.budget(9.0, book=path) as account:
+        for _ in range(2):
+            older = path.read_bytes()
+            with account.open_run(RunFacts("r"), [event]) as run:
+                run.charge(event)
+        newer = path.read_bytes()
+        path.unlink()
+        if is_older:
+            path.write_bytes(older)
+            path.chmod(0o600)
+        for _ in range(2):
+            with pytest.raises(EnvironmentFault) as caught, account.open_run(RunFacts("r"), [event]):
+                pytest.fail("it was opened")
+            assert caught.value.code == "book-replaced"
+        path.write_bytes(newer)
+        with account.open_run(RunFacts("r"), [event]) as run:
+            run.charge(event)
+        assert account.read_state("record", DELTA).n_runs == 3
+        path.unlink()
+        # A run whose book is lost before its end is still written down.
+        with pytest.raises(EnvironmentFault), account.open_run(RunFacts("r"), [event]) as run:
+            pytest.fail("it was opened")
+
+
+steps = st.lists(st.sampled_from(["a", "b", "", "nodes"]), min_size=1, max_size=6)
+
+
+@given(steps=steps)
+def test_a_report_never_says_that_an_account_has_releases_that_it_lacks(steps: list[str]) -> None:
+    """A model is trained and evaluated in several places, at equal costs: what an account may lack comes on top."""
+    stores = {"a": MemoryStore(), "b": MemoryStore()}
+    made, report = list[tuple[str, Release]](), make_report([noise_of_server(0)])
+    for at, place in enumerate(steps):
+        release = noise_of_server(at)
+        made.append((place, release))
+        report = replace(report, ledger=Ledger(tuple(own for _, own in made)))
+        if place == "nodes":
+            continue
+        account = Account([stores[place]] if place else [])
+        with account.open_run(RunFacts("r"), [release.event]) as run:
+            run.charge(release.event)
+        report = report.with_account(account.read_state("record", DELTA))
+        assert report.account is not None
+        assert not place or report.account.n_counted == sum(own == place for own, _ in made)
+        lines = [text for name, text in report.account.facts(report.n_releases) if not name]
+        is_whole = {own for own, _ in made} == {place}
+        if place:
+            assert any("not known to be in it" in text for text in lines) is not is_whole
+    if report.account is not None and steps[-1] == "nodes" and steps[0] in stores:
+        (_, *lines) = report.account.facts(report.n_releases)
+        assert report.account.place == NOWHERE or any("not known to be in it" in text for _, text in lines)
+
+
 # Books that cannot be used --------------------------------------------------------------------------------------------
 
 
@@ -556,6 +658,7 @@ def test_no_account_says_so() -> None:
 
 # Studies --------------------------------------------------------------------------------------------------------------
 
+
 def make_study(noise: str) -> hedgerow.Study:
     """A study of the tables' three sites."""
     shape, privacy = {"n_trees": 2, "max_depth": 2}, {"n_records": 400, "noise": noise}
@@ -579,7 +682,8 @@ def test_a_study_fits_into_a_budget_of_its_own_epsilon(tables: dict[str, str], n
     with hedgerow.budget(1.0) as account:
         result = study.run(hedgerow.Simulation(tables))
         state = account.read_state("record", DELTA)
-        assert result.model.report.account == state
+        report = result.model.report
+        assert report.account == replace(state, n_releases=report.n_releases, n_counted=report.n_releases)
         assert state.epsilon == pytest.approx(result.model.report.epsilon, rel=1e-9)
 
 

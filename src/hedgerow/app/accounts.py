@@ -14,7 +14,7 @@ from hedgerow.client.budget import find_near_name
 from hedgerow.data.databases import find_database_file
 from hedgerow.data.sources import Location, file_path, is_url
 from hedgerow.errors import PolicyRefusal, UsageError
-from hedgerow.local.accounts import Account, BookStore
+from hedgerow.local.accounts import Account, BookStore, open_outer_budgets
 from hedgerow.plan.fields import text
 
 BOOK = "hedgerow-budget.db"
@@ -67,17 +67,20 @@ def open_account(options: AccountOptions, tables: Iterable[Location], out: Path 
                 warn(f"{said}. If both mean the same people, give the name that the book has: what is spent adds up.")
             elif not says_yes(f"{said}. Are these other people?"):
                 raise PolicyRefusal("not-agreed")
-    return Account(stores, data_set, n_told=len(stores))
+    # A program that has opened a `hedgerow.budget` may have started this command.
+    return Account([*stores, *open_outer_budgets()], data_set, n_told=len(stores))
 
 
 def _find_places(tables: Iterable[Location], out: Path | None) -> list[Path]:
     """Return the books beside tables and databases' files, and beside the output for what has no file."""
-    places, others = list[Path](), list[str]()
+    places, others, beside = list[Path](), list[str](), set[Path]()
     for table in tables:
         file = find_database_file(os.fspath(table)) if is_url(table) else file_path(table)
         folder = None if file is None else Path(file).resolve().parent
-        if folder is not None and _takes_book(folder / BOOK):
+        # A book that is there is used, even where it cannot be written: it may hold earlier runs over these rows.
+        if folder is not None and ((folder / BOOK).exists() or _takes_book(folder / BOOK)):
             places.append(folder / BOOK)
+            beside |= {each for each in folder.glob("*-budget.db") if each.name != BOOK}
         else:
             others.append("a database" if folder is None else str(folder))
     if others:
@@ -86,6 +89,10 @@ def _find_places(tables: Iterable[Location], out: Path | None) -> list[Path]:
             raise UsageError("usage-missing", missing=missing)
         places.append(out.resolve().parent / BOOK)
         note(f"No budget book can stand beside the data ({others[0]}): what this costs is counted in {places[-1]}.")
+    if beside:
+        names = ", ".join(map(str, sorted(beside)))
+        note(f"Other budget books stand beside the data, and are not added up here: {names}. If one of them counts "
+             "the same people, give it with --book.")  # fmt: skip
     return list(dict.fromkeys(places))
 
 

@@ -220,6 +220,10 @@ class BudgetBook:
         rows = self._database.rows("select data_set from runs where run_id = ? and site = ?", where)
         return rows[0][0] if rows else ""
 
+    def list_runs(self) -> set[str]:
+        """Return the runs that the book has lines of."""
+        return {run_id for (run_id,) in self._database.rows("select run_id from runs")}
+
     def list_charged(self) -> set[bytes]:
         """Return the runs that are settled for this node and have cost something."""
         lines = (line for line in self.lines() if line.site == self._site)

@@ -41,10 +41,10 @@ from hedgerow.client.budget import (
     list_costs,
     require_room,
 )
-from hedgerow.errors import HedgerowError, PrivacyError, warn_caller
+from hedgerow.errors import EnvironmentFault, HedgerowError, PrivacyError, UsageError, warn_caller
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import check_delta, check_epsilon, mu_of
-from hedgerow.privacy.accounts import MEMORY, NOWHERE, AccountState
+from hedgerow.privacy.accounts import MEMORY, NOWHERE, AccountState, count_releases
 from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
@@ -122,7 +122,10 @@ class Store(ABC):
         read = datetime.now(UTC).strftime("%Y-%m-%d")
         limit = None if self.limit is None else self.limit[0]
         epsilon = compose_epsilon(list_costs(own), delta)
-        return AccountState(self.place, data_set, read, len(own), epsilon, delta, unit, len(lines) - len(own), limit)
+        releases = count_releases(event for line in own for event in line.events)
+        n_others = len(lines) - len(own)
+        state = AccountState(self.place, data_set, read, len(own), epsilon, delta, unit, n_others, limit)
+        return replace(state, releases=releases)
 
 
 class MemoryStore(Store):
@@ -163,20 +166,30 @@ class BookStore(Store):
 
     def __init__(self, path: Path, limit: tuple[float, float] | None = None) -> None:
         self.path, self.limit, self.place = path, limit, path.name
+        self._seen = set[str]()
 
     def put(self, line: BudgetLine, limit: tuple[float, float] | None) -> None:
         """Write a run's line into the book's file, in place of its former one.
 
         Raises:
-            EnvironmentFault: the file cannot be read or written.
+            EnvironmentFault: the file cannot be read or written; or code "book-replaced", with the line written.
         """
         with closing(BudgetBook(self.path)) as book:
             book.put(line, limit)
+            self._require_seen(book)
 
     def lines(self, data_set: str) -> list[BudgetLine]:
-        """Read the lines of an account from the book's file; raises EnvironmentFault."""
+        """Read the lines of an account from the book's file; raises EnvironmentFault as `put`."""
         with closing(BudgetBook(self.path)) as book:
+            self._require_seen(book)
             return book.lines(data_set)
+
+    def _require_seen(self, book: BudgetBook) -> None:
+        """Raise EnvironmentFault "book-replaced" if runs are gone that this object has seen in the file."""
+        found = book.list_runs()
+        if not self._seen <= found:
+            raise EnvironmentFault("book-replaced", path=self.path)
+        self._seen = found
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
@@ -421,6 +434,8 @@ def _weigh_whole(epsilon: float, delta: float) -> float:
 _process = MemoryStore()
 _budgets: list[Store] = []
 _inherited: list[dict[str, Any]] | None = None
+_outer: list[dict[str, Any]] = []
+"""Files of the process that started this one, kept while the variable names budgets of this one as well."""
 _shares_files = False
 _open_run: ContextVar[RunAccount | None] = ContextVar("open run", default=None)
 _asked_about: set[tuple[str, str]] = set()
@@ -437,17 +452,41 @@ def process_account(data_set: str = "") -> Account:
     Args:
         data_set: as the caller names it; "" for all rows.
     """
-    described = json.loads(os.environ.get(VARIABLE, "[]")) if _inherited is None else _inherited
-    known = {store.path for store in _budgets if isinstance(store, BookStore)}
-    theirs = [
-        BookStore(Path(each["path"]), None if each["epsilon"] is None else (each["epsilon"], each["delta"]))
-        for each in described
-        if Path(each["path"]) not in known
-    ]
-    account = Account([*reversed(_budgets), *theirs, _process], data_set)
+    account = Account([*reversed(_budgets), *open_outer_budgets(), _process], data_set)
     if data_set:
         _warn_about_name(account.stores[0], data_set)
     return account
+
+
+def open_outer_budgets() -> list[BookStore]:
+    """Open the budget files of the process that started this one, except those that are open here as well.
+
+    Raises:
+        UsageError: the variable that names them was changed.
+    """
+    known = {store.path for store in _budgets if isinstance(store, BookStore)}
+    return [
+        BookStore(Path(each["path"]), None if each["epsilon"] is None else (each["epsilon"], each["delta"]))
+        for each in _list_outer()
+        if Path(each["path"]) not in known
+    ]
+
+
+def _list_outer() -> list[dict[str, Any]]:
+    if _inherited is not None:
+        return _inherited
+    if _has_files():
+        return _outer
+    value = os.environ.get(VARIABLE, "[]")
+    try:
+        return [{name: each[name] for name in ("path", "epsilon", "delta")} for each in json.loads(value)]
+    except (ValueError, TypeError, LookupError):
+        expected = "what `hedgerow.budget` wrote there"
+        raise UsageError("argument", code="usage", name=VARIABLE, value=value, expected=expected) from None
+
+
+def _has_files() -> bool:
+    return any(isinstance(store, BookStore) for store in _budgets)
 
 
 @contextmanager
@@ -461,8 +500,9 @@ def enter_run(run: RunAccount) -> Iterator[None]:
 
 
 def send_budgets() -> dict[str, Any]:
-    """Return the open budgets for a worker process; empty if no budget of this process has a file."""
-    return {"pid": os.getpid(), "files": _describe_budgets()} if _shares_files else {}
+    """Return the open budgets for a worker process; empty if this process never had one with a file."""
+    is_known = _shares_files or _inherited is not None
+    return {"pid": os.getpid(), "files": _describe_budgets()} if is_known else {}
 
 
 def receive_budgets(sent: Mapping[str, Any]) -> None:
@@ -483,7 +523,7 @@ def _describe_budgets() -> list[dict[str, Any]]:
         for store in reversed(_budgets)
         if isinstance(store, BookStore)
     ]
-    return [*own, *(_inherited or [])]
+    return [*own, *_list_outer()]
 
 
 @contextmanager
@@ -517,19 +557,24 @@ def budget(
     if book is not None:
         store = BookStore(Path(book).resolve(), limit)
         store.lines("")
-    global _shares_files
-    before = os.environ.get(VARIABLE)
+    global _shares_files, _outer
+    _outer = _list_outer()
     _budgets.append(store)
     try:
-        if book is not None:
-            _shares_files = True
-            os.environ[VARIABLE] = json.dumps(_describe_budgets())
+        _shares_files |= book is not None
+        _set_variable()
         yield Account([store])
     finally:
         _budgets.remove(store)
+        _set_variable()
+
+
+def _set_variable() -> None:
+    # Budgets of several threads may end in any order.
+    if described := _describe_budgets() if _has_files() else _outer:
+        os.environ[VARIABLE] = json.dumps(described)
+    else:
         os.environ.pop(VARIABLE, None)
-        if before is not None:
-            os.environ[VARIABLE] = before
 
 
 def forget_runs() -> None:

@@ -181,7 +181,9 @@ class PrivacyReport(PrivacyContext):
 
     def with_account(self, account: AccountState) -> PrivacyReport:
         """Return this report with the state of the rows' account at the time of the report."""
-        report = replace(self, account=account)
+        is_chosen = account.is_chosen or (self.account is not None and self.account.is_chosen)
+        found = replace(account.compare_with(self.ledger.events(), self.account), is_chosen=is_chosen)
+        report = replace(self, account=found)
         # Copy cached results: some take seconds to compute.
         known = ("epsilon_gdp", "epsilon_rdp", "_account")
         vars(report).update({name: value for name, value in vars(self).items() if name in known})
@@ -485,7 +487,7 @@ class PrivacyReport(PrivacyContext):
 
     def _list_limits(self, sites: Sequence[str]) -> list[tuple[str, str]]:
         """Return the limits of the promise: persons with several rows, further runs, and public inputs."""
-        facts = [] if self.account is None else self.account.facts()
+        facts = [] if self.account is None else self.account.facts(self.n_releases)
         if self.guarantee == "holds":
             facts.append(("rows of a person", self._describe_person_rows()))
             facts += self._list_lines()

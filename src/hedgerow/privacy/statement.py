@@ -496,8 +496,9 @@ def _describe_trust(report: PrivacyReport, part: _Part, *, is_training: bool = T
             "everybody else."
         ),
         "local": (
-            "Each record's node adds the noise, to every record's statistics by themselves, before anything leaves it: "
-            "there is no trust in anyone but one's own node. How many rows each site has is taken to be known."
+            "Each record's node adds the noise before anything leaves it, as much for each of its records as would "
+            "suffice alone: there is no trust in anyone but one's own node. How many rows each site has is taken to be "
+            "known."
         ),
         "distributed": (
             "The sites add the noise: the guarantee holds against the coordinator as well, as long as "
