@@ -589,7 +589,7 @@ SLOWER = ("duckdb file", "adbc", "semicolons", "cp1252", "polars lazy")
 
 
 @pytest.mark.parametrize("source", all_but(SLOWER, ["list", "sql", "csv", "semicolons", "cp1252", *TYPED]))
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_no_row_changes_another_row(source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Add one row of anything to any table: the others' codes, units and the choice among the others' rows stay."""
@@ -717,7 +717,7 @@ def adapted_reader(source: str, folder: Path, plan: Plan) -> Callable[[list[tupl
 
 
 @pytest.mark.parametrize("source", all_but(SLOWER, ["csv", "sql", "parquet", "duckdb file"]))
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_no_row_changes_another_row_through_an_adapter(
     source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
