@@ -22,7 +22,7 @@ import numpy as np
 from hedgerow.methods.api import (
     AlikeRounds,
     FittedTrees,
-    Grown,
+    GrowingModel,
     IntVector,
     LeafSums,
     Method,
@@ -109,7 +109,7 @@ def draw_tree(run: Run, number: int) -> TreeBatch:
     return make_trees(grid, feature, cut)
 
 
-def boost(grown: Grown, settings: ObliviousSettings) -> Generator[Query, IntVector, None]:
+def boost(grown: GrowingModel, settings: ObliviousSettings) -> Generator[Query, IntVector, None]:
     """For each tree: ask for its leaves' sums, and make them values. The next query carries them to the nodes."""
     run, rows = grown.run, grown.run.plan.privacy.rows_per_unit
     rule = make_leaf_rule(run, settings.learning_rate, noise_ridge=1.0)

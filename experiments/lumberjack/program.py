@@ -55,7 +55,7 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
-from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by
+from hedgerow.training.steps import GrowingModel, NodeTrees, Program, Run, grow_by
 from hedgerow.trees.ensemble import MAX_DEPTH
 
 SURE = 2.0
@@ -91,7 +91,7 @@ def searched(
     return forest, leaves, released.reshape(len(leaves), -1) / UNIT, number + 1
 
 
-def _grow(grown: Grown, settings: LumberjackSettings) -> Generator[Query, IntVector, None]:
+def _grow(grown: GrowingModel, settings: LumberjackSettings) -> Generator[Query, IntVector, None]:
     run = grown.run
     forest, leaves, sums, exchange = yield from searched(run, settings)
     is_numeric = run.plan.label.kind.is_number
@@ -105,7 +105,7 @@ def _grow(grown: Grown, settings: LumberjackSettings) -> Generator[Query, IntVec
     if settings.has_line:
         whole = [math.fsum(column) for column in sums.T.tolist()]
         mean = min(max(whole[0] / max(1.0, whole[1]), -1.0), 1.0)
-        carried = Carried()
+        carried = NodeTrees()
         carried.take(fitted)
         yield from calibrate_by_spread(grown, exchange, round(mean * SCORE_UNIT), settings.line_multipliers, carried)
 

@@ -108,8 +108,8 @@ def are_same_words(said: str, expected: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Ends:
-    """The facts that the words of one party are computed from.
+class WordInputs:
+    """The facts from which the four words of one party are computed.
 
     Attributes:
         invitation: hash of the invitation's whole content, 32 bytes.
@@ -145,7 +145,7 @@ def _knock_tag(secret: bytes, invitation: bytes, commitment: bytes) -> bytes:
     return derive_tag(secret, "knock", invitation, commitment)
 
 
-def _tag_opening(ends: Ends, numbers: tuple[bytes, bytes], challenge: bytes, max_rows: int) -> bytes:
+def _tag_opening(ends: WordInputs, numbers: tuple[bytes, bytes], challenge: bytes, max_rows: int) -> bytes:
     parts = ends.invitation, ends.party.digest(), *numbers, challenge, max_rows.to_bytes(8, "big")
     return derive_tag(ends.secret, "opening", *parts)
 
@@ -179,7 +179,7 @@ class Applicant:
     """
 
     def __init__(
-        self, ends: Ends, identity: PrivateIdentity, notes: Notebook, entropy: Entropy, max_rows: int = 0
+        self, ends: WordInputs, identity: PrivateIdentity, notes: Notebook, entropy: Entropy, max_rows: int = 0
     ) -> None:
         self._ends, self._notes, self._key = ends, notes, Identity(identity.seed)
         self._name = identity.public.name
@@ -286,7 +286,7 @@ def _read_roster(content: bytes) -> PinnedRoster:
         raise RemoteProtocolError("roster-offered", why="it cannot be read") from None
 
 
-def _require_own(standing: Standing, ends: Ends, sealed: bytes, max_rows: int) -> None:
+def _require_own(standing: Standing, ends: WordInputs, sealed: bytes, max_rows: int) -> None:
     roster = _read_roster(standing.roster)
     parties = (*roster.sites, *roster.monitors)
     if roster.coordinator != ends.coordinator:
@@ -307,7 +307,7 @@ class Guest:
     """The coordinator's knowledge of an invited party; fields are empty until known.
 
     Attributes:
-        name, role, secret, invitation: as in the invitation and in `Ends`.
+        name, role, secret, invitation: as in the invitation and in `WordInputs`.
         commitment, challenge: the commitment in its Knock, and the challenge in the answer.
         party: its keys, from its Opening.
         nonce, sealed: from its Opening.
@@ -335,7 +335,7 @@ class Guest:
         """Return its four words; empty until it has opened its commitment."""
         if self.party is None:
             return ""
-        ends = Ends(self.invitation, self.secret, coordinator, self.party)
+        ends = WordInputs(self.invitation, self.secret, coordinator, self.party)
         return ends.words(self.nonce, self.sealed, self.challenge)
 
 
@@ -403,7 +403,7 @@ class Reception:
     def _handle_opening(self, opening: Opening) -> Standing:
         guest = self._find_guest(opening.party)
         party = PublicIdentity(guest.name, guest.role, opening.identity_key, opening.certificate, opening.proof)
-        ends = Ends(guest.invitation, guest.secret, self._coordinator, party)
+        ends = WordInputs(guest.invitation, guest.secret, self._coordinator, party)
         expected = _tag_opening(ends, (opening.nonce, opening.sealed), guest.challenge, opening.max_rows)
         if not guest.commitment or not hmac.compare_digest(expected, opening.tag):
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)

@@ -181,7 +181,7 @@ class _Checked:
             raise _Unplayable("its program makes another model of the same releases where the rows are others")
 
     def divide(self) -> None:
-        """Train over 1, 3 and 50 sites: whoever holds which row, the model is the same, and so it is in its file."""
+        """Train over 1, 3 and 50 sites; note a fault if the models differ, or change in their files."""
         rows, random, found = make_rows(self.plan, N_DIVIDED, self.seed + 1), np.random.default_rng(self.seed), set()
         for n_sites in SITES:
             owner = random.integers(0, n_sites, N_DIVIDED)

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Held, make_node, show_nothing
+from hedgerow.client.node import RowsOrCells, make_node, show_nothing
 from hedgerow.client.setup import Answers, select_rows
 from hedgerow.client.shards import Shard, ShardedNode, Shards, WorkerLost
 from hedgerow.data.raw_cells import read_raw_site
@@ -105,7 +105,7 @@ def write(folder: Path, kind: str, units: list[Any]) -> str:
     return f"duckdb:///{folder / 't.db'}#with t2 as (select * from t) select * from t2 order by place; "
 
 
-def rows_in(held: Held) -> Counter[int]:
+def rows_in(held: RowsOrCells) -> Counter[int]:
     return Counter(hash_rows(held.list_contents(), held.n_records).tolist())
 
 

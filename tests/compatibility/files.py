@@ -28,7 +28,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.study import Applicant, Ends, Notebook, Reception, StudyBook, read_invitation
+from hedgerow.study import Applicant, Notebook, Reception, StudyBook, WordInputs, read_invitation
 from hedgerow.transport.identities import Role, new_identity, read_private
 from tests.builders import LABELS, make_data, make_plan
 
@@ -121,7 +121,7 @@ def _write_study(folder: Path) -> dict[str, Any]:
         ends, notebooks = {}, {site: Notebook(folder / f"{site}.db") for site in SITES}
         for number, (site, invitation) in enumerate(invitations.items()):
             identity = new_identity(site, Role.SITE, os.urandom(32))
-            of = Ends(invitation.digest(), invitation.secret, invitation.coordinator, identity.public)
+            of = WordInputs(invitation.digest(), invitation.secret, invitation.coordinator, identity.public)
             end = ends[site] = Applicant(of, identity, notebooks[site], os.urandom, 1000 * number)
             opening = end.opening(reception.answer(end.knock().to_bytes()).to_bytes())
             reception.answer(opening.to_bytes())

@@ -28,7 +28,7 @@ from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.units import LostRowsWarning, read_feature
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.estimators import base, boosted
-from hedgerow.local.survey import Surveyed
+from hedgerow.local.survey import SurveyResult
 from hedgerow.plan.plan import Feature
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import UNCOUNTED, Releaser
@@ -105,7 +105,7 @@ class Played:
             try:
                 query = program.send(releaser.release(query, self.sums[len(self.asked) - 1]))
             except StopIteration as finished:
-                return Surveyed(finished.value, releaser.ledger)
+                return SurveyResult(finished.value, releaser.ledger)
 
 
 def outcome(model: Any, X: Any, y: Any, played: Played) -> tuple[Any, ...]:

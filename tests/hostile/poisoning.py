@@ -35,7 +35,7 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.votes import MIN_POWER, Tally, Vote
 from hedgerow.secagg.guarantees import Wishes, assign_groups, default_colluders, derive
 from hedgerow.secagg.transitions import SumAbandoned
-from hedgerow.server.release import UNCOUNTED, PlainAggregation, Releaser, RunChecks, Summed
+from hedgerow.server.release import UNCOUNTED, PlainAggregation, Releaser, RunChecks, SumOrigin
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.plausibility import PartitionSums
 
@@ -288,7 +288,7 @@ def carried_out(
         there = [[nodes[site] for site in part] for part in parts]
         totals = {group: PlainAggregation(own).sum_answers(query) for group, own in enumerate(there)}
         summed = {
-            group: Summed(None, len(own), tuple(node.site for node in own), (declared,) * len(own))
+            group: SumOrigin(None, len(own), tuple(node.site for node in own), (declared,) * len(own))
             for group, own in enumerate(there)
         }
         faults: set[int] = set()

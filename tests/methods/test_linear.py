@@ -31,7 +31,7 @@ from hedgerow.methods.adassp.program import correct_gram, cross_query, gram_quer
 from hedgerow.methods.adassp.settings import AdasspSettings, resolve_adassp
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
-from hedgerow.training.steps import Carried, Run
+from hedgerow.training.steps import NodeTrees, Run
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from tests.builders import make_data, make_plan, take
@@ -92,9 +92,9 @@ def test_the_kernels_sum_what_is_written_down(data: st.DataObject) -> None:
     expected = [sum(towards_zero(row[i] * row[j], GRAM_SHIFT) for row in shown) for i, j in upper]
     assert node.answer(gram_query(run, basis, own)).tolist() == expected
     values = np.random.default_rng(1).integers(-SCORE_UNIT, SCORE_UNIT, (4, basis.trees.n_leaves, 1)).astype(np.int32)
-    assert node.answer(cross_query(run, basis, 0, Carried())).shape == (basis.rows.n_columns,)
+    assert node.answer(cross_query(run, basis, 0, NodeTrees())).shape == (basis.rows.n_columns,)
     update = FittedTrees(basis.trees, values)
-    sums = node.answer(cross_query(run, basis, 1, Carried(update.trees.n_trees, 2**22, update)))
+    sums = node.answer(cross_query(run, basis, 1, NodeTrees(update.trees.n_trees, 2**22, update)))
     leaves = basis.leaf_of_code[np.arange(4)[:, None], rows.codes]
     scores = values[np.arange(4)[:, None], leaves, 0].sum(axis=0)
     gradients = [slow_gradient(run, int(label), int(score)) for label, score in zip(rows.labels, scores, strict=True)]
@@ -131,7 +131,7 @@ def test_no_record_adds_more_than_the_query_states(data: st.DataObject) -> None:
     one_unit = take(rows, np.arange(unit_rows))
     node = Node("one", one_unit, plan, own)
     gram = gram_query(run, basis, own)
-    cross = cross_query(run, basis, 0, Carried())
+    cross = cross_query(run, basis, 0, NodeTrees())
     for query in (gram, cross):
         vector = node.answer(query).astype(object)
         assert sum(value * value for value in vector) <= query.sensitivity_squared
@@ -143,7 +143,7 @@ def test_the_worst_record_comes_near_the_bound() -> None:
     plan, run, basis, own = case_of(linear_plan())
     worst = np.zeros((4, 1), dtype=build_grid(plan).dtype)
     node = Node("one", SiteData(worst, np.ones(1, dtype=np.int32)), plan, own)
-    for query in (gram_query(run, basis, own), cross_query(run, basis, 0, Carried())):
+    for query in (gram_query(run, basis, own), cross_query(run, basis, 0, NodeTrees())):
         norm_squared = float((node.answer(query).astype(np.float64) ** 2).sum())
         assert norm_squared > 0.99 * query.sensitivity_squared
 
@@ -175,7 +175,7 @@ def test_the_trees_are_the_tables() -> None:
     fitted = FittedTrees(basis.trees, basis.values(coefficients, 2**30))
     data = make_data(plan, 400, 5)
     node = Node("one", data, plan, resolve_adassp(plan))
-    node.answer(cross_query(run, basis, 1, Carried(fitted.trees.n_trees, 2**22, fitted)))
+    node.answer(cross_query(run, basis, 1, NodeTrees(fitted.trees.n_trees, 2**22, fitted)))
     design = np.array([slow_row(basis, data.codes[:, record].tolist()) for record in range(400)]) / basis.unit
     scores = node.held.records.scores[0] / SCORE_UNIT
     np.testing.assert_allclose(scores, design @ coefficients, atol=5 * 2.0**-16)
@@ -229,7 +229,7 @@ def test_every_query_states_its_kind() -> None:
     """The names by which policies and ledgers know them."""
     _, run, basis, own = case_of(linear_plan())
     assert gram_query(run, basis, own).purpose.kind == GramMatrix.__name__
-    assert cross_query(run, basis, 0, Carried()).purpose.kind == CrossProducts.__name__
+    assert cross_query(run, basis, 0, NodeTrees()).purpose.kind == CrossProducts.__name__
 
 
 @pytest.mark.parametrize("candidates", ["adaptive", "iterative_hessian", "quantile"])

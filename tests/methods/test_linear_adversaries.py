@@ -35,7 +35,7 @@ from hedgerow.methods.s_gbdt.settings import build_start
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import Purpose
-from hedgerow.training.steps import Carried
+from hedgerow.training.steps import NodeTrees
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import SiteRecords
 from tests.builders import make_data, s_gbdt_plan, take
@@ -79,7 +79,7 @@ def questions(plan: Plan) -> Questions:
         found.append(ask_gram(1, "test", one, 1.0, 1))
         for score_bound in (0, SCORE_LIMIT):
             purpose = Purpose(2, "CrossProducts", "test")
-            carried = Carried(score_bound=score_bound)
+            carried = NodeTrees(score_bound=score_bound)
             found.append(ask_cross(purpose, one, build_start(plan).loss, 1.0, 1, carried))
     return found
 

@@ -26,7 +26,7 @@ from hedgerow.methods.adassp.linear import (
 )
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, Purpose
-from hedgerow.training.steps import Carried
+from hedgerow.training.steps import NodeTrees
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.leaf_sums import SiteRecords
@@ -81,7 +81,7 @@ def test_the_kernels_sum_what_is_written_down(data: st.DataObject) -> None:
     expected = [sum(towards_zero(row[i] * row[j], GRAM_SHIFT) for row in shown) for i, j in upper]
     assert gram_matrix(records_of(rows), query).tolist() == expected
     loss = linear_loss("logistic", plan.label.type == "regression", 0.3)
-    cross = ask_cross(Purpose(2, "CrossProducts", "test"), basis, loss, 1.0, 1, Carried())
+    cross = ask_cross(Purpose(2, "CrossProducts", "test"), basis, loss, 1.0, 1, NodeTrees())
     if plan.label.type == "regression":
         residuals = [(abs(int(label)) * RECORD_NORM) >> 16 for label in rows.labels]
         limit = math.floor(0.3 * RECORD_NORM)
@@ -105,7 +105,7 @@ def test_no_transform_makes_a_record_larger_than_stated(data: st.DataObject) -> 
     one = take(rows, np.arange(1))
     loss = linear_loss("logistic", plan.label.type == "regression", 1.0)
     gram = ask_gram(1, "test", basis, 1.0, 1)
-    cross = ask_cross(Purpose(2, "CrossProducts", "test"), basis, loss, 1.0, 1, Carried())
+    cross = ask_cross(Purpose(2, "CrossProducts", "test"), basis, loss, 1.0, 1, NodeTrees())
     for query, answer in (
         (gram, gram_matrix(records_of(one), gram)),
         (cross, cross_products(records_of(one), cross, loss)),

@@ -9,9 +9,9 @@ from functools import reduce
 from typing import Any
 
 from hedgerow.methods.api import (
-    Carried,
-    Grown,
+    GrowingModel,
     IntVector,
+    NodeTrees,
     Parts,
     Plan,
     Program,
@@ -46,11 +46,11 @@ def add(template: Any) -> None:
         weight = float(settings.n_trees + asks_for_line(plan))
         return replace(settings, noise_multiplier=calibrate_noise(plan, settings, weight=weight))
 
-    def boost(grown: Grown, settings: Lined) -> Generator[Query, IntVector, None]:
+    def boost(grown: GrowingModel, settings: Lined) -> Generator[Query, IntVector, None]:
         yield from template.boost(grown, settings)
         if asks_for_line(grown.run.plan):
             bound = reduce(grow_score_bound, grown.batches, 0)
-            carried = Carried(settings.n_trees, bound, grown.batches[-1])
+            carried = NodeTrees(settings.n_trees, bound, grown.batches[-1])
             noise = divide_line_noise(settings.noise_multiplier)
             yield from calibrate_by_spread(grown, settings.n_trees, 0, noise, carried)
 

@@ -50,7 +50,7 @@ from hedgerow.server.release import (
     PlainAggregation,
     Releaser,
     RunChecks,
-    Summed,
+    SumOrigin,
     run_program,
     weigh_groups,
 )
@@ -642,7 +642,7 @@ def test_what_a_group_declares_moves_no_other_groups_values(rows: int, lie: int,
 
 def test_weights_are_of_one_kind() -> None:
     """Where one site declares no rows, every group counts by its sites: 4 sites beside 4,000 rows would be nothing."""
-    sums = {group: Summed(None, 2, ("a", "b"), declared) for group, declared in enumerate([(9, 9), (9, 0), (9, 9)])}
+    sums = {group: SumOrigin(None, 2, ("a", "b"), declared) for group, declared in enumerate([(9, 9), (9, 0), (9, 9)])}
     assert weigh_groups(sums) == {0: 2, 1: 2, 2: 2}
     assert weigh_groups({0: sums[0], 2: sums[2]}) == {0: 18, 2: 18}
 
@@ -660,7 +660,7 @@ def test_a_group_that_was_away_is_compared_with_nothing() -> None:
     for number in range(6):
         totals = {group: node.answer(query) for group, node in enumerate(nodes)}
         there = {group: total for group, total in totals.items() if group or number in (0, 5)}
-        summed = {group: Summed(None, 1, (f"s{group}",), (400,)) for group in there}
+        summed = {group: SumOrigin(None, 1, (f"s{group}",), (400,)) for group in there}
         release, faults = checks.check(query, plan, releaser.release_groups(query, there), summed)
         assert not faults
         with suppress(StopIteration):
@@ -677,7 +677,7 @@ def test_where_a_run_ends_by_false_sums_all_groups_that_sent_one_are_named(false
     totals = {group: Node(f"s{group}", make_data(plan, 400, group), plan, settings).answer(query) for group in range(3)}
     sums = Releaser(SeededNoise(1), UNCOUNTED).release_groups(query, totals)
     sums |= {group: np.full_like(sums[group], lie) for group in false}
-    summed = {group: Summed(None, 2, (f"site-{group}a", f"site-{group}b"), (200, 200)) for group in range(3)}
+    summed = {group: SumOrigin(None, 2, (f"site-{group}a", f"site-{group}b"), (200, 200)) for group in range(3)}
     with pytest.raises(AggregationError) as caught:
         RunChecks(lambda: ReleaseChecks(lambda: settings.loss(plan))).check(query, plan, sums, summed)
     found = {group for group in range(3) if all(f"site-{group}{part}" in caught.value.what for part in "ab")}

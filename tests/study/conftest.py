@@ -11,7 +11,7 @@ import pytest
 
 from hedgerow.codec import Encoded
 from hedgerow.protocol.stream import Standing, read_first
-from hedgerow.study import Applicant, Ends, Guest, Notebook, Reception, StudyBook, StudyInvitation, new_secret
+from hedgerow.study import Applicant, Guest, Notebook, Reception, StudyBook, StudyInvitation, WordInputs, new_secret
 from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
 
 PLAN = "version = 1"
@@ -33,7 +33,7 @@ class Party:
         self.identity = identity or new_identity(invitation.party, invitation.role, os.urandom(32))
         self.notes = Notebook(place)
         befalls(self.notes)
-        ends = Ends(invitation.digest(), invitation.secret, invitation.coordinator, self.identity.public)
+        ends = WordInputs(invitation.digest(), invitation.secret, invitation.coordinator, self.identity.public)
         self.end = Applicant(ends, self.identity, self.notes, os.urandom, max_rows)
 
     def again(self) -> Party:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, Model
 from hedgerow.errors import DataError, PlanError, PrivacyError, UsageError
 from hedgerow.estimators.base import FewRecordsWarning, warn_about_few_records
-from hedgerow.local.survey import Surveyed, survey_sites
+from hedgerow.local.survey import SurveyResult, survey_sites
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import read_prepared_ledger, write_prepared_tables
@@ -33,7 +33,7 @@ from tests.builders import coded
 N = 20_000
 
 
-def surveyed(columns: list[NDArray[Any]], seed: int = 0, **about: Any) -> Surveyed:
+def surveyed(columns: list[NDArray[Any]], seed: int = 0, **about: Any) -> SurveyResult:
     """A survey of one site at epsilon 1."""
     questions = Questions.of_plan(**{"epsilon": 1.0, "delta": 1e-6, "n_columns": len(columns), **about})
     return survey_sites(questions, {"site": RawSite(columns, None, len(columns[0]))}, SeededNoise(seed))

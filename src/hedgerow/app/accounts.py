@@ -23,7 +23,7 @@ BOOK = "hedgerow-budget.db"
 
 @dataclass(frozen=True)
 class AccountOptions:
-    """Which account a command charges.
+    """The account that a command charges.
 
     Attributes:
         data_set: whose rows they are, as their owner calls them; None for all tables of the folder.

@@ -37,7 +37,7 @@ from hedgerow.transport.identities import PRIVATE_SUFFIX, PublicIdentity, Role, 
 
 @dataclass(frozen=True)
 class FileRule:
-    """What a backup does with the files of one name.
+    """The rule of backups for files of one name.
 
     Attributes:
         pattern: the path below the folder; ``*`` stands for any letters but a slash, ``**`` for any at all.
@@ -48,7 +48,7 @@ class FileRule:
     is_kept: bool
 
     def fits(self, path: str) -> bool:
-        """Return whether the rule is about the file of this path below its folder."""
+        """Return whether the rule covers the file of this path below its folder."""
         parts = re.split(r"(\*\*|\*)", self.pattern)
         letters = {"**": ".*", "*": "[^/]*"}
         return re.fullmatch("".join(letters.get(part) or re.escape(part) for part in parts), path) is not None

@@ -26,7 +26,7 @@ def render_section(title: str, parts: Iterable[str]) -> str:
 
 
 def render_contents(titles: Iterable[str]) -> str:
-    """Links to sections."""
+    """Render links to sections."""
     links = "".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in titles)
     return f'<nav aria-label="Contents">{links}</nav>'
 

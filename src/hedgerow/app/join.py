@@ -38,7 +38,7 @@ from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plugins import UNCOVERED
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, read_first
 from hedgerow.secagg.guarantees import MIN_COHORT
-from hedgerow.study import PLAN, POLICY, ROSTER, Applicant, Ends, Notebook, StudyInvitation, are_same_words
+from hedgerow.study import PLAN, POLICY, ROSTER, Applicant, Notebook, StudyInvitation, WordInputs, are_same_words
 from hedgerow.transport.grpc_hub import ask
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
@@ -369,8 +369,8 @@ def _require_known(options: JoinOptions, invitation: StudyInvitation, data_set: 
 # Enrolment ----------------------------------------------------------------------------------------------------------
 
 
-def _ends(invitation: StudyInvitation, identity: PrivateIdentity) -> Ends:
-    return Ends(invitation.digest(), invitation.secret, invitation.coordinator, identity.public)
+def _ends(invitation: StudyInvitation, identity: PrivateIdentity) -> WordInputs:
+    return WordInputs(invitation.digest(), invitation.secret, invitation.coordinator, identity.public)
 
 
 def confirm(invitation: StudyInvitation, folder: Path, said: str) -> None:

@@ -32,7 +32,7 @@ A node that stays rests for 300 s at most between two tries.
 
 
 class LifeSign:
-    """What a node writes while it takes part: that it runs, when it last had contact, and how its last run ended.
+    """The signs of life that a node writes: that it runs, its last contact, and how its last run ended.
 
     Args:
         folder: the node's own.
@@ -46,20 +46,20 @@ class LifeSign:
         self._is_connected, self._written = False, 0.0
 
     def take(self, event: Connected | Disconnected) -> None:
-        """Take note of what became of the connection."""
+        """Note that the connection has come or gone, and write the sign."""
         self._note_contact()
         self._is_connected = isinstance(event, Connected)
         self._note_contact()
         self._write()
 
     def beat(self) -> None:
-        """Say that the node runs; to be called every second."""
+        """Write every few seconds that the node runs; the caller calls this every second."""
         self._note_contact()
         if abs(self._clock() - self._written) >= _SECONDS_BETWEEN_SIGNS:
             self._write()
 
     def end(self, code: str) -> None:
-        """Take note of how a run has ended: the code word of its fault, "" for none."""
+        """Write how a run has ended: the code word of its fault, "" for none."""
         self._note_contact()
         self._ended = code
         self._write()

@@ -431,7 +431,7 @@ class _Answering:
             return Farewell.from_refusal(WireRefusal(WireCode.CLOSED)).to_bytes()
 
     def require_well(self) -> None:
-        """Raise what has gone wrong here."""
+        """Raise the fault of this process that has ended the enrolment, if any."""
         if self._fault is not None:
             raise self._fault
 

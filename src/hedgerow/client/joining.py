@@ -63,7 +63,7 @@ class RunStanding:
 
     @property
     def is_lost(self) -> bool:
-        """Whether this node was in it, but only the book knows."""
+        """Whether only the budget book knows of this node's part in it: the state was lost."""
         return self.in_state is None and self.in_book is not None and not self.is_counted
 
 

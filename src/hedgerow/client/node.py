@@ -139,7 +139,7 @@ Shows = Callable[[SiteQuery], bool]
 
 
 def show_nothing(query: SiteQuery) -> bool:
-    """Return False: `Shows` of a site whose policy allows no figures of its own."""
+    """Return False: the rule of a site whose policy allows no figures of its own."""
     return False
 
 
@@ -428,13 +428,13 @@ class EvaluationNode:
 
 # Any task -------------------------------------------------------------------------------------------------------------
 
-Held = SiteData | RawSite
+RowsOrCells = SiteData | RawSite
 """A site's rows, in the form that its task needs."""
 
 
 def make_node(
     site: str,
-    rows: Held,
+    rows: RowsOrCells,
     task: Task,
     n_threads: int = 1,
     sampling: SamplingSource | None = None,

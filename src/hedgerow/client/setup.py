@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.client.node import ArrivalFolder, EvaluationNode, Held, Node, SamplingSource, make_node
+from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, RowsOrCells, SamplingSource, make_node
 from hedgerow.client.policy import Policy
 from hedgerow.client.shards import ShardedNode, Shards
 from hedgerow.crypto import Entropy, Identity
@@ -120,7 +120,7 @@ def tell_about_more_rows(setup: NodeSetup, n_rows: int) -> bool:
     return is_more
 
 
-def limit_rows(setup: NodeSetup, rows: Held) -> Held:
+def limit_rows(setup: NodeSetup, rows: RowsOrCells) -> RowsOrCells:
     """Return at most as many rows as the roster says (`select_rows`); tell only the owner of more."""
     if not tell_about_more_rows(setup, rows.n_records):
         return rows
@@ -133,7 +133,7 @@ def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
     Raises DataError.
     """
     if isinstance(task, SurveyTask):
-        rows: Held | Shards = setup.load_raw(task.asked)
+        rows: RowsOrCells | Shards = setup.load_raw(task.asked)
     else:
         rows = (setup.load_held_out if isinstance(task, EvaluationTask) else setup.load)(task.plan)
     if isinstance(rows, Shards):

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.client.node import Held, Shows, add_site_noise, make_node, show_nothing
+from hedgerow.client.node import RowsOrCells, Shows, add_site_noise, make_node, show_nothing
 from hedgerow.data.units import Part, hash_rows
 from hedgerow.errors import EnvironmentFault, mark_private
 from hedgerow.methods.registry import find_method
@@ -26,7 +26,7 @@ from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.queries import IntVector, Query
 
-ReadPart = Callable[[Any, Part], Held]
+ReadPart = Callable[[Any, Part], RowsOrCells]
 """Reads a part of a table by a plan, or by a survey's request."""
 MAX_STARTS = 3
 """Most starts of a worker that is lost again and again before it has caught up."""

@@ -153,7 +153,7 @@ class RawTable:
     lines: LineCounts | None = None
 
     def note_cells(self, asked: Sequence[AskedColumn]) -> str:
-        """Return what the owner should know of the cells (`hedgerow.data.cells`); "" for nothing."""
+        """Return the note for the owner about odd cells (`hedgerow.data.cells`); "" for none."""
         pairs = zip(self.columns, asked, strict=True)
         return describe_notes([note for own, each in pairs for note in note_column(each.name, own.count_cells(each))])
 

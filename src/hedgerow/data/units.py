@@ -91,7 +91,7 @@ class RowCount:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of the table, used or not."""
+        """Number of rows of the table, used or left out."""
         return self.n_used + sum(self.left_out.values())
 
     @property

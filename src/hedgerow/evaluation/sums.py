@@ -80,7 +80,7 @@ class EvaluationQuery(Query, ABC):
 
     @abstractmethod
     def fits(self, plan: Plan) -> bool:
-        """Return whether its numbers are those of a question about a model of this plan."""
+        """Return whether its numbers suit an evaluation of a model of this plan."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

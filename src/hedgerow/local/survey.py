@@ -43,8 +43,8 @@ MAX_SURVEYED_ROWS = 2**33
 
 
 @dataclass(frozen=True, eq=False)
-class Surveyed:
-    """Findings of a survey, and its releases, which belong into the plan made of them (`Plan.prepared`).
+class SurveyResult:
+    """Findings of a survey, and its releases, which belong in a plan made from the findings (`Plan.prepared`).
 
     Attributes:
         findings: what they are, `Questions.about` says: see `hedgerow.survey.program.Found`.
@@ -63,7 +63,7 @@ def survey_sites(
     noise: NoiseSource,
     account: Account | RunAccount | None = None,
     unit: str = "record",
-) -> Surveyed:
+) -> SurveyResult:
     """Carry out a survey over all sites, under masks as a training would be; deterministic except `noise`.
 
     Args:
@@ -81,7 +81,7 @@ def survey_sites(
         releaser = Releaser(noise, run)
         findings = play(survey(questions), lambda query: releaser.release(query, aggregation.sum_answers(query)))
     is_clear = len(nodes) > 1 and isinstance(aggregation, PlainAggregation)
-    return Surveyed(findings, releaser.ledger, is_clear)
+    return SurveyResult(findings, releaser.ledger, is_clear)
 
 
 def _carrier(questions: Questions, n_sites: int) -> Plan:

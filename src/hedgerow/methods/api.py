@@ -58,7 +58,9 @@ from hedgerow.training.settings import Settings as Settings
 from hedgerow.training.settings import calibrate_noise as calibrate_noise
 from hedgerow.training.settings import value_or as value_or
 from hedgerow.training.steps import Carried as Carried
+from hedgerow.training.steps import GrowingModel as GrowingModel
 from hedgerow.training.steps import Grown as Grown
+from hedgerow.training.steps import NodeTrees as NodeTrees
 from hedgerow.training.steps import Program as Program
 from hedgerow.training.steps import Run as Run
 from hedgerow.training.steps import empty_ensemble as empty_ensemble

@@ -63,7 +63,7 @@ from hedgerow.methods.score_bins import Bin, KnownBins
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.steps import Carried, Run
+from hedgerow.training.steps import NodeTrees, Run
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import RecordCounts, ScoredSite, TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
@@ -383,7 +383,9 @@ class HazardStart:
             list_cross_rounds(HazardProducts, centred, self.loss, noises[2], rows, HAZARD_ROUNDS),
         ]
 
-    def ask(self, run: Run, whole: float, largest: int, first: int, carried: Carried, baseline: Baseline) -> AskedModel:
+    def ask(
+        self, run: Run, whole: float, largest: int, first: int, carried: NodeTrees, baseline: Baseline
+    ) -> AskedModel:
         """Run the start as a part of a program, and return its trees.
 
         Args:

@@ -31,7 +31,7 @@ from hedgerow.losses.tables import MAX_UNIT, RECORD_NORM, SCORE_UNIT, Loss, expo
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.training.steps import Carried, Grown
+from hedgerow.training.steps import GrowingModel, NodeTrees
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
 
@@ -200,11 +200,11 @@ def divide_line_noise(whole: float) -> tuple[float, float]:
 
 
 def calibrate_by_spread(
-    grown: Grown,
+    grown: GrowingModel,
     round_number: int,
     centre: int,
     multipliers: tuple[float, float],
-    carried: Carried,
+    carried: NodeTrees,
 ) -> Generator[Query, IntVector, None]:
     """Ask for the spread of labels about the centre, then calibrate the model by `calibrate_by_line`.
 
@@ -231,7 +231,7 @@ def reduce_for_line(doublings: int) -> int:
     return max(0, doublings - 1)
 
 
-def calibrate_by_line(grown: Grown, query: LineSums) -> Generator[Query, IntVector, None]:
+def calibrate_by_line(grown: GrowingModel, query: LineSums) -> Generator[Query, IntVector, None]:
     """Ask for the line, and put the finished scores of `grown` on it.
 
     Nodes need no scores after it.

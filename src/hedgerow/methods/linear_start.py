@@ -33,7 +33,7 @@ from hedgerow.methods.adassp.program import factor_shifted, gram_sigma, read_cro
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
-from hedgerow.training.steps import Carried, Run
+from hedgerow.training.steps import NodeTrees, Run
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.leaf_sums import RecordCounts, TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
@@ -235,7 +235,7 @@ class LinearStart:
         whole: float,
         largest: int,
         first: int,
-        carried: Carried,
+        carried: NodeTrees,
         doublings: int = 0,
     ) -> AskedModel:
         """Run the start as a part of a program, and return its trees.

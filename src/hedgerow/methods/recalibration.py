@@ -164,7 +164,7 @@ class _WideBins:
 
     @classmethod
     def of(cls, shares: Callable[[Floats], Floats], query: ScoreBins, known: KnownBins) -> _WideBins:
-        """Return bins with records that lean towards the fuller of the bins on either side."""
+        """Return the bins with the weights of places within each bin, larger towards its fuller neighbour."""
         width, beside = query.step / SCORE_UNIT, {score_bin.place: score_bin.n_records for score_bin in known.bins}
         leans = [(beside.get(at + width, 0.0) - beside.get(at - width, 0.0)) / (2 * n) for at, n in beside.items()]
         weights = (1 + np.clip(leans, -2, 2)[:, None] * _WITHIN) / len(_WITHIN)

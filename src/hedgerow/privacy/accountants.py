@@ -231,7 +231,7 @@ _SEARCH_STEPS = 80
 # Remembered: a ledger has hundreds of equal events.
 @lru_cache(maxsize=1 << 16)
 def compute_sampled_divergence(order: int, rate: float, noise_multiplier: float) -> float:
-    """Renyi divergence of one release over a Poisson sample, rounded up, in both directions.
+    """Return the Renyi divergence of one release over a Poisson sample, the larger of both directions, rounded up.
 
     Args:
         order: >= 2.

@@ -97,7 +97,7 @@ def mu_of_pure(epsilon: float) -> float:
 
 
 def zcdp_weight(event: PureEvent) -> float:
-    """Twice the rho of one release of pure differential privacy, rounded up.
+    """Return twice the rho of one release of pure differential privacy, rounded up.
 
     The least of what its (amplified) epsilon says, epsilon²; for a choice epsilon² / 4 of the range without sampling;
     and for a vector its own weight without sampling.

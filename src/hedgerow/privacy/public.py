@@ -45,7 +45,7 @@ class PublicColumn:
     about: tuple[tuple[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the column as plain values for JSON."""
         return {"name": self.name, "role": self.role, "type": self.kind, "origin": self.origin, **dict(self.about)}
 
 
@@ -96,7 +96,7 @@ class PublicInputs:
         return cls(tuple(columns), plan.privacy.n_records, counted, plan.name, plan.digest, breaks, settings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, complete."""
+        """Return all facts as plain values for JSON."""
         plan = {"plan": {"name": self.name, "digest": self.digest}} if self.digest else {}
         counted = {"n_records": {"value": self.n_records, "origin": self.n_records_origin}}
         columns = {"columns": [column.to_dict() for column in self.columns]}

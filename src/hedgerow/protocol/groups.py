@@ -161,7 +161,7 @@ class Disagreement:
     others: tuple[tuple[int, ...], ...] = ()
 
     def describe(self, names: Sequence[str]) -> str:
-        """Return what a site's owner is told: both readings, or nobody's name.
+        """Return the text for a site's owner: both possible readings, or no site's name.
 
         Args:
             names: the sites' names by node.

@@ -307,7 +307,7 @@ class Challenge(Encoded):
 
 @dataclass(frozen=True, slots=True)
 class Opening(Encoded):
-    """Invited party: what it has committed itself to. Both ends now know the four words.
+    """Invited party: the keys and number behind its commitment. Both ends now know the four words.
 
     Attributes:
         party: its name.
@@ -355,7 +355,7 @@ class Asking(Encoded):
 
 @dataclass(frozen=True, slots=True)
 class Standing(Encoded):
-    """Coordinator: what there is so far.
+    """Coordinator: the state of the enrolment, and the roster once there is one.
 
     Attributes:
         roster: the roster's file; empty until all parties are confirmed.

@@ -81,10 +81,10 @@ class Tally:
         return cls(len(held), objections + held.count(Vote.AGREES), objections)
 
     def is_against(self, n_groups: int) -> bool:
-        """Return whether the model counts as spoilt.
+        """Return whether the votes are against the model.
 
-        At least half of those who voted object, and two more than the liars whom groups withstand: these alone can
-        never have it said.
+        They are if at least half of those who voted object, and two more than the liars whom groups withstand, so that
+        liars alone can never decide it.
         """
         return 2 * self.n_objections >= self.n_voted and self.n_objections >= n_groups // 2 + 2
 
@@ -99,7 +99,7 @@ def is_ballot(entries: IntVector) -> bool:
 
 
 def compute_power(declared: Sequence[int], sigma: float, n_groups: int) -> float:
-    """Return the chance that one vote shows a model that is turned round; rounded down to two digits.
+    """Return the probability that one vote detects an inverted model, rounded down to two digits.
 
     Against it the least liars who turn a model agree with it: those who declare most.
 
@@ -126,7 +126,7 @@ def compute_power(declared: Sequence[int], sigma: float, n_groups: int) -> float
 
 
 def describe_tally(tally: Tally) -> str:
-    """Return what a site's owner is told where most votes object: no side is named."""
+    """Return the text for a site's owner when most votes object; it accuses no site."""
     return (
         f"{tally.n_objections} of {tally.n_voted} sites that voted say that the model so far predicts their rows worse "
         "than a constant. It is likely spoilt, by a lie, a fault or rows that are unlike: call all sites before anyone "

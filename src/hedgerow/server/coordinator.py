@@ -107,17 +107,17 @@ from hedgerow.server.release import (
     Outcome,
     Releaser,
     RunChecks,
-    Summed,
+    SumOrigin,
     check_report,
     weigh_groups,
 )
 from hedgerow.server.sites import (
     MAX_BROKEN_SETUPS,
     MAX_LOST_EPOCHS,
-    Asked,
     Connection,
     Consent,
     Membership,
+    SentMark,
     SiteRecord,
     Sites,
 )
@@ -580,7 +580,7 @@ class CoordinatorRun:
         """Ask nodes for the shares that open the slot's sum."""
         for node, request in requests.items():
             site = self.sites.at_node(node)
-            site.opening = Asked.NOW
+            site.opening = SentMark.NOW
             self.send(site, Payload(MessageKind.UNMASK, request))
 
     def send_finished(self, site: SiteRecord) -> None:
@@ -611,7 +611,7 @@ class CoordinatorRun:
 
     def _list_releases_for(self, site: SiteRecord) -> tuple[int, tuple[IntVector, ...]]:
         """Return the number of releases, and those that the site lacks; record that it now holds all."""
-        site.spec = Asked.NOW
+        site.spec = SentMark.NOW
         fresh = tuple(self.releases[site.n_held :])
         site.n_held = len(self.releases)
         return len(self.releases), fresh
@@ -994,7 +994,7 @@ def close_vectors(run: CoordinatorRun, now: InSlot) -> None:
         return
     run.journal.commit(next_slot=slot)
     for site in run.sites:
-        site.opening = Asked.NO
+        site.opening = SentMark.NO
     run.enter(InSlot(slot))
     run.ask_openers(requests)
 
@@ -1011,7 +1011,7 @@ def _burn(run: CoordinatorRun, now: InSlot, fault: SumAbandoned) -> None:
         run.burnt.append(burnt)
     for site in run.sites:
         # A site that was asked for its vector has used up its time, whether it is connected or not.
-        is_lacking = site.spec is not Asked.NO and site.node not in slot.uploads
+        is_lacking = site.spec is not SentMark.NO and site.node not in slot.uploads
         if is_lacking and not site.is_silent and not site.left_out:
             run.count_timeout(site)
     run.stage = between = now.over()
@@ -1033,14 +1033,14 @@ def close_echoes(run: CoordinatorRun, now: InSlot) -> None:
     for site in run.sites:
         # A site that has lost its state was invited again and has no such slot. A site that was not asked on this
         # connection may not have seen the manifest.
-        if site.is_inside and site.node in slot.uploads and site.opening is Asked.NOW:
+        if site.is_inside and site.node in slot.uploads and site.opening is SentMark.NOW:
             run.send(site, Payload(MessageKind.CERTIFICATE, certificate))
 
 
 def ask_others(run: CoordinatorRun, slot: Aggregator) -> bool:
     """Ask the remaining survivors for shares; return whether there were any."""
-    others = {node: site for node, site in run.survivors_heard(slot).items() if site.opening is not Asked.NOW}
-    is_new = any(site.opening is Asked.NO for site in others.values())
+    others = {node: site for node, site in run.survivors_heard(slot).items() if site.opening is not SentMark.NOW}
+    is_new = any(site.opening is SentMark.NO for site in others.values())
     run.ask_openers(slot.requests(others))
     # A site that is asked for the first time has as long to answer as the others had. But a site must not be able to
     # delay the end of a run by leaving and coming back.
@@ -1053,7 +1053,7 @@ def keep_enough_openers(run: CoordinatorRun) -> None:
     slot = run.slot
     if run.state is not RunState.COLLECTING_ANSWERS or slot is None:
         return
-    asked = {node for node, site in run.survivors_heard(slot).items() if site.opening is Asked.NOW}
+    asked = {node for node, site in run.survivors_heard(slot).items() if site.opening is SentMark.NOW}
     if len(asked.union(slot.answers)) < len(slot.openers(slot.uploads)):
         ask_others(run, slot)
 
@@ -1092,7 +1092,7 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
     open_round(run, between, line)
 
 
-Charged = tuple[JournalledRelease, dict[int, IntVector], dict[int, Summed]]
+Charged = tuple[JournalledRelease, dict[int, IntVector], dict[int, SumOrigin]]
 """A journalled release; by group, the noisy sum and its public facts (group 0 for a sum over all sites)."""
 
 
@@ -1130,11 +1130,11 @@ def _list_votes(run: CoordinatorRun, slot: Aggregator, survivors: Sequence[int])
     return votes
 
 
-def _sum_slot(run: CoordinatorRun, slot: Aggregator, nodes: Sequence[int]) -> Summed:
+def _sum_slot(run: CoordinatorRun, slot: Aggregator, nodes: Sequence[int]) -> SumOrigin:
     """Return the public facts about the sum over these nodes, one or more."""
     names = tuple(run.sites.name(node) for node in nodes)
     declared = tuple(run.setup.roster.find_max_rows(name) for name in names)
-    return Summed(find_noise_cohort(run.plan, slot.view), slot.view.by_node[nodes[0]].n_nodes, names, declared)
+    return SumOrigin(find_noise_cohort(run.plan, slot.view), slot.view.by_node[nodes[0]].n_nodes, names, declared)
 
 
 def _wait_for_shares(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned) -> OpenedSums | None:
@@ -1406,8 +1406,9 @@ class RunSession:
         if slot is None or not site.is_inside:
             return False
         if state is RunState.COLLECTING_VECTORS:
-            return site.link in (Connection.RETURNING, Connection.AWAY) or (site.spec is Asked.NOW and site.can_answer)
-        is_asked = site.link is Connection.RETURNING or (site.opening is Asked.NOW and site.can_answer)
+            has_spec = site.spec is SentMark.NOW and site.can_answer
+            return site.link in (Connection.RETURNING, Connection.AWAY) or has_spec
+        is_asked = site.link is Connection.RETURNING or (site.opening is SentMark.NOW and site.can_answer)
         return is_asked and site.node in slot.uploads
 
     def _is_early(self, site: SiteRecord) -> bool:
@@ -1430,7 +1431,7 @@ class RunSession:
             # Wait for it again, and ask it what the others were asked meanwhile.
             site.is_silent = False
             is_in_it = run.state is RunState.FINISHING or site.is_inside
-            if site.is_ready and site.spec is not Asked.NOW and is_in_it:
+            if site.is_ready and site.spec is not SentMark.NOW and is_in_it:
                 self._repeat_to(site)
         if kind is MessageKind.SETUP_ANSWER and isinstance(message, Payload) and self._is_early(site):
             run.early[site.name] = message.content

@@ -286,8 +286,8 @@ class Releaser:
 
 
 @dataclass(frozen=True)
-class Summed:
-    """The public facts about a sum.
+class SumOrigin:
+    """The origin of a sum: the sites that were asked, and those whose vectors are in it.
 
     Attributes:
         cohort: as in `Releaser.release`.
@@ -302,7 +302,7 @@ class Summed:
     declared: tuple[int, ...] = ()
 
 
-def weigh_groups(summed: Mapping[int, Summed]) -> dict[int, int]:
+def weigh_groups(summed: Mapping[int, SumOrigin]) -> dict[int, int]:
     """Return the groups' weights: declared rows, or numbers of sites if any site declares no rows."""
     if all(one.declared and all(one.declared) for one in summed.values()):
         return {group: sum(one.declared) for group, one in summed.items()}
@@ -320,7 +320,7 @@ class RunChecks:
         self._by_group: dict[int, ReleaseChecks] = {}
 
     def check(
-        self, query: Query, plan: Plan, sums: Mapping[int, IntVector], summed: Mapping[int, Summed]
+        self, query: Query, plan: Plan, sums: Mapping[int, IntVector], summed: Mapping[int, SumOrigin]
     ) -> tuple[IntVector, dict[int, SumAbandoned]]:
         """Return the release made of these noisy sums, and the faults of groups that sit it out.
 
@@ -354,7 +354,7 @@ class RunChecks:
         return pack(good, weigh_groups(summed), query.length, n_groups, faults), faults
 
 
-def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: Summed) -> None:
+def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: SumOrigin) -> None:
     """Refuse a release that cannot be a noisy sum over as many records as the plan declares.
 
     The check reads only the release, which is in the ledger by then, so the refusal is post-processing and costs
@@ -500,7 +500,7 @@ def _carry_out(
         else:
             noisy = {0: releaser.release(query, totals[0], cohort)}
         parts = enumerate(groups or [aggregation])
-        summed = {number: Summed(part.cohort, part.n_nodes, part.sites) for number, part in parts}
+        summed = {number: SumOrigin(part.cohort, part.n_nodes, part.sites) for number, part in parts}
         released, _ = checks.check(query, plan, noisy, summed)
         vote(query)
         if progress is not None:

@@ -104,7 +104,7 @@ class Membership(Enum):
     INSIDE = "in it"
 
 
-class Asked(Enum):
+class SentMark(Enum):
     """Whether, and on which connection, a site was sent something."""
 
     NO = "no"
@@ -144,8 +144,8 @@ class SiteRecord:
     refusal: str = ""
     is_explained: bool = False
     place: Membership = Membership.OUTSIDE
-    spec: Asked = Asked.NO
-    opening: Asked = Asked.NO
+    spec: SentMark = SentMark.NO
+    opening: SentMark = SentMark.NO
     is_silent: bool = False
     has_answered: bool = False
     claims_more: bool = False
@@ -226,7 +226,8 @@ class SiteRecord:
             self.consent = Consent.OPEN
         self._quit_setup()
         self.knows_origin = False
-        self.spec, self.opening = (Asked.EARLIER if each is Asked.NOW else each for each in (self.spec, self.opening))
+        marks = (self.spec, self.opening)
+        self.spec, self.opening = (SentMark.EARLIER if mark is SentMark.NOW else mark for mark in marks)
 
     def refuse(self, code: str, *, is_explained: bool = False) -> None:
         """Record that it will not do what was asked.
@@ -363,7 +364,7 @@ class Sites:
     def begin_slot(self) -> None:
         """Record that no site has the spec of the slot, or the releases that end the run."""
         for site in self:
-            site.spec = Asked.NO
+            site.spec = SentMark.NO
 
     # What a site that costs the others too much may still do ---------------------------------------------------------
 

@@ -271,7 +271,7 @@ def zoom_in(found: Range, counts: Counts, deviation: float) -> Range:
 
 
 def wants_zoom(before: Range, after: Range) -> bool:
-    """Return whether another zoom may tell more."""
+    """Return whether another zoom may narrow the range further."""
     width = after.high - after.low
     return NARROWEST * max(abs(after.low), abs(after.high)) < width < ZOOMS_ON * (before.high - before.low)
 
@@ -331,7 +331,7 @@ def _widened(found: Range, margin: float) -> Range:
 
 
 def zoomed_label(found: Range, counts: Counts, deviation: float, *, is_again: bool) -> Range:
-    """Return the bins of a label far from zero that are seen, and as much again on either side.
+    """Return the range of the bins seen for a label far from zero, widened by its width on either side.
 
     The range stays the same if no bins stand out, because values then lie in many of them, or if enough bins stand out
     that the range is not too wide. If fewer stand out, they must hold nearly all records; else the same range stays,

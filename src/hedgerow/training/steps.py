@@ -103,8 +103,8 @@ class Run:
 
 
 @dataclass(eq=False)
-class Carried:
-    """The nodes' knowledge of a run's trees, and the update that the next query brings them.
+class NodeTrees:
+    """The trees that nodes hold in a run, and the update that the next query brings them.
 
     Attributes:
         n_known: trees that the nodes' scores hold, or will with `update`.
@@ -139,7 +139,7 @@ def empty_ensemble(run: Run) -> Ensemble:
 
 
 @dataclass(eq=False)
-class Grown:
+class GrowingModel:
     """A program's model so far; a batch is added when all releases that it needs are there.
 
     Attributes:
@@ -185,6 +185,10 @@ class Grown:
         return replace(whole, stretch=self.stretch, baseline=self.baseline or whole.baseline)
 
 
+Carried, Grown = NodeTrees, GrowingModel
+"""The names of these classes in version 0.1, for methods of other packages."""
+
+
 def _spread(weights: NDArray[np.int64] | None, depth: int) -> NDArray[np.int64] | None:
     """Return the leaf weights of trees that `deepen` made."""
     if weights is None:
@@ -194,9 +198,9 @@ def _spread(weights: NDArray[np.int64] | None, depth: int) -> NDArray[np.int64] 
     return wide
 
 
-def grow_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None]]) -> Program:
+def grow_by(run: Run, boost: Callable[[GrowingModel], Generator[Query, IntVector, None]]) -> Program:
     """Run a program that adds batches by `boost` until it has all or ends early; return the model."""
-    grown = Grown(run)
+    grown = GrowingModel(run)
     with suppress(EndedEarly):
         yield from boost(grown)
     return grown.ensemble()

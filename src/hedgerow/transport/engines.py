@@ -35,7 +35,7 @@ ENGINES: Registry[Engine] = Registry("engine")
 
 
 def add_engine(name: str, engine: Engine) -> None:
-    """Let `--engine` name it."""
+    """Add an engine under the name by which `--engine` selects it."""
     ENGINES[name] = engine
 
 

@@ -134,7 +134,7 @@ def require_size(message: bytes, settings: LinkSettings) -> None:
 
 
 def channel_options(settings: LinkSettings, max_bytes: int) -> list[tuple[str, int]]:
-    """Options for both ends. Messages a little too large are let through to be refused by name."""
+    """Return the gRPC options of both ends; they let slightly too large messages pass, to be refused by name."""
     answer_ms = int(1000 * max(settings.silence_seconds - settings.ping_seconds, settings.ping_seconds))
     return [
         ("grpc.max_receive_message_length", max_bytes + FRAME_HEADROOM),

@@ -34,7 +34,7 @@ from hedgerow.losses.tables import (
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import IntVector, Purpose, Query, TreeBatch
-from hedgerow.training.steps import Carried
+from hedgerow.training.steps import NodeTrees
 from hedgerow.trees.binning import MAX_BYTE_CODES, FeatureGrid, Grid
 from hedgerow.trees.constraints import Directions
 from hedgerow.trees.leaf_sums import SiteRecords, TrainingSite, apply_update, sum_in_threads
@@ -578,7 +578,7 @@ def ask_cross(
     loss: Loss,
     noise_multiplier: float,
     rows: int,
-    carried: Carried,
+    carried: NodeTrees,
     doublings: int = 0,
 ) -> CrossProducts:
     """Return the question for X^T g, with the update that nodes need.
@@ -612,7 +612,7 @@ def list_cross_rounds(
     """Return all rounds that ask for X^T g by queries of this kind; other arguments as of `ask_cross`."""
     purpose = kind.purpose_of(0, "any")
     most, least = (
-        ask_cross(purpose, basis, loss, noise_multiplier, rows, Carried(score_bound=bound))
+        ask_cross(purpose, basis, loss, noise_multiplier, rows, NodeTrees(score_bound=bound))
         for bound in (SCORE_LIMIT, 0)
     )
     return AlikeRounds(most, count, least.sensitivity_squared)

@@ -32,7 +32,7 @@ from hedgerow.methods.adassp.settings import AdasspSettings
 from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by
+from hedgerow.training.steps import GrowingModel, NodeTrees, Program, Run, grow_by
 
 MIN_RIDGE = 1.0
 """Added to lambda, in records: without noise, categories that add up to the constant leave X^T X singular."""
@@ -89,7 +89,7 @@ def boost_adassp(plan: Plan, settings: AdasspSettings) -> Program:
     return grow_by(run, lambda grown: _boost(grown, settings, basis))
 
 
-def _boost(grown: Grown, own: AdasspSettings, basis: linear.LinearBasis) -> Generator[Query, IntVector, None]:
+def _boost(grown: GrowingModel, own: AdasspSettings, basis: linear.LinearBasis) -> Generator[Query, IntVector, None]:
     """Add all trees at once; each round changes their values."""
     run = grown.run
     first = gram_query(run, basis, own)
@@ -101,7 +101,7 @@ def _boost(grown: Grown, own: AdasspSettings, basis: linear.LinearBasis) -> Gene
     reached = np.zeros(len(gram))
     largest = (2**31 - 1) // (len(run.plan.features) * (own.rounds + 1))
     total = np.zeros((basis.trees.n_trees, basis.trees.n_leaves, 1), dtype=np.int64)
-    carried = Carried()
+    carried = NodeTrees()
     mean = 0.0
     for number in range(own.rounds):
         query = cross_query(run, basis, number, carried)
@@ -161,7 +161,7 @@ def gram_query(run: Run, basis: linear.LinearBasis, settings: AdasspSettings) ->
     return linear.ask_gram(0, "X^T X", basis, settings.gram_multiplier, run.plan.privacy.rows_per_unit)
 
 
-def cross_query(run: Run, basis: linear.LinearBasis, number: int, carried: Carried) -> linear.CrossProducts:
+def cross_query(run: Run, basis: linear.LinearBasis, number: int, carried: NodeTrees) -> linear.CrossProducts:
     """Return the question for X^T g in a round; `number` counts rounds from 0."""
     purpose = linear.CrossProducts.purpose_of(1 + number, f"X^T g, round {number}")
     rows = run.plan.privacy.rows_per_unit

@@ -33,7 +33,7 @@ from hedgerow.methods.residuals import N_CELLS, ResidualCounts, fit_shift, requi
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.steps import Grown, largest_value
+from hedgerow.training.steps import GrowingModel, largest_value
 from hedgerow.trees.constraints import OrderedSum
 
 Steps = Generator[Query, IntVector, None]
@@ -84,7 +84,7 @@ class Calibration:
         """
         return self.kind(purpose=self.kind.purpose_of(round_number, "calibration"), **self._numbers, **details)
 
-    def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
+    def calibrate(self, grown: GrowingModel, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         """Ask, and calibrate the model by the answer.
 
         Args:
@@ -103,7 +103,7 @@ class LineCalibration(Calibration):
 
     kind, length, record_squared = LineSums, LINE_LENGTH, LINE_SENSITIVITY_SQUARED
 
-    def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
+    def calibrate(self, grown: GrowingModel, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         doublings = reduce_for_line(begun.doublings)
         yield from calibrate_by_line(grown, self.question(**asked, centre=_centre(grown), doublings=doublings))
 
@@ -120,7 +120,7 @@ class MeansCalibration(BinnedCalibration):
     Residuals are clipped, so the means of skewed labels are off, and many short steps do not go all the way.
     """
 
-    def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
+    def calibrate(self, grown: GrowingModel, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         is_count, centre, doublings = self.plan.label.type == "count", _centre(grown), begun.doublings
         if is_count:
             prior = score_bins.CUT_RESIDUALS if doublings else score_bins.WHOLE_RESIDUALS
@@ -152,7 +152,7 @@ class ResidualCalibration(Calibration):
     kind, length, record_squared = ResidualCounts, N_CELLS, RECORD_NORM**2
     n_trees = 1
 
-    def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
+    def calibrate(self, grown: GrowingModel, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         run, query = grown.run, self.question(**asked)
         shift = fit_shift((yield query), run.sigma(query), require_residual_loss(self.plan).gradient)
         _add_constant(grown, grown.replace_values([batch.values.astype(float) for batch in grown.batches]), shift)
@@ -167,7 +167,7 @@ class OddsCalibration(BinnedCalibration):
 
     n_trees = 1
 
-    def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
+    def calibrate(self, grown: GrowingModel, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         run, query = grown.run, self.question(**asked)
         known = score_bins.KnownBins.of(query, (yield query), run.sigma(query))
         # The release counts records without class weights, and class weights move all scores by this much.
@@ -185,7 +185,7 @@ class OddsCalibration(BinnedCalibration):
 class HazardsCalibration(BinnedCalibration):
     """The calibration of times to an event: another baseline, and all values stretched."""
 
-    def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
+    def calibrate(self, grown: GrowingModel, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         if begun.life_table is None:
             raise ValueError("a time to an event has a life table")
         query = self.question(**asked)
@@ -194,13 +194,13 @@ class HazardsCalibration(BinnedCalibration):
         grown.replace_values([batch.values * grown.stretch for batch in grown.batches])
 
 
-def _add_constant(grown: Grown, ordered: OrderedSum, value: float) -> None:
+def _add_constant(grown: GrowingModel, ordered: OrderedSum, value: float) -> None:
     """Add a last tree of one value, in units of score, to a model whose trees are in `ordered`."""
     last = make_constant_trees(grown.run.grid, 1, value, largest_value(grown.run))
     grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
 
 
-def _centre(grown: Grown) -> int:
+def _centre(grown: GrowingModel) -> int:
     """Return the mean that a run began with, or that of averaged trees, in units of 2**-16."""
     values, weights = grown.batches[0].values[:, :, 0].astype(np.float64), grown.weights[0]
     if weights is None:

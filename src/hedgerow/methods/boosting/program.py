@@ -36,7 +36,7 @@ from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
-from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by
+from hedgerow.training.steps import GrowingModel, NodeTrees, Program, Run, grow_by
 from hedgerow.trees.constraints import OrderedSum
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, choose_drawn, pad_histograms, sum_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
@@ -91,7 +91,7 @@ class _Position:
     ordered: OrderedSum
     n_fitted: int = 0
     round: int = 0
-    carried: Carried = field(default_factory=Carried)
+    carried: NodeTrees = field(default_factory=NodeTrees)
     begun: StartResult = field(default_factory=StartResult)
     classes: ClassCovariance | None = None
     spread: ValueSpread | None = None
@@ -159,7 +159,7 @@ class _Position:
 
 
 def _boost(
-    grown: Grown, settings: BoostingSettings, grow: Callable[[_Position, int], Growth]
+    grown: GrowingModel, settings: BoostingSettings, grow: Callable[[_Position, int], Growth]
 ) -> Generator[Query, IntVector, None]:
     run = grown.run
     candidates = CandidateSource(run.plan, run.grid)
@@ -194,7 +194,7 @@ def _boost(
     yield from settings.calibration_of(at.run.plan).calibrate(grown, at.begun, asked)
 
 
-def _cut_again(grown: Grown, at: _Position) -> None:
+def _cut_again(grown: GrowingModel, at: _Position) -> None:
     """Cut crowded features again, and write all trees in the new cells.
 
     The last release found the rows of these features in a few cells.

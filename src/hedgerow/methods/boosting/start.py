@@ -37,7 +37,7 @@ from hedgerow.methods.linear_start import (
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.steps import Carried, Grown, Run, largest_value
+from hedgerow.training.steps import GrowingModel, NodeTrees, Run, largest_value
 
 Weighed = tuple[FittedTrees, NDArray[np.int64]]
 """Trees and the weights of their leaves."""
@@ -69,7 +69,7 @@ class StartResult:
     """
 
     trees: tuple[Weighed, ...] = ()
-    carried: Carried = field(default_factory=Carried)
+    carried: NodeTrees = field(default_factory=NodeTrees)
     doublings: int = 0
     life_table: LifeTable | None = None
 
@@ -114,8 +114,8 @@ class Start:
         """The linear model that follows `questions`; None without one."""
         return None
 
-    def begin(self, grown: Grown) -> Beginning:
-        """Ask, and return the result."""
+    def begin(self, grown: GrowingModel) -> Beginning:
+        """Ask the start's questions, add its trees to the model, and return the result; here nothing is asked."""
         yield from ()
         return StartResult()
 
@@ -144,12 +144,12 @@ class MeanStart(Start):
         mean = ask_labels(MEAN_STATISTICS, self.multipliers[0], self.plan.privacy.rows_per_unit)
         return mean, ask_spread(self.plan, 1, self.multipliers[1])
 
-    def begin(self, grown: Grown) -> Beginning:
+    def begin(self, grown: GrowingModel) -> Beginning:
         run, (about_mean, about_spread) = grown.run, self.questions()
         released = yield about_mean
         mean = min(max(read_mean(released, MEAN_STATISTICS), -1.0), 1.0)
         first = make_constant_trees(run.grid, 1, mean, largest_value(run))
-        carried = Carried()
+        carried = NodeTrees()
         carried.take(first)
         spread = yield replace(about_spread, **carried.send())
         carried.score_bound = SCORE_LIMIT
@@ -170,7 +170,7 @@ class LinearAfterMean(MeanStart):
     def model(self) -> LinearStart:
         return LinearStart(self.plan, START_CLIP)
 
-    def begin(self, grown: Grown) -> Beginning:
+    def begin(self, grown: GrowingModel) -> Beginning:
         begun = yield from super().begin(grown)
         whole, largest = self.multipliers[-1], largest_value(grown.run)
         trees = yield from self.model.ask(grown.run, whole, largest, 2, begun.carried, begun.doublings)
@@ -188,7 +188,7 @@ class LevelStart(Start):
     def questions(self) -> tuple[Query, ...]:
         return (_make_first_query(self.plan, CountOctaves, "level", count_octaves(self.plan), self.multipliers[0]),)
 
-    def begin(self, grown: Grown) -> Beginning:
+    def begin(self, grown: GrowingModel) -> Beginning:
         run, label, (question,) = grown.run, self.plan.label, self.questions()
         found = read_level((yield question), run.sigma(question), label.bounds[1])
         doublings = score = 0
@@ -198,7 +198,7 @@ class LevelStart(Start):
             doublings = _choose_count_doublings(*found, run) if self.is_calibrated else 0
         first = make_constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
         weights = np.array([[self.plan.privacy.n_records, 0]])
-        carried = Carried()
+        carried = NodeTrees()
         carried.take(first)
         return StartResult(((first, weights),), carried, doublings)
 
@@ -223,7 +223,7 @@ class BaselineStart(Start):
     def questions(self) -> tuple[Query, ...]:
         return (_make_first_query(self.plan, FateCounts, "baseline", self.plan.label.n_codes, self.multipliers[0]),)
 
-    def begin(self, grown: Grown) -> Beginning:
+    def begin(self, grown: GrowingModel) -> Beginning:
         (question,) = self.questions()
         table = LifeTable.of((yield question), grown.run.sigma(question))
         grown.baseline = table.baseline
@@ -243,7 +243,7 @@ class LinearAfterBaseline(BaselineStart):
     def model(self) -> HazardStart:
         return HazardStart(self.plan)
 
-    def begin(self, grown: Grown) -> Beginning:
+    def begin(self, grown: GrowingModel) -> Beginning:
         begun = yield from super().begin(grown)
         whole, largest = self.multipliers[-1], largest_value(grown.run)
         trees = yield from self.model.ask(grown.run, whole, largest, 1, begun.carried, begun.baseline)

@@ -49,7 +49,7 @@ from hedgerow.methods.linear_start import make_constant_tree, make_constant_tree
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
-from hedgerow.training.steps import Carried, Grown, Program, Run, grow_by, largest_value, make_leaf_rule
+from hedgerow.training.steps import GrowingModel, NodeTrees, Program, Run, grow_by, largest_value, make_leaf_rule
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, pad_histograms
 from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights
 from hedgerow.trees.random_trees import PublicRandom
@@ -65,7 +65,7 @@ def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
     return grow_by(asking.run, lambda grown: _boost(asking, grown))
 
 
-def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
+def _boost(asking: _Asking, grown: GrowingModel) -> Generator[Query, IntVector, None]:
     run, plan = asking.run, asking.run.plan
     candidates, ordered = CandidateSource(plan, run.grid), run.make_ordered_sum()
     if run.settings.n_other_trees(plan):
@@ -102,7 +102,7 @@ class _Asking:
     def __init__(self, run: Run, settings: DpXgboostSettings) -> None:
         self.run, self.settings = run, settings
         self.number = self.doublings = 0
-        self.carried, self._round = Carried(), 0
+        self.carried, self._round = NodeTrees(), 0
         self._threshold = sampling_threshold(run.plan)
         _, self._spread, self._sketch, self._split, self._leaf = sensitivities(run.plan, run.loss)
 

@@ -44,9 +44,9 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.steps import (
-    Carried,
     EndedEarly,
-    Grown,
+    GrowingModel,
+    NodeTrees,
     Program,
     Run,
     empty_ensemble,
@@ -62,7 +62,7 @@ INITIAL_REACH = 4.0
 
 def s_gbdt(plan: Plan, settings: SGbdtSettings) -> Program:
     """Run the program of a plan with `model.algorithm = "s-gbdt"`."""
-    grown = Grown(Run.from_plan(plan, settings))
+    grown = GrowingModel(Run.from_plan(plan, settings))
     with suppress(EndedEarly):
         yield from _boost(grown, settings)
     if len(grown.batches) == 1 and settings.s_gbdt.has_mean:
@@ -71,11 +71,11 @@ def s_gbdt(plan: Plan, settings: SGbdtSettings) -> Program:
     return grown.ensemble()
 
 
-def _boost(grown: Grown, settings: SGbdtSettings) -> Generator[Query, IntVector, None]:
+def _boost(grown: GrowingModel, settings: SGbdtSettings) -> Generator[Query, IntVector, None]:
     run, plan = grown.run, grown.run.plan
     terms = settings.s_gbdt
     source, ordered = _Structures(run), run.make_ordered_sum()
-    carried = Carried()
+    carried = NodeTrees()
     mean_noise, linear_noise, line_noise = terms.multipliers
     n_before = Schedule(tuple(list_start_rounds(plan, terms))).n_rounds
     if terms.has_mean:
