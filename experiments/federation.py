@@ -417,6 +417,9 @@ class Loopback:
 
     Every node runs in a thread of its own, so that what it spends can be told from what the others do. The folder, for
     journals and stores, is empty before, and the caller removes it.
+
+    Attributes:
+        roster: the parties of every run.
     """
 
     SETTINGS = LinkSettings(backoff_seconds=0.05, http_proxy=False)
@@ -427,7 +430,7 @@ class Loopback:
         self.names = tuple(f"site-{number:03}" for number in range(n_sites))
         coordinator = identities.new_identity("coordinator", Role.COORDINATOR, os.urandom(32))
         keys = {name: identities.new_identity(name, Role.SITE, os.urandom(32)) for name in self.names}
-        pinned = identities.build_roster(coordinator.public, [key.public for key in keys.values()])
+        self.roster = pinned = identities.build_roster(coordinator.public, [key.public for key in keys.values()])
         self._keys = coordinator, pinned
         self._sites = [
             Site(name, key, pinned, self.POLICY, self.SETTINGS, _LOOPBACK_PATIENCE) for name, key in keys.items()

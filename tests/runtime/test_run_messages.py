@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,6 +38,9 @@ from hedgerow.protocol.messages import (
     message_kind,
     require_expected,
 )
+
+if TYPE_CHECKING:
+    from conftest import Builder
 
 HASHES = st.binary(min_size=32, max_size=32)
 CODES = st.from_regex(r"[a-z0-9-]{1,64}", fullmatch=True)
@@ -154,3 +159,20 @@ def test_what_is_not_in_the_script_is_refused(state: NodeState | RunState, kind:
     with pytest.raises(RemoteProtocolError) as caught:
         require_expected(state, kind)
     assert caught.value.code == "out-of-order"
+
+
+def test_a_node_of_one_message_takes_its_result_a_second_time_in_silence(federate: Builder) -> None:
+    """The coordinator may send it twice, to a site that was ready again as the run ended: it breaks no protocol."""
+    federation = federate(3)
+    federation.run()
+    party = federation.parties["site-0"]
+    assert party.session is not None and party.session.state is NodeState.FINISHED
+    (last,) = [data for site, data in federation.sent if site == "site-0" and isinstance(decode(data), Finished)]
+    pending = party.session.pending_state()
+    party.restart()
+    party.session.restore_pending(pending)
+    assert party.session.receive(last) == [] and party.session.failure is None
+    assert party.session.pending_state() == pending
+    # Over a new connection it is outside any run again.
+    party.restart()
+    assert party.session.connect() and party.session.state is NodeState.OUTSIDE

@@ -87,6 +87,7 @@ from hedgerow.transport.interface import Connected, Disconnected, Uplink, Uplink
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
+_ENDED = (NodeState.FINISHED, NodeState.STOPPED)
 _SECONDS_BETWEEN_LOOKS = 1.0
 """Seconds between two looks at the owner's answers."""
 _MIN_WAIT = 1.0
@@ -153,7 +154,7 @@ class NodeSession:
 
     def connect(self) -> list[bytes]:
         """Return the messages to send first on a new connection."""
-        if self.state in (NodeState.FINISHED, NodeState.STOPPED):
+        if self.state in _ENDED:
             return []
         run = self._run
         # A node that waited for its owner is invited again.
@@ -179,7 +180,7 @@ class NodeSession:
 
         It does not raise HedgerowError: faults are kept in `failure`.
         """
-        if self.state in (NodeState.FINISHED, NodeState.STOPPED):
+        if self.state in _ENDED:
             return []
         try:
             message = decode(data, FROM_COORDINATOR)
@@ -201,7 +202,7 @@ class NodeSession:
 
         The desk of the store (`NodeStore.desk`) has the owner's answers.
         """
-        if self.state in (NodeState.FINISHED, NodeState.STOPPED):
+        if self.state in _ENDED:
             return []
         try:
             if self._store.desk.take_stop():
@@ -343,8 +344,8 @@ class NodeSession:
         Engines with a process for every message use it. It holds the secrets of a set-up that is under way, and belongs
         in a private file; it is empty if there are none.
         """
-        if self.state is NodeState.STOPPED:
-            # It has refused and said why, so it ignores further messages on this connection.
+        if self.state in _ENDED:
+            # It has said why it refused, or has the result, so it ignores further messages on this connection.
             return self.state.value.encode()
         run = self._run
         if run is not None:
@@ -362,8 +363,8 @@ class NodeSession:
         """
         word, _, enrolment = content.partition(b" ")
         run = self._run
-        if content == NodeState.STOPPED.value.encode():
-            self.state = NodeState.STOPPED
+        if content in {state.value.encode() for state in _ENDED}:
+            self.state = NodeState(content.decode())
             return
         if not content or run is None or run.participant is not None:
             return
