@@ -497,7 +497,7 @@ class _Lines:
 
     def _ask(self, guests: Sequence[study.Guest], unconfirmed: Sequence[study.Guest]) -> None:
         """Ask about one party that is not confirmed; withdraw a question that another command has answered."""
-        # By invitation: `study confirm`, `invite --again` and `withdraw` go on beside a question that stands.
+        # Compare invitations, not only names: `study confirm`, `invite --again` and `withdraw` may run meanwhile.
         open_questions = {(guest.name, guest.invitation) for guest in unconfirmed}
         asked = self._asked
         if asked is not None and (asked.name, asked.invitation) not in open_questions:

@@ -149,7 +149,7 @@ def separate(scores: Floats, present: Bools, bound: Bound) -> Separation:
         return 4 * own * (1 - own) * (1 / n_present + 1 / n_absent) / 12
 
     def of_rate(at: float) -> Callable[[float], float]:
-        # The variance of the share itself, and of the threshold, with which the share grows by at most share / rate.
+        # The variance of the share, plus that of the threshold: the share grows with the rate by share / rate at most.
         def variance(value: float) -> float:
             own = _shrink(value, n_present)
             return own * (1 - own) / n_present + own * own / (at * n_absent)

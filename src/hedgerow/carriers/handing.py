@@ -137,8 +137,8 @@ class NodeSocket:
         try:
             if path.is_socket():
                 path.unlink()
-            # Made with the mode that it keeps: who may write to the folder could put a link to a file of this user's in
-            # its place before that is opened by name.
+            # Make the socket with its final mode. Changing the mode by name later would follow a link that another user
+            # of the folder has put in the socket's place.
             before = os.umask(0o117)
             try:
                 self._listener.bind(str(path))

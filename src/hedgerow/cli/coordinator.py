@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
         warn(f"{doubt}.")
     where: AbstractContextManager[Console | None] = nullcontext()
     if arguments.console is not None:
-        # An extra: only who wants the page needs it.
+        # Imported here, because the page is an extra.
         from hedgerow.app.page import Console
 
         where = Console(arguments.console, plan)

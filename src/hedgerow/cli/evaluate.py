@@ -119,7 +119,7 @@ def _refuse_without(arguments: argparse.Namespace, other: str, *names: str) -> N
     """Raise UsageError for an option that needs another one."""
     for name in names:
         value = getattr(arguments, name)
-        # By identity: a seed of 0 is given, and equals False.
+        # Compare by identity: a given seed of 0 equals False.
         if value is not None and value is not False and value != []:
             option = "--site" if name == "sites" else "--" + name.replace("_", "-")
             raise UsageError("usage-needs", option=option, other=other)

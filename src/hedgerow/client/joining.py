@@ -274,7 +274,7 @@ def require_joinable(
             raise PolicyRefusal("policy-model", digest=task.model_digest.hex()[:12])
         if here.in_state == OPEN:
             raise PolicyRefusal("run-closed", status=OPEN)
-        # Raises what a plan is refused for that cannot be run, before anything is reserved.
+        # Raise the error of a plan that cannot be run before anything is reserved.
         replica = Replica(task, len(setup.roster.sites))
     # Rehearse only allowed tasks. Check again in a running run, because the node's build may have been exchanged.
     if digest_behaviour(task) != offer.behaviour:

@@ -678,7 +678,7 @@ class PrivateTrees(BaseEstimator, ABC):
         # `model_` keeps its own report, so that its bytes follow from the fit alone; `save` writes this one into the
         # file.
         place = find_place_in_search()
-        # The fits of a search may have run in other processes: its choice stands in the report all the same.
+        # A search's fits may have run in other processes. The report still says that the model was chosen.
         account = replace(run.read_state(self.model_.plan.privacy.delta), is_chosen=place == "refit")
         self.privacy_report_ = self.model_.report.with_account(account)
         if place == "refit" or (place != "candidate" and account.n_runs > 1 and not has_told(run)):

@@ -147,7 +147,7 @@ class EvaluationTask:
         plan = self.plan.with_one_sum()
         if plan.privacy.noise == self.noise:
             return plan
-        # With the echo exchange distributed noise needs less of it; a plan with other noise did not have to ask.
+        # The echo exchange lowers the noise of sites. A plan with other noise had no reason to ask for it.
         federation = replace(plan.federation, echo=bool(plan.federation.echo) or self.noise == "distributed")
         return replace(plan, privacy=replace(plan.privacy, noise=self.noise), federation=federation)
 

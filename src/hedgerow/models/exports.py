@@ -163,7 +163,7 @@ def _all_trees(ensemble: Ensemble, objective: Objective) -> tuple[list[dict[str,
         trees.append(_tree_to_dict(ensemble, root, len(trees), objective.half / SCORE_UNIT))
         tree_info.append(output)
     if objective.middle and not _is_in_base(objective):
-        # Added last, a large middle does not cost the digits of the sums before it.
+        # Add the middle last, so that a large middle costs the other sums no digits.
         constant = Leaf(SCORE_UNIT, 1.0)
         trees.append(_tree_to_dict(ensemble, constant, len(trees), objective.middle / SCORE_UNIT))
         tree_info.append(0)

@@ -232,7 +232,7 @@ def _with_little_signal(plan: Plan, signal: float, rule: BoostingSettings) -> Bo
     """Return the rule of two classes: with little signal few large leaves and short steps."""
     lack = _within(0.0, (RULE_ENDS_AT - signal) / (RULE_ENDS_AT - RULE_FADES_FROM), 1.0)
     of_subsets = lack * _within(0.0, (len(plan.features) - FEW_FEATURES) / (MANY_FEATURES - FEW_FEATURES), 1.0)
-    # A plan that names a size of subsets wants them tried.
+    # A plan that names a size of subsets asks for them, so they are tried however little signal there is.
     untried = of_subsets if plan.model.interaction_size == "auto" else 0.0
     return replace(
         rule,

@@ -172,7 +172,7 @@ def _charge(records, loss, costs, limit, spent, active):  # type: ignore[no-unty
         for i in range(end - begin):
             gradient, _ = unpack(words[0, i])
             level = abs(gradient) >> LEVEL_BITS
-            # Beyond the last level lies no gradient that was clipped; whatever it is, it stays out.
+            # A clipped gradient never lies beyond the last level; leave out a record that does.
             if level < len(costs) and spent[begin + i] + costs[level] <= limit:
                 spent[begin + i] += costs[level]
                 active[begin + i] = True
