@@ -535,7 +535,7 @@ def test_a_node_evaluates_only_rows_and_models_that_its_owner_named(office: Offi
         run(federation, office, "evaluation.toml")
     assert "site-0 refused: budget-rolled-back" in str(too_few.value)
     with closing(BudgetBook(federation.folder / "site-0-budget.db")) as book:
-        book.charge_lost("site-0", "record", 0.5, 1e-6)
+        book.charge_lost("wards", "record", 0.5, 1e-6)
     for journal in federation.folder.glob("evaluated.json.*"):
         journal.unlink()
     run(federation, office, "evaluation.toml")

@@ -458,6 +458,10 @@ def epsilon_pld(events: Iterable[Event], delta: float) -> float:
         sampled[sample.sampling_rate, sample.noise_multiplier / math.sqrt(slack.mu_squared_factor)] += sample.count
         total_variation += slack.total_variation
     try:
+        import dp_accounting.pld  # noqa: F401
+    except ModuleNotFoundError as absent:
+        raise missing_extra("dp_accounting", 'The accountant "pld"') from absent
+    try:
         loss = _compose(tuple(sorted(pure.items())), tuple(sorted(sampled.items())), math.sqrt(cost.gdp_weight))
         return _epsilon_of(loss, twin_delta, total_variation) * _PLD_ROUND_UP + 2 * log_ratio
     except OverflowError:
@@ -498,10 +502,8 @@ def can_act(samples: Sequence[SampledEvent]) -> bool:
 def _compose(
     pure: tuple[tuple[float, int], ...], sampled: tuple[tuple[tuple[float, float], int], ...], mu: float
 ) -> Any:
-    try:
-        from dp_accounting.pld import common, privacy_loss_distribution
-    except ModuleNotFoundError as absent:
-        raise missing_extra("dp_accounting", 'The accountant "pld"') from absent
+    from dp_accounting.pld import common, privacy_loss_distribution
+
     largest = math.fsum(epsilon * count for epsilon, count in pure) + mu * (mu / 2 + MEAN_DEVIATIONS)
     # About their spread when composed: a sampled release moves the loss by q / z in the middle.
     spread = math.sqrt(math.fsum(count * math.expm1(1 / z**2) * rate**2 for (rate, z), count in sampled))
