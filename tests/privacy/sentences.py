@@ -122,6 +122,10 @@ def make_runs() -> dict[str, PrivacyReport]:
         "evaluated elsewhere": make_report(
             [*server, noise_of_sites(N_ROUNDS, form_cohort(5), **after)], evaluated_in=(PROCESS,)
         ).made(NETWORK, 5),
+        "evaluated by fewer sites": make_report(
+            [*whole, noise_of_sites(N_ROUNDS, form_cohort(5), **after)], noise_mode="distributed",
+            evaluated_in=(NETWORK,),
+        ).made(NETWORK, 13),
         "evaluated in several places": make_report(
             [*server, noise_of_sites(N_ROUNDS, form_cohort(5), **after)], evaluated_in=(PROCESS, UNRECORDED)
         ).made(NETWORK, 5),

@@ -37,7 +37,7 @@ from hedgerow.protocol.queries import NoiseCohort
 from hedgerow.rounds import choose_wishes
 from hedgerow.secagg.guarantees import combine_guarantees, derive
 from tests.builders import make_data, make_plan, train
-from tests.privacy.sentences import make_report, make_runs, noise_of_sites
+from tests.privacy.sentences import form_cohort, make_report, make_runs, noise_of_sites
 
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Probabilities of the same outcomes with a unit and without it."""
@@ -103,6 +103,22 @@ def test_the_sites_that_a_report_counts_are_those_that_the_protocol_withstands()
         (c,) = {guarantees.n_colluders for guarantees in each}
         assert numbers == ([c, *sizes, n_sites, c] if n_groups else [c, n_sites])
         assert c == max(1, (least - 1) // 4) or least > 50
+
+
+@given(
+    trained=st.lists(st.integers(3, 40), min_size=1, max_size=3),
+    evaluated=st.lists(st.integers(3, 40), min_size=1, max_size=3),
+    place=st.sampled_from([place for place in PLACES if place not in TOGETHER]),
+)
+def test_no_release_withstands_fewer_colluders_than_a_report_says(
+    trained: list[int], evaluated: list[int], place: str
+) -> None:
+    """An evaluation that fewer sites were in has less unknown noise, and the report says how many may collude there."""
+    releases = [noise_of_sites(at, form_cohort(n)) for at, n in enumerate(trained)]
+    later = [noise_of_sites(at, form_cohort(n), kind="ScoreHistogram") for at, n in enumerate(evaluated, len(trained))]
+    report = make_report([*releases, *later], noise_mode="distributed", evaluated_in=(place,)).made(place, max(trained))
+    said = [int(number) for number in re.findall(r"at most (\d+) of", report.trust)]
+    assert min(said) == min(form_cohort(n).n_colluders for n in [*trained, *evaluated])
 
 
 def test_two_who_work_together_meet_as_often_as_in_all_ways_to_deal_groups() -> None:

@@ -176,13 +176,18 @@ def _find_training(report: PrivacyReport) -> _Part:
 
 
 def _list_evaluations(report: PrivacyReport) -> list[_Part]:
-    """Return the evaluations with another noise mode or another place than the training."""
+    """Return the evaluations with another noise mode or place than the training, or that fewer colluders may break."""
     own = [each for each in report.ledger if each.is_later and not each.is_at_one_site]
     later, parts = [each for each in own if each.noise_mode not in ("", "site")], list[_Part]()
     place = _find_evaluation_place(report)
+    limit = _find_limit(report)
     for mode in dict.fromkeys(each.noise_mode for each in later):
-        if mode != report.noise_mode or place != _known(report.made_in) or not _find_training(report).releases:
-            parts.append(_Part(mode, place, tuple(each for each in later if each.noise_mode == mode)))
+        part = _Part(mode, place, tuple(each for each in later if each.noise_mode == mode))
+        # Fewer sites may have been there than in the training.
+        is_weaker = any(each.cohort is not None and each.cohort.n_colluders < limit for each in part.releases)
+        is_other = mode != report.noise_mode or place != _known(report.made_in)
+        if is_other or is_weaker or not _find_training(report).releases:
+            parts.append(part)
     return parts
 
 
@@ -294,7 +299,7 @@ def _has_votes(report: PrivacyReport) -> bool:
 
 
 def _has_evaluations_apart(report: PrivacyReport) -> bool:
-    """Return whether an evaluation had other noise than the training, or was made elsewhere."""
+    """Return whether an evaluation had other noise than the training, was made elsewhere, or had too few sites."""
     return bool(_list_evaluations(report))
 
 
