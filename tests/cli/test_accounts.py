@@ -184,12 +184,17 @@ def test_a_book_that_is_there_is_used_even_if_it_cannot_be_written(
     assert account is not None and account.n_runs == 2
 
 
-def test_another_book_beside_the_data_is_named(ward: Path, hedgerow: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """The runs of a node over the same rows stand in its own book, which a command says that it does not add up."""
+def test_another_book_beside_the_data_is_named(
+    ward: Path, tmp_path: Path, hedgerow: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command says which books it does not add up: a node's over the same rows, or the folder's beside --book."""
     run = ["train", str(ward / "plan.toml"), "--site", str(ward / "north.csv")]
     (ward / "north-budget.db").touch()
     assert main([*run, "--out", str(ward / "1.json")]) == 0
     assert "north-budget.db" in "".join(capsys.readouterr().err.split())
+    assert main([*run, "--out", str(ward / "2.json"), "--book", str(tmp_path / "new.db")]) == 0
+    said = "".join(capsys.readouterr().err.split())
+    assert "north-budget.db" in said and BOOK in said
 
 
 def test_a_command_that_a_budget_started_is_counted_in_it(

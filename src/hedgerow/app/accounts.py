@@ -57,8 +57,14 @@ def open_account(options: AccountOptions, tables: Iterable[Location], out: Path 
             raise UsageError("usage-beside", option=given, other="--no-book")
         return Account()
     data_set = "" if options.data_set is None else text(options.data_set, "--data-set")
+    tables = list(tables)
     places = [Path(options.book)] if options.book is not None else _find_places(tables, out)
     stores = [BookStore(place.resolve()) for place in places]
+    folders = {folder for table in tables if (folder := _find_folder(table)) is not None}
+    found = {book.resolve() for folder in folders for book in folder.glob("*-budget.db")}
+    if beside := ", ".join(map(str, sorted(found - {store.path for store in stores}))):
+        note(f"What these books beside the data count is not added up here: {beside}. If one of them is of the same "
+             "people, give it with --book.")  # fmt: skip
     for store in stores:
         known = {line.data_set for line in store.lines("")}
         if data_set and (near := find_near_name(data_set, known)) is not None:
@@ -73,14 +79,12 @@ def open_account(options: AccountOptions, tables: Iterable[Location], out: Path 
 
 def _find_places(tables: Iterable[Location], out: Path | None) -> list[Path]:
     """Return the books beside tables and databases' files, and beside the output for what has no file."""
-    places, others, beside = list[Path](), list[str](), set[Path]()
+    places, others = list[Path](), list[str]()
     for table in tables:
-        file = find_database_file(os.fspath(table)) if is_url(table) else file_path(table)
-        folder = None if file is None else Path(file).resolve().parent
+        folder = _find_folder(table)
         # A book that is there is used, even where it cannot be written: it may hold earlier runs over these rows.
         if folder is not None and ((folder / BOOK).exists() or _takes_book(folder / BOOK)):
             places.append(folder / BOOK)
-            beside |= {each for each in folder.glob("*-budget.db") if each.name != BOOK}
         else:
             others.append("a database" if folder is None else str(folder))
     if others:
@@ -89,11 +93,12 @@ def _find_places(tables: Iterable[Location], out: Path | None) -> list[Path]:
             raise UsageError("usage-missing", missing=missing)
         places.append(out.resolve().parent / BOOK)
         note(f"No budget book can stand beside the data ({others[0]}): what this costs is counted in {places[-1]}.")
-    if beside:
-        names = ", ".join(map(str, sorted(beside)))
-        note(f"Other budget books stand beside the data, and are not added up here: {names}. If one of them counts "
-             "the same people, give it with --book.")  # fmt: skip
     return list(dict.fromkeys(places))
+
+
+def _find_folder(table: Location) -> Path | None:
+    file = find_database_file(os.fspath(table)) if is_url(table) else file_path(table)
+    return None if file is None else Path(file).resolve().parent
 
 
 def _takes_book(place: Path) -> bool:
