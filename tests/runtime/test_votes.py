@@ -30,7 +30,7 @@ from hedgerow.protocol.groups import combine, pack
 from hedgerow.protocol.messages import NodeState, RunState
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.votes import THRESHOLD, Tally, Vote, compute_power, list_vote_rounds
-from hedgerow.secagg.messages import Header, Roster, Site, UnmaskRequest
+from hedgerow.secagg.messages import Header, Manifest, Roster, Site, UnmaskRequest, header_hash
 from hedgerow.secagg.transitions import Refusal
 from hedgerow.secagg.view import split_members
 from hedgerow.server import coordinator
@@ -407,28 +407,38 @@ def test_a_vote_for_a_site_that_is_gone_is_refused_by_all(federate: Builder, mon
     assert {fault.code for party in federation.parties.values() for fault in party.failures} >= {"vote-changed"}
 
 
-def test_a_header_whose_vote_was_changed_on_its_way_is_refused(federate: Builder) -> None:
-    """Its signature and its place in the manifest are asked before a neighbour's vote is believed."""
+@pytest.mark.parametrize(("lists_it", "code"), [(False, "header-altered"), (True, "bad-signature")])
+def test_a_header_whose_vote_was_changed_on_its_way_is_refused(federate: Builder, lists_it: bool, code: str) -> None:
+    """A neighbour's vote is believed by its place in the manifest and by its signature, for the coordinator makes the
+    manifest, and could list what it has made up.
+    """
     federation: Federation = federate(N_SITES, voting_plan())
     seen: list[str] = []
     note = NodeRun._note_votes
 
-    def tampered(self: NodeRun, request: bytes) -> None:
+    def tampered(self: NodeRun, request: bytes) -> Any:
         asked = UnmaskRequest.from_bytes(request)
         if self.replica.vote is not None and not seen:
             first = asked.headers[0]
-            changed = dataclasses.replace(Header.from_signed(first), vote=3 - Header.from_signed(first).vote)
+            header = Header.from_signed(first)
+            changed = dataclasses.replace(header, vote=3 - header.vote)
             signed = changed.to_bytes() + first[len(changed.to_bytes()) :]
-            forged = dataclasses.replace(asked, headers=(signed, *asked.headers[1:]))
+            manifest = Manifest.from_signed(asked.manifest)
+            hashes = list(manifest.headers)
+            hashes[manifest.survivors.index(header.node)] = header_hash(signed)
+            listed = dataclasses.replace(manifest, headers=tuple(hashes)).to_signed(federation.coordinator_key)
+            forged = dataclasses.replace(
+                asked, headers=(signed, *asked.headers[1:]), manifest=listed if lists_it else asked.manifest
+            )
             with pytest.raises(Refusal) as refused:
                 note(self, forged.to_bytes())
             seen.append(refused.value.code)
-        note(self, request)
+        return note(self, request)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NodeRun, "_note_votes", tampered)
         federation.run()
-    assert seen == ["header-altered"]
+    assert seen == [code]
 
 
 # What follows --------------------------------------------------------------------------------------------------------
