@@ -116,8 +116,8 @@ def _pack(kind: str, members: Mapping[str, bytes]) -> bytes:
 def _unpack(path: Path, kinds: Sequence[str]) -> tuple[str, dict[str, bytes]]:
     """Return the kind of a backup and its members.
 
-    Raises UsageError "backup-file" for an archive of other kinds, and for one with anything in it that a backup does
-    not have: other files, links, folders, and names that lead elsewhere.
+    Raises UsageError "backup-file" for an archive of another kind, and for one with anything that no backup contains:
+    other files, links, folders, or names that lead elsewhere.
     """
 
     def refuse(why: str) -> UsageError:

@@ -77,8 +77,8 @@ def infer_from_scores(shadows: Floats, members: Bools, targets: Floats) -> Float
 
     The log-ratio of two Gaussians of one covariance, fitted to the shadows with and without the row (Carlini et al.
     2022, S&P, arXiv 2112.03570, section IV: their online attack). A row that is in all or in none of the shadows says
-    nothing. Targets are no shadows of each other: left out one at a time they would be, each target would pull the
-    means of the others, and members would seem less like members than they are.
+    nothing. Targets are not used as each other's shadows: each target would pull the means of the others, and members
+    would seem less like members than they are.
 
     Args:
         shadows: [n_shadows, n, n_signals], their scores of rows.

@@ -46,8 +46,9 @@ class Bound:
 
     It is the less of two bounds.
 
-    A test with false alarm rate a has a true positive rate of at most Phi(Phi^-1(a) + mu) where the releases are
-    mu-GDP, and of at most min(delta + e^epsilon a, 1 - e^-epsilon (1 - delta - a)) where they are (epsilon, delta)-DP.
+    Let a be a test's false alarm rate. If the releases are mu-GDP, its true positive rate is at most
+    Phi(Phi^-1(a) + mu). If they are (epsilon, delta)-DP, it is at most
+    min(delta + e^epsilon a, 1 - e^-epsilon (1 - delta - a)).
     Both are concave in a, so they hold for averages over rows and runs as well. Sources: Dong, Roth and Su 2019,
     arXiv 1905.02383, definition 2.1 and proposition 2.3; Kairouz, Oh and Viswanath 2015, arXiv 1311.0776.
 

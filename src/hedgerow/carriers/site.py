@@ -165,8 +165,8 @@ class CarriedNode:
     def answer(self, data: bytes) -> bytes:
         """Answer one request.
 
-        Raises WireRefusal for an envelope that the pinned coordinator did not make, or that is not for this site, and
-        EnvironmentFault when the disk refuses: then nothing has been answered, and the request may come again.
+        Raises WireRefusal for an envelope that the pinned coordinator did not make, or that is not for this site.
+        Raises EnvironmentFault if the disk refuses; then nothing has been answered, and the request may come again.
         """
         request = parse(data)
         require_signature(data, self._roster.coordinator.identity_key)

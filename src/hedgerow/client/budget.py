@@ -89,9 +89,9 @@ class BudgetLine:
     """One node's part in one run.
 
     While the run may go on, its status is "reserved" and the events are the plan's; afterwards the events are those
-    that it used. It is then "finished", "stopped" by its coordinator, "left" by this node before its end, or "closed"
-    by its owner; a run in one process is "finished", "stopped" by an error, or "refused". `site` and `state` are the
-    node's name and folder; both are empty in a line for a run in one process, or for runs that the book has lost.
+    that it used. A run over nodes is then "finished", "stopped" by its coordinator, "left" by this node before its end,
+    or "closed" by its owner. A run in one process is "finished", "stopped" by an error, or "refused". `site` and
+    `state` are the node's name and folder. Both are empty for a run in one process, or for runs that the book has lost.
     `begun` is the time of the reservation, in UTC.
     """
 

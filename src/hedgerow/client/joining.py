@@ -106,7 +106,7 @@ class NodeFiles:
         Raises as `BudgetBook.require_runs`.
 
         Afterwards a run is reserved here only if this node can go on with it, or if its database was lost and the
-        counter is left: then it may be joined again, at its whole cost.
+        counter is left. In the second case the run may be joined again, at its whole cost.
         """
         store, book = self.store, self.book
         known = store.run_ids()
@@ -343,8 +343,8 @@ def join(
 def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | PolicyRefusal:
     """Return the node that answers the stored run's queries, or why its owner does not go on with it.
 
-    Raises DataError. A run that the owner does not go on with is left at once if it has cost nothing, else when another
-    run is joined: until then an owner who took the wrong file can go back.
+    If the owner does not go on with the run, the node leaves it at once if it has cost nothing, else when it joins
+    another run. Until then an owner who took the wrong file can go back. Raises DataError.
 
     A node whose rows have changed goes on all the same. If it left the run, all would see it, and a coordinator, which
     can make a node start again by being silent for long, would learn whether one row was added. Each round's sum has

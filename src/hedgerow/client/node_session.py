@@ -772,8 +772,8 @@ class NodeRun:
     def _vote(self, may_have_left: bool) -> tuple[int, int, Event] | None:
         """Return this node's vote with the present round's vector, as `NodeStep.vote`; None in most rounds.
 
-        It is drawn once for a round. Where it may have been drawn in a life that the store does not know of, the node
-        abstains, and where the rows that all parties expect it to have are too few to tell anything.
+        The vote is drawn once for a round. The node abstains if the vote may have been drawn before a restart that the
+        store does not know of, and if the rows that all parties expect it to have are too few to show anything.
         """
         asked, number = self.replica.vote, self.replica.n_releases
         if asked is None:

@@ -81,10 +81,10 @@ def tune(
 ) -> Estimator:
     """Fit an estimator with each setting and keep the best, all within its epsilon and delta.
 
-    It has a price: each of K fits has about 0.9 / K of the budget (mu²) and 1 - `held_out` of the rows, where one fit
-    with the default "auto" has all of both. At half the mu² a model has the noise of one on 30 % fewer rows. So it
-    rarely gains where "auto" decides; try few settings, those that you know to differ, with many rows. To tune on
-    made-up or public rows costs nothing.
+    Tuning has a price: each of K fits has about 0.9 / K of the budget (mu²) and 1 - `held_out` of the rows. One fit
+    with the default "auto" has all of both. At half the mu² a model has the noise of one on 30 % fewer rows, so tuning
+    rarely beats "auto". Try few settings, those that you know to differ, with many rows. Tuning on made-up or public
+    rows costs nothing.
 
     Args:
         estimator: its parameters but for the settings; it is not changed. Its `epsilon` is what all costs together;

@@ -134,8 +134,8 @@ def expect_singles(plan: Plan, settings: Settings) -> tuple[float, float] | None
 
     The first number is for records that are spread evenly: each falls into one of the L leaves of a tree with the
     chance 1/L, independently. Real records crowd into few leaves and leave others nearly empty. The second number is
-    for the worst of such crowding, one leaf that takes any number of the records while the others are spread evenly
-    over the rest: about a leaf in e holds one record then. Both count all trees.
+    for the worst crowding: one leaf takes any number of the records, and the others are spread evenly over the rest.
+    Then about one leaf in e holds a single record. Both numbers count all trees.
 
     Returns None for an algorithm without leaves.
     """

@@ -231,8 +231,8 @@ class ArrivingNode:
 def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_rounds: int, noise: NoiseSource) -> Aggregation:
     """Choose how the nodes' vectors are added up; every sum in this process is decided here.
 
-    Masks are used where the plan wants them and can hide something: the exact sum over two sites tells each of them the
-    other's vector, and the sum over one is its vector. Noise from the sites always travels under masks.
+    Masks are used if the plan wants them and they can hide something. They hide nothing if there are two sites, because
+    each site can subtract its own vector from the exact sum. Noise from the sites always travels under masks.
     """
     if plan.federation.groups:
         return _group_nodes(plan, nodes, n_rounds, noise)

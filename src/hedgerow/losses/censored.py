@@ -19,8 +19,8 @@ from hedgerow.losses.kinds import Floats
 def read_times(codes: NDArray[Any], ends: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     """Return times and events of records that are known by their interval only.
 
-    An event counts at the end of its interval; who was lost in an interval was not seen at its end, and counts in its
-    middle; who was followed through all of them counts beyond the last end.
+    An event counts at the end of its interval. A record that was lost in an interval was not seen at its end, and
+    counts in its middle. A record that was followed through all intervals counts beyond the last end.
 
     Args:
         codes: int [n], 2 j + (whether the event happened) for interval j, 2 K for no event in any.

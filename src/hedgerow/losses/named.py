@@ -71,8 +71,8 @@ def build_two_sided_loss(above: Side, below: Side, c: float) -> Loss:
 class ResidualLoss(NamedLoss):
     """A loss of residuals, predictions less labels, both scaled from the label's range to [-1, 1].
 
-    A subclass says its gradient twice: as it is (`gradient`), by which a last release shifts scores, and as trees ask
-    for it (`sides`): linear on either side of the label, up to a clip.
+    A subclass states its gradient twice. A last release shifts scores by the exact one (`gradient`). Trees ask for a
+    simpler one (`sides`): linear on either side of the label, up to a clip.
     """
 
     labels: ClassVar[tuple[str, ...]] = ("regression",)

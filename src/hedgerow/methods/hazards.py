@@ -107,8 +107,9 @@ class LifeTable:
     def of(cls, released: IntVector, sigma: float) -> LifeTable:
         """Read the life table of a release, int64 [2K + 1] with noise `sigma`.
 
-        Where the noise outweighs an interval's records, its chance gives way to that of all intervals, and where it
-        outweighs all of them, theirs to `PRIOR_HAZARD`: as with normal priors whose deviation is their mean.
+        If the noise outweighs an interval's records, the interval's probability is drawn towards that of all intervals.
+        If it outweighs all records, that one is drawn to `PRIOR_HAZARD`. Both are normal priors whose deviation is
+        their mean.
         """
         counts, noise = (released / RECORD_NORM).tolist(), elementary.square(sigma / RECORD_NORM)
         # An event in it, or later, or censored at its end or later.

@@ -317,9 +317,9 @@ def list_site_queries(task: Task) -> list[SiteQuery]:
 def find_visibility(task: Task, shows: Callable[[SiteQuery], bool] = lambda query: False) -> str:
     """Return who sees what in a run for this task, as words between spaces for `who_sees`.
 
-    "none" where totals have no noise, else who adds it (`Privacy.noise`); "groups" where a sum is over a group of
-    sites, and "votes" where each site votes on the model; "own-figures" where figures of a site by itself leave it,
-    "others-figures" where those of others do.
+    The words are "none" if totals have no noise, else the party that adds it (`Privacy.noise`); "groups" if a sum is
+    over a group of sites; "votes" if each site votes on the model; "own-figures" if this site's own figures leave it;
+    and "others-figures" if only other sites' figures do.
 
     Args:
         shows: whether the site that is told lets figures of its own leave it (`Policy.shows_figures`).

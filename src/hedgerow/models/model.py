@@ -90,8 +90,9 @@ class RenamedWarning(UserWarning):
 class Explanation:
     """Predictions as exact Shapley values, which add up with the base to the margin.
 
-    The margin is the log-odds of the last of two classes, the log-weight of each of several, a number in units of the
-    label before it is held to its bounds, the logarithm of a mean count, or an averaged share.
+    The margin of two classes is the log-odds of the last one; of several classes, each one's log-weight. Of a number it
+    is the value in units of the label before it is clipped to the bounds; of a count, the logarithm of the mean.
+    Averaging methods have averaged shares.
 
     Attributes:
         base: the margin of a record of which nothing is known; float64 [n_classes] with three classes or more.

@@ -52,8 +52,8 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
 
     All panels share one vertical scale, so heights can be compared. A shape is what the trees on that feature alone
     add to the score, less its mean; trees of several features are not in it, and the subtitle says how much they are.
-    Where it is known, two pale bands around it reach to one and to two standard deviations of what the noise alone
-    could have drawn (`hedgerow.models.bands`); the line at the bottom says so, or why there are none.
+    If the effect of the noise is known, two pale bands show one and two standard deviations of it
+    (`hedgerow.models.bands`). The line at the bottom says so, or why there are no bands.
 
     Raises:
         EnvironmentFault: matplotlib is missing, or the file cannot be written.

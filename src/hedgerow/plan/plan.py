@@ -422,8 +422,8 @@ class Prepared:
 class Plan:
     """A validated plan. Build one with `parse_plan` or `Plan.from_dict`; both check every field and every pair.
 
-    `own` is the section of its method, None for one without, and `loss` what [loss] says, None for the usual loss of
-    the label. `prepared` are the releases that its public parts came from, in their order: what was spent before the
+    `own` is the section of its method, None for a method without one. `loss` holds [loss], None for the label's usual
+    loss. `prepared` are the releases from which its public parts were read, in their order: they were paid before the
     run, out of the same epsilon.
     """
 

@@ -190,8 +190,8 @@ class LineUp:
     about 0, whatever the noise is; that of a group whose sums are of other rows, or of none, grows with them. So do the
     marks of a true group beside two that lie alike, and those of groups with unlike rows: nobody is accused by them.
 
-    Where groups are drawn anew, each site has the marks of all groups in which it stood, and one that is far ahead of
-    all others is told as a disagreement, without its name.
+    If groups are drawn anew, each site has the marks of all groups in which it stood. If one site is far ahead of all
+    others, this is reported as a disagreement, without the site's name.
 
     Args:
         n_rounds: of a drawing; 0 for groups that are never drawn anew.

@@ -400,7 +400,7 @@ def read_vote_classes(votes: Counts, deviation: float) -> tuple[str, ...]:
     """Return the texts that the votes of `NameVotes` spell, sorted.
 
     A text counts if its hash belongs to the bucket that spells it, and if its votes are on average larger than noise
-    alone could make them: then hardly one of its bits is wrong, and a wrong bit would change the bucket.
+    alone could make them. Then hardly one of its bits is wrong, and a wrong bit would change the bucket.
 
     Args:
         votes: float64 [N_BUCKETS N_BITS].

@@ -145,9 +145,9 @@ class Door:
 
     A connection is a stranger's until a stream has come over it with a pinned certificate. One that carries nothing for
     `idle_seconds` is ended, and so are the surplus ones of one certificate: first those that carry nothing, and of
-    these the oldest. When strangers take half of the free places, those of the address that has the most make room,
-    first those who have said nothing, and of these the oldest: who dials in gets its handshake done, however many
-    others are at the door.
+    these the oldest. When strangers take half of the free places, the address with the most connections makes room:
+    first the connections that have said nothing, the oldest first. So a new caller gets through its handshake, however
+    many others are at the door.
 
     Args:
         n_places: as given to gRPC, see `places`.

@@ -84,8 +84,8 @@ Result = TypeVar("Result")
 class LinkSettings:
     """Time limits and sizes of one end of a stream.
 
-    The time to say the first message, to take one, and to take the last is counted in seconds in which this process
-    ran: on a busy machine it is longer.
+    Three limits (to say the first message, to take one, to take the last) count only seconds in which this process ran,
+    so they are longer on a busy machine.
 
     Attributes:
         max_message_bytes: largest message taken or sent.

@@ -36,9 +36,6 @@ class Address(NamedTuple):
         Only ASCII is accepted, because letters may look alike, and no other kind of address that gRPC knows, such as
         the file of a socket or a name server.
 
-        In ASCII, for one letter may look like another, and nothing that gRPC takes for another kind of address: the
-        file of a socket, a server that is asked for names.
-
         Args:
             option: that the text was given for.
             host: of a text that is a port alone, if it may be.

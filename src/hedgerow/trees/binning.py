@@ -451,9 +451,9 @@ def in_threads(n_records: int, n_threads: int, part: Callable[[int, int], Part])
 def build_grid(plan: Plan) -> Grid:
     """Return the grid of a plan.
 
-    ``log`` has exactly the Q candidates as edges, ``uniform`` all but the upper bound. ``adaptive`` chooses among 253
-    edges, a byte per value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the
-    nearest of 4094 edges, among which ``quantile`` finds its quantiles.
+    With ``log`` the edges are exactly the Q candidates, with ``uniform`` all candidates except the upper bound.
+    ``adaptive`` chooses among 253 edges, a byte per value. ``iterative_hessian`` halves intervals again and again and
+    moves each midpoint to the nearest of 4094 edges; ``quantile`` finds its quantiles among these 4094.
     """
     is_cut_again = cuts_again(plan)
     return Grid(tuple(_feature_grid(feature, plan, is_cut_again) for feature in plan.features))

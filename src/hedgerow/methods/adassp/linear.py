@@ -333,8 +333,8 @@ class LinearBasis:
     def held(self, coefficients: NDArray[np.float64], factor: Matrix, directions: Directions) -> NDArray[np.float64]:
         """Return coefficients near those given whose slopes have no wrong sign: float64 [p].
 
-        Slopes of the wrong sign are set to 0, and all others moved to where the quadratic form L L^T then has its
-        least, until none is wrong: where features go together, they stand in for one another.
+        Set slopes of the wrong sign to 0, and move all others to the minimum of the quadratic form L L^T; repeat until
+        no slope is wrong. Correlated features thus stand in for one another.
 
         Args:
             coefficients: float64 [p].

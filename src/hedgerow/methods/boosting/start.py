@@ -208,9 +208,9 @@ def _choose_count_doublings(mean: float, spread: float, run: Run) -> int:
 
     The clip stays above a share of their spread.
 
-    Counts are spread as much as sqrt(mean) by chance alone, and by about their mean where records differ much; a few
-    large ones among zeros further, as far as the release of their sizes tells. What is rare lies one count from zero,
-    however small its spread: a clip far below 1 would cut off nearly all that says where it happens.
+    Counts scatter by sqrt(mean) by chance alone, and by about their mean if records differ much. A few large counts
+    among zeros scatter further, as far as the release of their sizes shows. A rare event is one count away from zero,
+    however small the spread: a clip far below 1 would remove nearly all that says where it happens.
     """
     spread = max(1.0, math.sqrt(mean + mean * mean), spread)
     widest = run.loss.clip / float(run.loss.scales[0]) / MIN_CLIP_OF_COUNTS
