@@ -124,9 +124,9 @@ def describe_spending(plan: Plan, expected: Forecast) -> str:
 
 
 def advise_accountant(plan: Plan, expected: Forecast) -> str:
-    """Name an accountant that counts this plan more closely than its own; empty if there is none.
+    """Name an accountant that counts this plan more closely than its own.
 
-    Empty as well for a plan without noise.
+    Returns "" if there is none, and for a plan without noise.
     """
     own, best = plan.privacy.accountant, find_method(plan).choose_accountant(plan)
     if math.isinf(plan.privacy.epsilon) or own in ("pure", "pld"):

@@ -108,7 +108,7 @@ def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDAr
 
 
 def tell_about_more_rows(setup: NodeSetup, n_rows: int) -> bool:
-    """Return whether there are more rows than the roster says, and then tell the owner."""
+    """Tell the owner if there are more rows than the roster says; return whether there are."""
     is_more = 0 < setup.max_rows < n_rows
     if is_more:
         said = (

@@ -329,7 +329,7 @@ class _Counted:
         self._compare(there.astype(np.float64))
 
     def finish(self, has_headers: bool) -> ColumnFit:
-        """Return the counts; `has_headers` tells whether the table's header is repeated among its rows."""
+        """Return the counts with the questions about the column's coding; `has_headers`: rows repeat the header."""
         found = self.found
         all_differ = self._watched is not None and self._n_watched > 50 and found.kind != "identifier"
         found.looks_like_id = looks_like_identifier(found.name) or all_differ

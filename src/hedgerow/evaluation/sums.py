@@ -343,7 +343,7 @@ _FEW_VALUES, _PARTS = 8, 4
 
 
 def names_sites(plan: Plan, column: str) -> bool:
-    """Return whether an evaluation by this is one of single sites."""
+    """Return whether an evaluation by `column` gives figures by site: "site", where no column has that name."""
     return column == BY_SITE and BY_SITE not in plan.feature_names
 
 

@@ -189,9 +189,7 @@ class Model:
         return [(topic.value, "; ".join(texts)) for topic, texts in told if texts]
 
     def report_text(self, date: str) -> str:
-        """Return its report as it can be filed.
-
-        It has the sites, the outcome, the version, and the day of printing.
+        """Return the model's report as text to file, with sites, outcome, version and the day of printing.
 
         Args:
             date: of that day, as ISO 8601. No file of a model has one: equal runs are equal bytes.

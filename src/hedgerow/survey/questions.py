@@ -181,7 +181,7 @@ class Questions:
 
     @property
     def surveyed(self) -> tuple[int, ...]:
-        """Indices of a plan's features whose bounds may be asked for."""
+        """Indices of a plan's features, whose bounds the survey may ask for; the label is not among them."""
         return tuple(index for index in range(len(self.columns)) if index != self.label)
 
     @property

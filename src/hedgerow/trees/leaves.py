@@ -616,7 +616,7 @@ def scale_ratios(
 def leaf_weights(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.int64]:
     """Return the released weight of each leaf: int64 [n_trees, n_leaves], >= 0, in integer units.
 
-    The noisy Hessians (counts, for "averaging"), added over the classes; negative noise is cut off at zero.
+    A weight is the leaf's noisy Hessian (for "averaging" its count), added over the classes and at least zero.
     """
     per_tree = sums.reshape(n_trees, -1, loss.n_statistics)
     first = 0 if loss.counts_classes else max(1, loss.n_outputs)

@@ -204,9 +204,9 @@ class LevelStart(Start):
 
 
 def _choose_count_doublings(mean: float, spread: float, run: Run) -> int:
-    """Return the doublings of residuals of counts.
+    """Return how often residuals of counts are doubled before they are clipped.
 
-    The clip stays above a share of their spread.
+    The most doublings are taken that keep the clip above a share of the residuals' spread.
 
     Counts scatter by sqrt(mean) by chance alone, and by about their mean if records differ much. A few large counts
     among zeros scatter further, as far as the release of their sizes shows. A rare event is one count away from zero,
