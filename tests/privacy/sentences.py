@@ -86,7 +86,8 @@ def make_runs() -> dict[str, PrivacyReport]:
     return {
         "noise of the coordinator, over a network": make_report(server).made(NETWORK, 5),
         "groups whose sites voted, over a network": make_report(
-            server, n_groups=3, tallies=((9, 9, 0), (9, 9, 7)), vote_power=0.9
+            [*server, noise_of_server(N_ROUNDS, kind="SiteVotes")], n_groups=3,
+            tallies=((9, 9, 0), (9, 9, 7)), vote_power=0.9,
         ).made(NETWORK, 9),
         "noise of the sites with groups, over a network": make_report(
             sites, noise_mode="distributed", n_groups=3

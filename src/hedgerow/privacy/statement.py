@@ -298,6 +298,11 @@ def _has_votes(report: PrivacyReport) -> bool:
     return bool(report.tallies)
 
 
+def _has_vote_releases(report: PrivacyReport) -> bool:
+    """Return whether votes of sites are among the releases."""
+    return any(each.is_vote for each in report.ledger)
+
+
 def _has_evaluations_apart(report: PrivacyReport) -> bool:
     """Return whether an evaluation had other noise than the training, was made elsewhere, or had too few sites."""
     return bool(_list_evaluations(report))
@@ -453,6 +458,18 @@ def _say_figures(report: PrivacyReport) -> str:
     if place in TOGETHER:
         return f"{begin}{_name_reader(place)} and added each site's noise: whoever ran it has seen every row."
     return f"{begin}{own if place else _UNKNOWN + own}"
+
+
+@_sentence(Topic.TRUST, Depth.ANALYST, _has_vote_releases)
+def _say_vote_noise(report: PrivacyReport) -> str:
+    begin = f"In {sum(each.is_vote for each in report.ledger)} release(s), the votes of sites: "
+    own = (
+        "each site adds the whole noise before it says one bit, which every party of the run reads: there is no trust "
+        "in anyone but one's own site."
+    )
+    if _is_process(report):
+        return f"{begin}{_name_reader(report.made_in)} and drew each site's noise: whoever ran it has seen every row."
+    return f"{begin}{own if _is_placed(report) else _UNKNOWN + own}"
 
 
 @_sentence(Topic.TRUST, Depth.ANALYST, _has_evaluation_at_site)
