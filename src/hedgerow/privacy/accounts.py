@@ -92,6 +92,9 @@ class AccountState:
             before: the account that the report named until now, if any. What was not in that one is in none.
         """
         own = count_releases(events)
+        if self.releases is None and self.n_counted is not None:
+            # It was compared when it was read.
+            return replace(self, n_releases=own.total())
         n_lost = 0 if before is None or before.n_counted is None else before.n_releases - before.n_counted
         found = own & (self.releases or Counter())
         n_counted: int | None = min(found.total(), own.total() - n_lost)
