@@ -1,16 +1,17 @@
-# Targets: demo, test, test-slow, test-golden, lint, docs, bench, dist-check, compose, flower-compose, study, proto. Each
+# Targets: demo, test, test-slow, test-long, test-golden, lint, docs, bench, dist-check, compose, flower-compose, study, proto. Each
 # makes its own .venv when pyproject.toml has changed since the last time.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_WORKERS ?= 3
 
-.PHONY: help demo test test-slow test-golden lint docs bench dist-check compose flower-compose study proto clean
+.PHONY: help demo test test-slow test-long test-golden lint docs bench dist-check compose flower-compose study proto clean
 
 help:
 	@echo "make demo    train a private model over six sites on real data, in under three minutes"
 	@echo "make test    run the tests that are not slow, in minutes"
 	@echo "make test-slow   run the slow ones: real processes, wheels, audits, figures"
+	@echo "make test-long   run those that take minutes each, before a version: checks by hand, one audit"
 	@echo "make test-golden   run those that compare bytes, of both kinds; for other processors and libraries"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make docs    the documentation site in build/site, every notebook run"
@@ -33,7 +34,10 @@ test: $(VENV)/.installed-dev
 
 # Tests of one file share processes, so a file stays with one worker.
 test-slow: $(VENV)/.installed-dev
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m slow
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "slow and not long"
+
+test-long: $(VENV)/.installed-dev
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m long
 
 # What compares bytes passes with every processor and library: .ci/run tries others.
 test-golden: $(VENV)/.installed-dev

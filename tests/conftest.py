@@ -69,12 +69,12 @@ def forget_earlier_runs() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In the fast tier a property has a third of its examples, and at least twelve; the slow tier tries all of them."""
     tier = config.getoption("markexpr")
-    for item in items if tier in ("slow", "not slow") else ():
+    for item in items if tier in ("slow", "slow and not long", "not slow") else ():
         test = getattr(item, "obj", None)
         whole = getattr(test, "_hypothesis_internal_use_settings", None)
         if not inspect.isfunction(test) or whole is None or item.get_closest_marker("slow"):
             continue
-        if tier == "slow":
+        if tier != "not slow":
             item.add_marker(pytest.mark.slow)
         elif whole.max_examples > MIN_EXAMPLES:
             fewer = max(MIN_EXAMPLES, whole.max_examples // 3)

@@ -181,6 +181,7 @@ def test_figures_are_the_same_to_the_last_digit(settings: dict[str, str], way: s
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_golden_bytes_do_not_hang_on_a_library_s_last_bit(way: str) -> None:
     """A model, evaluation or survey is made of nothing that another library would compute otherwise."""

@@ -422,6 +422,7 @@ def test_sites_by_files_and_sites_by_grpc_train_together(airlock: Airlock) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_check_that_is_run_by_hand_works() -> None:
     """Three sites by files as commands, with kills and wrong files, end with the local engine's model."""
     environment = {**os.environ, "HEDGEROW": str(Path(sys.executable).with_name("hedgerow"))}

@@ -331,6 +331,7 @@ CHECK = Path(__file__).parents[2] / "deploy" / "shards-check"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_real_actors_over_a_network_make_the_local_engines_model() -> None:
     """As a site's owner types it: 1, 2 and 7 parts of a folder of Parquet, and an actor that is killed in the run."""
     pytest.importorskip("ray")

@@ -128,6 +128,7 @@ def test_what_is_odd_is_told_to_its_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_equal_sites_are_told_nothing(tmp_path: Path) -> None:
     """In 100 runs no owner of rows that are like all others is told anything, small sites and strangers neither."""
     found = []

@@ -587,7 +587,9 @@ def test_a_report_never_says_that_an_account_has_releases_that_it_lacks(steps: l
             run.charge(release.event)
         report = report.with_account(account.read_state("record", DELTA))
         assert report.account is not None
-        assert not place or report.account.n_counted == sum(own == place for own, _ in made)
+        # What an account before did not have may be in this one, and is not counted: equal costs cannot be told apart.
+        n_counted, n_there = report.account.n_counted, sum(own == place for own, _ in made)
+        assert not place or (n_counted is not None and n_counted <= n_there)
         lines = [text for name, text in report.account.facts(report.n_releases) if not name]
         is_whole = {own for own, _ in made} == {place}
         if place:

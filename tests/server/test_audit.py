@@ -111,7 +111,7 @@ def test_every_private_preset_is_audited_as_it_is() -> None:
         assert plan.privacy.noise == PRESETS[name].privacy.get("noise", "server")
 
 
-@pytest.mark.parametrize("name", ["ldp", "dp-gbm"])
+@pytest.mark.parametrize("name", ["ldp", pytest.param("dp-gbm", marks=pytest.mark.long)])
 def test_half_the_noise_of_a_preset_is_found(name: str) -> None:
     """One record's noise by itself in the local model; and the preset whose records move its sums least."""
     plan = preset_plans()[name]
