@@ -147,10 +147,10 @@ def test_what_nobody_planned(
 ) -> None:
     """Interruptions, the system's refusals and faults of our own end without a traceback, each with its exit code."""
 
-    def fail(namespace: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise raised
 
-    monkeypatch.setattr("hedgerow.cli.model.report", fail)
+    monkeypatch.setattr("hedgerow.models.model.Model.load", fail)
     assert main(["report", "model.json"]) == exit_code
     printed = capsys.readouterr().err
     assert said in " ".join(printed.split())
@@ -160,10 +160,10 @@ def test_what_nobody_planned(
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     """--debug lets the exception through, for those who mend it."""
 
-    def fail(namespace: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("hedgerow.cli.model.report", fail)
+    monkeypatch.setattr("hedgerow.models.model.Model.load", fail)
     with pytest.raises(ZeroDivisionError):
         main(["report", "model.json", "--debug"])
 

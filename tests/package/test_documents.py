@@ -39,6 +39,8 @@ PACKAGE = ROOT / "src" / "hedgerow"
 SITES = ("north", "south", "west")
 PATIENCE = 900.0
 """Seconds after which a command is taken to hang; far beyond what any of them takes on a busy machine."""
+N_ROWS = 3000
+"""Rows of each table: enough that a survey at the epsilon of the help finds both classes of the label in every run."""
 NOT_WALKED = {
     r"^python3\.11 -m venv |^\. \.venv/bin/activate$": "the environment of this test stands for it",
     r"pip (install|wheel) |sha256sum ": "needs the package index",
@@ -304,9 +306,9 @@ def write_tables(folder: Path) -> None:
     """What the documents take for granted: each site's table, and rows that it holds out."""
     generator = np.random.default_rng(21)
     for name in ("north", "south", "west", "north-test", "south-test", "west-test", "test"):
-        age, income = generator.integers(0, 100, 900), generator.uniform(0, 90_000, 900).round(2)
-        ward = generator.choice(["surgery", "medicine"], 900)
-        outcome = np.where(age + generator.normal(0, 20, 900) > 55, "yes", "no")
+        age, income = generator.integers(0, 100, N_ROWS), generator.uniform(0, 90_000, N_ROWS).round(2)
+        ward = generator.choice(["surgery", "medicine"], N_ROWS)
+        outcome = np.where(age + generator.normal(0, 20, N_ROWS) > 55, "yes", "no")
         with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
             writer.writerow(["age", "income", "ward", "outcome"])

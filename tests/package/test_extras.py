@@ -107,13 +107,13 @@ def test_no_missing_extra_is_a_fault_of_ours(
 ) -> None:
     """Also where nobody foresaw the import, a command ends with exit code 10 and the remedy, never with 70."""
 
-    def fail(namespace: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         importlib.import_module(f"{module}.base")
 
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr("hedgerow.cli.model.report", fail)
+    monkeypatch.setattr("hedgerow.models.model.Model.load", fail)
     assert main(["report", "model.json", "--json"]) == 10
     error = json.loads(capsys.readouterr().err)["error"]
     assert error["code"] == "missing-extra" and name_to_install(OPTIONAL[module][1]) in error["remedy"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from functools import cache
 from itertools import groupby
 from typing import Any, NoReturn
 
@@ -97,8 +98,9 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+@cache
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of the whole command line; `namespace.function` is the chosen command's function."""
+    """Build the parser of the whole command line, once; `namespace.function` is the chosen command's function."""
     parser = Parser(
         prog="hedgerow",
         description="Train, check and use boosted trees over data that several sites hold and may not share, with "
