@@ -16,7 +16,19 @@ import numpy as np
 import pytest
 
 from hedgerow.data.raw_cells import read_raw_site
-from hedgerow.local.survey import ask_curves, survey_sites
+from hedgerow.local.survey import (
+    SurveyResult,
+    ask_curves,
+    draft_plan,
+    open_plan_text,
+    plan_text,
+    read_schema,
+    schema_from_book,
+    survey_sites,
+    table_survey,
+)
+from hedgerow.methods.tasks import SurveyTask
+from hedgerow.plan.draft import Entry
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
 from hedgerow.survey.questions import AskedColumn, Questions
@@ -66,7 +78,65 @@ GOLDEN: dict[str, tuple[OpenTable, str]] = {
     "curves by group": (curves("ward"), "15ebef2f13f1eb677088d3a1"),
     "curves, noise of the sites": (curves(None, noise="distributed"), "a53d32c0bd66c61b7ce88a4a"),
 }
+FILES = {
+    "curves by group": "61e897eb0608a440e527d682",
+    "curves, noise of the sites": "e267203c3edd27d008955379",
+    "table, a whole label": "1292f2f274fea16c9a9b84c0",
+    "table, declared, no label": "75e2150b5830dd727ef1050a",
+    "table, little epsilon": "0c504a3042c8433cb0895d69",
+    "table, no noise": "ae9d143cf48cbbd7d7383761",
+    "table, noise of the sites": "5df3491e16fec664d7caa52c",
+    "table, nothing known": "0353edeb862662ec3f6ad101",
+    "table, units of two rows": "abb78ca05639f287662fa53f",
+    "declarations": "e1f1ecefa025ee79c1898113",
+}
+"""Of each: the request on the wire, its task, the plan of its sums, the plan that is drafted, and the report."""
 
+SCHEMA = """
+[label]
+name = "ill"
+type = "binary"
+classes = ["no", "yes"]
+[[features]]
+name = "a"
+type = "numeric"
+min = 0
+max = 110
+integer = true
+spacing = "log"
+monotone = "increasing"
+[[features]]
+name = "b"
+type = "numeric"
+min = -1.5
+[[features]]
+name = "c"
+type = "date"
+min = "2020-01-31"
+max = "2021-12-31T12:00:00"
+format = "%d.%m.%Y"
+[[features]]
+name = "d"
+type = "categorical"
+categories = ["x", "y"]
+origin = "found"
+[[features]]
+name = "e"
+type = "hashed"
+buckets = 64
+[[features]]
+name = "f"
+type = "numeric"
+min = 2
+max = 2
+[[features]]
+name = "g"
+"""
+BOOK = {
+    "h": Entry("numeric", True, 0.0, 4.0), "i": Entry("numeric", low=1.0), "j": Entry("date"), "k": Entry(""),
+    "l": Entry("categorical", categories=("1", "2")), "m": Entry("identifier"), "n": Entry("categorical"),
+    "o": Entry("date", low=10.0, high=20.5), "p": Entry("numeric", False, 3.0, 3.0),
+}  # fmt: skip
 
 OPEN = tuple(AskedColumn(name, "number") for name in ("age", "income", "far", "cold"))
 BORN, VISITS, ILL = AskedColumn("born", "number", is_date=True), AskedColumn("visits"), AskedColumn("ill")
@@ -133,10 +203,25 @@ def test_a_survey_stays_the_same(name: str, tables: dict[str, Path]) -> None:
     """The same rows and the same draws give the same releases, the same charges and the same results."""
     asked, expected = GOLDEN[name]
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
-    content = carry_out(asked.questions, sites)
+    content, made = carry_out(asked.questions, sites)
     schedule = asked.questions.schedule
     content += [schedule.n_rounds, [repr(event) for event in schedule.events]]
-    assert digest_of(content) == expected
+    files = [asked.to_bytes().decode(), SurveyTask(asked).digest, asked.schema_plan.digest]
+    if asked.schema_plan.privacy.noise == "server":
+        told = table_survey(asked, made.findings, made.ledger, SeededNoise(7))
+        plan = draft_plan(told, 3)
+        files += [open_plan_text(told, 3) if plan is None else plan_text(plan)]
+        files += [told.report.text()]
+    assert (digest_of(content), digest_of(files)) == (expected, FILES[name])
+
+
+def test_declarations_stay_the_same_on_the_wire() -> None:
+    """A survey of a plan's columns, of a code book's and of unknown ones asks for them in the same bytes."""
+    columns = {**schema_from_book(BOOK), **read_schema(SCHEMA), "u": AskedColumn("u")}
+    request = OpenTable.of(list(columns.values()), "ill", {"epsilon": 1.0, "delta": 1e-6})
+    read = OpenTable(json.loads(request.to_bytes()))
+    assert read.columns == request.columns and read.to_bytes() == request.to_bytes()
+    assert digest_of(request.to_bytes().decode()) == FILES["declarations"]
 
 
 @pytest.mark.parametrize("name", sorted(FITS))
@@ -147,7 +232,7 @@ def test_a_survey_for_a_fit_stays_the_same(name: str, tables: dict[str, Path]) -
     asked = table_of(*columns, **rows)
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
     questions = Questions.of_plan(**{"epsilon": 20.0, "delta": 1e-6, **about})
-    content = carry_out(questions, sites)
+    content, _ = carry_out(questions, sites)
     content += [questions.schedule.n_rounds, [repr(event) for event in questions.schedule.events]]
     assert digest_of(content) == expected
 
@@ -159,7 +244,7 @@ def test_a_survey_of_columns_that_nobody_knows_stays_the_same(label: str, tables
     asked = table_of(*columns)
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
     questions = Questions.of_plan(epsilon=30.0, delta=1e-6, n_columns=2, n_unknown=3, label="classes")
-    content = carry_out(questions, sites)
+    content, _ = carry_out(questions, sites)
     content += [questions.schedule.n_rounds, [repr(event) for event in questions.schedule.events]]
     assert digest_of(content) == UNKNOWN[label]
 
@@ -180,10 +265,11 @@ class Recorder(Releaser):
         return made
 
 
-def carry_out(questions: Questions, sites: Any) -> list[Any]:
-    """Every release, the ledger, and what was found."""
+def carry_out(questions: Questions, sites: Any) -> tuple[list[Any], SurveyResult]:
+    """Every release, the ledger and what was found, as plain values and as they are."""
     Recorder.released.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hedgerow.local.survey.Releaser", Recorder)
         made = survey_sites(questions, sites, SeededNoise(7))
-    return [list(Recorder.released), [release.to_dict() for release in made.ledger.releases], plain(made.findings)]
+    content = [list(Recorder.released), [each.to_dict() for each in made.ledger.releases], plain(made.findings)]
+    return content, made
