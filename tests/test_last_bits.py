@@ -25,6 +25,7 @@ from hedgerow import elementary
 from tests.figures import list_figures
 from tests.last_bits import FUNCTIONS
 from tests.processors import list_processors
+from tests.tiers import with_long
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "hedgerow"
@@ -189,7 +190,7 @@ def test_golden_bytes_do_not_hang_on_a_library_s_last_bit(way: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", PROCESSORS, ids=lambda settings: settings["OPENBLAS_CORETYPE"])
+@pytest.mark.parametrize("settings", with_long(PROCESSORS[1:], PROCESSORS), ids=lambda own: own["OPENBLAS_CORETYPE"])
 def test_golden_bytes_are_the_same_on_an_older_processor(settings: dict[str, str]) -> None:
     """Whoever repeats a published run on another machine gets the published bytes."""
     run(GOLDEN_RUN, **settings)

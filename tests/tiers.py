@@ -21,5 +21,11 @@ def all_but(slow: Collection[Any], values: Iterable[Any]) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.slow) if value in slow else value for value in values]
 
 
+def with_long(long: Collection[Any], values: Iterable[Any]) -> list[Any]:
+    """Parameters of which these are left to `make test-long`."""
+    marks = (pytest.mark.slow, pytest.mark.long)
+    return [pytest.param(value, marks=marks) if value in long else value for value in values]
+
+
 def _parts(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.tiers import with_long
+
 if TYPE_CHECKING:
     from conftest import Scene, Story, Theatre
 
@@ -286,7 +288,8 @@ for _phase in ("set-up, its shares sent", "unmask, before its shares"):
     STORIES[f"two killed: {_phase}"] = too_many_killed(_phase), trees_for(_phase)
 
 
-@pytest.mark.parametrize("story", STORIES)
+# Two busy loops beside it would slow all other tests down.
+@pytest.mark.parametrize("story", with_long(["strangers"], STORIES))
 def test_what_befalls_a_process_ends_in_the_exact_model_or_by_name(theatre: Theatre, story: str) -> None:
     """No fault of one process gives a wrong model, an unnamed error, or a wait beyond the plan's timeouts."""
     theatre.ended(story)

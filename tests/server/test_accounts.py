@@ -31,7 +31,7 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.secagg.guarantees import Wishes, default_wishes, derive
 from hedgerow.server.release import EvaluatedModel
 from tests.builders import make_data, make_plan, take
-from tests.tiers import all_but
+from tests.tiers import all_but, with_long
 
 EPSILON = 1.0
 DELTA = 1e-6
@@ -131,7 +131,7 @@ def trained() -> Callable[[str], Model]:
     return train_once
 
 
-@pytest.mark.parametrize("name", all_but(["pld", "pld, dp-xgboost"], PLANS))
+@pytest.mark.parametrize("name", with_long(["pld", "pld, dp-xgboost"], PLANS))
 def test_every_epsilon_is_the_ledgers_after_every_sequence(
     trained: Callable[[str], Model], name: str, tmp_path: Path
 ) -> None:

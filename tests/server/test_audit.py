@@ -31,6 +31,7 @@ from tests.server.audit import (
     seeded_noise,
     small_plan,
 )
+from tests.tiers import with_long
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +39,7 @@ N_RUNS = 1000
 N_FAULTY = 400
 """Trainings in which a planted fault is found: fewer bound it less closely, but each of them is far off."""
 DEFAULT = "binary, newton, adaptive"
+LONG = ("fault: a record twice in its group", "count, most for the last release")
 PLANS = {name: plan for name, (plan, fault) in ROWS["audit"].items() if not fault}
 
 
@@ -67,7 +69,7 @@ def test_other_methods_keep_the_promise(name: str) -> None:
     assert found.passed and found.mu_estimate > 0.6 * found.mu_accounted
 
 
-@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize("name", with_long(["private bounds alone"], OPEN))
 def test_bounds_that_are_found_privately_keep_the_promise(name: str) -> None:
     """A survey and the training by what it found, in one account; a row that the survey reads twice is seen."""
     attack, fault = OPEN[name]
@@ -75,7 +77,7 @@ def test_bounds_that_are_found_privately_keep_the_promise(name: str) -> None:
     assert found.passed == (not fault) and found.mu_estimate > 0.6 * found.mu_accounted
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", with_long(LONG, ALONE))
 def test_questions_that_have_little_of_a_run_keep_the_promise(name: str) -> None:
     """The last release with nearly all of mu^2, and evaluations by groups and by site; a fault of any is seen."""
     attack, fault = ALONE[name]
@@ -111,7 +113,8 @@ def test_every_private_preset_is_audited_as_it_is() -> None:
         assert plan.privacy.noise == PRESETS[name].privacy.get("noise", "server")
 
 
-@pytest.mark.parametrize("name", ["ldp", pytest.param("dp-gbm", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["ldp", "dp-gbm"])
 def test_half_the_noise_of_a_preset_is_found(name: str) -> None:
     """One record's noise by itself in the local model; and the preset whose records move its sums least."""
     plan = preset_plans()[name]
@@ -187,6 +190,7 @@ def test_the_canary_is_the_only_difference() -> None:
     assert attack.records.n_records == 40 and attack.canary.n_records == 3
 
 
+@pytest.mark.long
 def test_the_experiment_prints_its_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m experiments audit` exits with 1 when a planted fault goes unseen, as in too few trainings."""
     # Each plan and each fault has a test above; here are one of either, and a survey's.
