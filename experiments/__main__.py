@@ -25,7 +25,6 @@ BESIDE_TESTS = {
     "make_rand_hie": "tests.package.make_rand_hie",
     "pictures": "tests.package.pictures",
     "poisoning": "tests.hostile.poisoning",
-    "secagg_diagram": "tests.secagg.diagram",
     "secagg_fuzz": "tests.secagg.fuzz",
     "secagg_mutations": "tests.secagg.mutations",
     "sentences": "tests.privacy.sentences",

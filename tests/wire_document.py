@@ -38,7 +38,7 @@ from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.messages import EpochParameters, Roster, Site
 from hedgerow.secagg.messages import Kind as SecaggKind
 from hedgerow.secagg.participant import OpenSlot, ParticipantEpoch, ParticipantStep
-from hedgerow.secagg.transitions import State
+from hedgerow.secagg.transitions import TRANSITIONS, Party, State
 from hedgerow.secagg.view import EpochRecord, StoredView
 from hedgerow.transport.envelope import Bundle, Envelope, EnvelopeKind
 
@@ -250,7 +250,19 @@ def render() -> str:
         parts += [f"## {room.title}\n", room.text + "\n"]
         for record in room.records:
             parts += _section(record)
-    return "\n".join([*parts, *_domains()])
+    return "\n".join([*parts, *_domains(), *_states()])
+
+
+def _states() -> Iterator[str]:
+    yield "## States of secure aggregation\n"
+    yield "Each line: a state, the next one, and the message that comes / the message that is sent.\n"
+    for title, party in (("The node", Party.NODE), ("The aggregator", Party.AGGREGATOR)):
+        yield f"### {title}\n\n```mermaid\nstateDiagram-v2"
+        for move in TRANSITIONS:
+            if move.party is party:
+                names = [state.value.replace("-", "_") for state in (move.state, move.then)]
+                yield f"    {names[0]} --> {names[1]}: {move.event.value}" + f" / {move.sends}" * bool(move.sends)
+        yield "```\n"
 
 
 def _domains() -> Iterator[str]:

@@ -18,7 +18,7 @@ PAGES = {
         "Hedgerow, private for a row": ROW, "the same trees without noise": BARE, POOLED: "=",
         "each site alone, XGBoost": "alone",
     },
-    "docs/comparison.md": {
+    "docs/numbers.md": {
         "**Hedgerow, private for a person**": PERSON, "DP-EBM on pooled rows, for a person": "=",
         "Hedgerow, private for a row": ROW, "DP-EBM on pooled rows, for a row": "=",
         "the same trees without noise": BARE, POOLED: "=", "each site alone, XGBoost": "alone",

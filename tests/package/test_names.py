@@ -150,7 +150,7 @@ def test_public_constants_of_one_name_have_one_value() -> None:
 
 def test_pages_state_the_version_that_the_package_has() -> None:
     """Who files a report, or asks for help, names the version that a page says."""
-    for name in ("README.md", "docs/index.md", "docs/project.md", "mkdocs.yml"):
+    for name in ("README.md", "docs/index.md", "mkdocs.yml"):
         said = re.findall(r"\d+\.\d+\.\d+(?=, beta)", " ".join((ROOT / name).read_text(encoding="utf-8").split()))
         assert said == [__version__], name
     chart = (ROOT / "deploy" / "chart" / "Chart.yaml").read_text(encoding="utf-8").splitlines()

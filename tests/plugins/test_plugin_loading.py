@@ -433,7 +433,7 @@ def test_nodes_have_no_option_for_plug_ins() -> None:
 
 
 def test_what_authors_need_is_in_one_place() -> None:
-    """Each name of the interface is there, and docs/api.md has a line for it."""
-    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    """Each name of the interface has a line in the module's docstring, which docs/api.md shows."""
+    page = api.__doc__ or ""
     names = [name for name in vars(api) if not name.startswith("_") and name != "annotations"]
     assert [name for name in names if f"- `{name}`: " not in page] == []

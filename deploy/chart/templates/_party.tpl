@@ -11,7 +11,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "hedgerow.check" -}}
 {{- if not (has .Values.role (list "node" "coordinator")) }}{{ fail "role is node or coordinator" }}{{ end }}
 {{- if not .Values.image }}{{ fail "image is missing: build it from the Dockerfile, and name it by its digest" }}{{ end }}
-{{- if not .Values.secret }}{{ fail "secret is missing: docs/deploy-by-hand.md says how it is made" }}{{ end }}
+{{- if not .Values.secret }}{{ fail "secret is missing: deploy/chart/README.md says how it is made" }}{{ end }}
 {{- if and (eq .Values.role "node") (not .Values.node.coordinator) }}{{ fail "node.coordinator is missing: HOST:PORT" }}{{ end }}
 {{- if and (eq .Values.role "node") (not .Values.node.egress) }}{{ fail "node.egress is missing: the coordinator's network and port" }}{{ end }}
 {{- end }}

@@ -33,7 +33,7 @@ def add_commands(commands: Any) -> None:
     add_shared(add, "--adapter", "--allow-loss")
     kind = command.add_mutually_exclusive_group()
     kind.add_argument("--proba", action="store_true", help="one probability per class instead of the class")
-    text = "beside each number the interval that a share C of labels lies within, such as 0.9; see docs/uncertainty.md"
+    text = "beside each number the interval that a share C of labels lies within, as 0.9; see docs/reading-a-model.md"
     kind.add_argument("--interval", type=float, metavar="C", help=text)
     add("--out", metavar="FILE", help="CSV file to write (default: print it)")
     add_shared(add, "--json")

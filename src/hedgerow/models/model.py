@@ -313,7 +313,7 @@ class Model:
         """Return prediction intervals: float64 [n, 2], lower and upper ends, within the label's bounds.
 
         Args:
-            coverage: the share of labels that are to lie within, in (0, 1); docs/uncertainty.md says what is promised.
+            coverage: the share of labels to lie within, in (0, 1); docs/reading-a-model.md says what is promised.
 
         Raises:
             DataError: as `encode`.

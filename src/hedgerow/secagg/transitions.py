@@ -2,8 +2,7 @@
 """The legal moves of both parties as one table, every reason to refuse one, and what a step returns.
 
 Nothing else decides what may happen when: the state machines ask `advance` and raise the codes of the row they are
-in. `docs/secure-aggregation.md` draws its diagram from this table (``python -m experiments secagg_diagram``).
-State names say what the party knows or waits for.
+in. `docs/wire.md` has diagrams of this table. State names say what the party knows or waits for.
 
 No text here takes a value that was secret, or bytes that a peer sent: a peer is named by its number and a field by
 its name, never by its content.
