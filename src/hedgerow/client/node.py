@@ -228,6 +228,7 @@ class Node:
     Args:
         sampling: the source of samples if the plan draws any; None for the operating system.
         noise: the source of the records' noise in the local model; None for the operating system.
+        watches: keep `n_worse`, for an owner who is told of it.
 
     Raises:
         DataError: for codes or labels outside the plan: the kernels look them up without a check, so a record beyond
@@ -243,9 +244,12 @@ class Node:
         n_threads: int = 1,
         sampling: SamplingSource | None = None,
         noise: NoiseSource | None = None,
+        *,
+        watches: bool = True,
     ) -> None:
         self.site = site
         check_data(site, data, plan)
+        self._watches = watches
         self._noise = noise or SystemNoise(os.urandom)
         loss, draw = settings.loss(plan), (sampling or SystemSampling(os.urandom)).draw
         records = _with_scores(data, loss.n_outputs)
@@ -319,7 +323,7 @@ class Node:
     def _count_update(self, query: Query) -> None:
         if query.update is not None:
             self._ensemble_size += query.update.trees.n_trees
-            is_worse = is_worse_than_constant(self.held.plan, self.held.records)
+            is_worse = self._watches and is_worse_than_constant(self.held.plan, self.held.records)
             self.n_worse = self.n_worse + query.update.trees.n_trees if is_worse else 0
             if find_method(self.held.plan).keeps_accounts:
                 self._fitted.append(query.update)

@@ -191,7 +191,8 @@ def train(
     if arrivals and not find_method(plan).keeps_accounts:
         raise UsageError("stream-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
     nodes = {
-        name: Node(name, sites[name], plan, settings, n_threads, sources.get(name), noise) for name in sorted(sites)
+        name: Node(name, sites[name], plan, settings, n_threads, sources.get(name), noise, watches=False)
+        for name in sorted(sites)
     }
     answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
     aggregation = build_aggregation(plan, answering, task.schedule.n_rounds, noise)
