@@ -166,7 +166,7 @@ def test_postgresqls_own_types(server: str) -> None:
         1, "2.50", True, datetime.date(2020, 1, 31), datetime.datetime(2020, 1, 31, 8, tzinfo=datetime.UTC), "fine",
         uuid.UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
     ]  # fmt: skip
-    person = identifiers(batch[6][:1], Place("a table", "person"))
+    person = identifiers(batch[6][:1], Place("a table", "person")).require()
     assert person.tolist() == ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"]
     surveyed = read_raw(location, [AskedColumn("exact"), AskedColumn("day")])
     assert np.isnan(surveyed.columns[0].numbers).tolist() == [False, True]

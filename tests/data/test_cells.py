@@ -86,9 +86,7 @@ def test_every_reader_counts_the_same_cells(tmp_path_factory: pytest.TempPathFac
         assert counts.n_cells == len(rows) and sum(parts) <= len(rows), name
 
 
-@given(
-    counts=st.tuples(*[st.integers(0, 40)] * 6).filter(lambda counts: 0 < sum(counts)), more=st.integers(0, 60)
-)
+@given(counts=st.tuples(*[st.integers(0, 40)] * 6).filter(lambda counts: 0 < sum(counts)), more=st.integers(0, 60))
 def test_what_is_most_of_a_column_is_never_passed_over(counts: tuple[int, ...], more: int) -> None:
     """Each kind of odd cell is told with its column and its number once it is more than its limit."""
     n_cells = sum(counts) + more
@@ -247,7 +245,7 @@ def test_a_time_of_day_is_one_number_from_every_source(times: list[datetime.time
         list(times), pd.Series(times, dtype=object), pa.array(times, pa.time64("us")), pa.array(texts, pa.string()),
         pl.Series(times, dtype=pl.Time), [*texts],
     ]  # fmt: skip
-    found = [numbers(column, HERE) for column in columns]
+    found = [numbers(column, HERE).require() for column in columns]
     np.testing.assert_allclose(found[0], seconds, rtol=1e-12)
     for other, column in zip(found, columns, strict=True):
         np.testing.assert_array_equal(other, found[0])
@@ -261,7 +259,7 @@ def test_a_time_of_day_is_one_number_from_every_source(times: list[datetime.time
 def test_titres_and_ratios_are_no_times(text: str) -> None:
     """1:40 is a dilution as often as a time: the form with seconds alone is read, which typed columns have."""
     with pytest.raises(DataError):
-        numbers([text], HERE)
+        numbers([text], HERE).require()
 
 
 @given(
@@ -273,7 +271,7 @@ def test_titres_and_ratios_are_no_times(text: str) -> None:
 )
 def test_declared_categories_are_compared_as_written(categories: list[str]) -> None:
     """Codes that look like one number, or words in other letters, are each their own category where both are listed."""
-    found = category_indices(pa.array([f" {text}" for text in categories]), categories, HERE)
+    found = category_indices(pa.array([f" {text}" for text in categories]), categories, HERE).require()
     assert found.tolist() == list(range(len(categories)))
 
 
@@ -281,7 +279,9 @@ def test_periods_are_the_dates_that_they_begin_on() -> None:
     """A typed column and objects alike."""
     periods = pd.PeriodIndex(["2020-05", "2021-01", None], freq="M")
     for column in (pd.Series(periods), periods.astype(object), list(periods)):
-        np.testing.assert_array_equal(days(column, None, HERE), days(["2020-05-01", "2021-01-01", None], None, HERE))
+        np.testing.assert_array_equal(
+            days(column, None, HERE).require(), days(["2020-05-01", "2021-01-01", None], None, HERE).require()
+        )
         assert kinds(column, HERE).tolist()[:2] == [DATE, DATE]
 
 

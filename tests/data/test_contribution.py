@@ -164,7 +164,7 @@ def test_one_unit_is_one_however_its_chunks_write_it(value: int, data: st.DataOb
     """
     place = Place("table", "patient", 1)
     ways = data.draw(st.lists(st.sampled_from(sorted(WAYS_TO_WRITE)), min_size=2, max_size=5))
-    chunks = [identifiers(WAYS_TO_WRITE[way](value), place) for way in ways]
+    chunks = [identifiers(WAYS_TO_WRITE[way](value), place).require() for way in ways]
     kept, report = rows_within_bound(np.concatenate(chunks), 1, b"key")
     assert report.n_units == 1 and len(kept) == 1, (value, ways, chunks)
 
@@ -197,18 +197,13 @@ def test_no_float_is_the_identifier_of_two_people(kind: Any, bits: int, as_colum
     """Two neighbouring whole numbers are two units or none, however narrow the floats are that hold them."""
     for value in (2**bits - 2, 2**bits - 1, 2**bits):
         cells = as_column(np.array([value, value + 1]).astype(kind))
-        fits = np.ones(2, dtype=np.bool_)
-
-        def unfit(rows: Any, code: str, error_at: object, fits: Any = fits) -> None:
-            np.logical_and(fits, ~rows, out=fits)
-
-        found = identifiers(cells, Place("table", "patient", 1), unfit)[fits].tolist()
-        assert found == [str(whole) for whole in (value, value + 1) if whole < 2**bits]
+        read = identifiers(cells, Place("table", "patient", 1))
+        assert read.values[~read.is_unfit].tolist() == [str(whole) for whole in (value, value + 1) if whole < 2**bits]
 
 
 def test_integers_beyond_64_bits_are_units_too() -> None:
     """A hash as an identifier must neither end the program nor be rounded."""
     place = Place("table", "patient", 1)
-    numbers = identifiers([2**70, 2**70 + 1], place)
+    numbers = identifiers([2**70, 2**70 + 1], place).require()
     assert list(numbers) == [str(2**70), str(2**70 + 1)]
-    assert list(identifiers([Decimal(2**70)], place)) == [str(2**70)]
+    assert list(identifiers([Decimal(2**70)], place).require()) == [str(2**70)]

@@ -61,7 +61,7 @@ def test_a_zone_counts_however_it_is_written(moment: datetime.datetime, hours: i
     """Databases and libraries write +01, +0100 or +01:00; one cell's moment does not hang on the cells beside it."""
     moment = moment.replace(microsecond=0)
     cells = [f"{moment.isoformat(' ')}{hours:+03d}{minutes}" for minutes in ("", "00", ":00")]
-    found = days([*cells, *["2021-02-29T00:00Z"] * is_beside], None, Place("table", "seen"), lambda *_: None)
+    found = days([*cells, *["2021-02-29T00:00Z"] * is_beside], None, Place("table", "seen")).values
     expected = parse_day((moment - datetime.timedelta(hours=hours)).isoformat())
     assert found[:3].tolist() == [expected] * 3 == [parse_day(cell) for cell in cells]
 
@@ -156,13 +156,8 @@ def test_the_year_0_is_none_whatever_stands_beside_it() -> None:
     """One record's date does not turn another's: Arrow reads a year 0, and what reads dates one by one does not."""
     cells = ["0000-01-01", "0000-12-31T23:59-12:00", "0001-01-01"]
     for beside in ([], ["2021-02-29"], ["2021-02-29T00:00Z"]):
-        unfit = np.zeros(len(cells) + len(beside), dtype=bool)
-
-        def note(rows: Any, code: str, error_at: Any, unfit: Any = unfit) -> None:
-            unfit |= rows
-
-        found = days([*cells, *beside], None, Place("table", "seen"), note)
-        assert unfit[:3].tolist() == [True, True, False] and found[2] == parse_day("0001-01-01")
+        read = days([*cells, *beside], None, Place("table", "seen"))
+        assert read.is_unfit[:3].tolist() == [True, True, False] and read.values[2] == parse_day("0001-01-01")
 
 
 def test_every_source_gives_the_same_days(tmp_path: Path, sick_plan: SickPlan) -> None:
@@ -202,7 +197,10 @@ def test_parquet_has_no_end_of_time(moments: list[datetime.datetime]) -> None:
         parquet.write_table(table, file, use_deprecated_int96_timestamps=True)
         [(column,)] = open_table(file).batches(["seen"], 1000, None)
     here = Place("table", "seen")
-    assert days(column, None, here).tolist() == days([str(moment) for moment in moments], None, here).tolist()
+    assert (
+        days(column, None, here).require().tolist()
+        == days([str(moment) for moment in moments], None, here).require().tolist()
+    )
 
 
 def test_what_a_site_sees_of_them(write_file: WriteFile, sick_plan: SickPlan) -> None:

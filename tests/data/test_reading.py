@@ -118,7 +118,7 @@ def test_identifiers_are_read_as_text(sick_plan: SickPlan, write_file: WriteFile
     records = read(write_file("a.csv", b"person,age,sex,sick\n7,1,f,no\n 7.0 ,2,f,no\n007,3,f,no\n"), plan)
     assert records.unit is not None and records.unit.tolist() == ["7", "7", "007"]
     for column in (np.array([7, 12]), np.array([7.0, 12.0]), np.array(["7", "12"]), [7, 12.0]):
-        assert identifiers(column, HERE).tolist() == ["7", "12"]
+        assert identifiers(column, HERE).require().tolist() == ["7", "12"]
 
 
 def test_a_regression_label_is_clamped(sick_plan: SickPlan, write_file: WriteFile) -> None:
@@ -158,8 +158,8 @@ def test_a_category_matches_however_it_is_stored(values: list[Any], data: st.Dat
     picks = data.draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=12))
     as_stored = np.array([values[pick] for pick in picks], dtype=object)
     as_written = np.array([f" {listed[pick]}" for pick in picks])
-    assert category_indices(as_stored, listed, HERE).tolist() == picks
-    assert category_indices(as_written, listed, HERE).tolist() == picks
+    assert category_indices(as_stored, listed, HERE).require().tolist() == picks
+    assert category_indices(as_written, listed, HERE).require().tolist() == picks
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_category_matches_however_it_is_stored(values: list[Any], data: st.Dat
 )
 def test_categories_by_example(column: Any, categories: list[str], expected: list[int]) -> None:
     """The rules at their edges: the exact text first, then the words for missing, then the canonical text."""
-    assert category_indices(column, categories, HERE).tolist() == expected
+    assert category_indices(column, categories, HERE).require().tolist() == expected
 
 
 NUMBERS = st.one_of(st.none(), st.floats(allow_nan=False), st.integers(-(10**6), 10**6))
@@ -193,8 +193,8 @@ def test_numbers_survive_text(values: list[float | int | None]) -> None:
     """A number written as text and read back is the same float64, missing stays missing."""
     texts = ["" if value is None else repr(value) for value in values]
     expected = np.array([np.nan if value is None else float(value) for value in values])
-    np.testing.assert_array_equal(numbers(texts, HERE), expected)
-    np.testing.assert_array_equal(numbers(np.array(values, dtype=object), HERE), expected)
+    np.testing.assert_array_equal(numbers(texts, HERE).require(), expected)
+    np.testing.assert_array_equal(numbers(np.array(values, dtype=object), HERE).require(), expected)
 
 
 BAD_ROWS = [

@@ -23,7 +23,7 @@ from sklearn.exceptions import DataConversionWarning
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier
 from hedgerow.data.arrow import to_arrow
 from hedgerow.data.cells import CellsWarning
-from hedgerow.data.columns import AsMissing, Place
+from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.units import LostRowsWarning, read_feature
 from hedgerow.errors import HedgerowError, UsageError
@@ -165,7 +165,7 @@ def test_one_cell_has_one_code_for_survey_and_training(cells: list[Any], cell: A
             with np.errstate(over="ignore"):
                 expected = np.float32(by_itself[0])
                 np.testing.assert_equal(np.float32(among[-1]), expected)
-            np.testing.assert_equal(read_feature(column, feature, place, AsMissing())[-1], expected)
+            np.testing.assert_equal(read_feature(column, feature, place).values[-1], expected)
         assert both.kinds[-1] != NUMBER or not np.isnan(both.numbers[-1])
         assert both.kinds[-1] != DATE or not np.isnan(both.days[-1])
 
@@ -183,7 +183,7 @@ def test_truth_values_are_the_same_numbers_however_a_reader_left_them() -> None:
         [True, False, "-"],
         np.array(["true", "FALSE", ""]),
     ):
-        assert read_feature(column, number, place, AsMissing())[:2].tolist() == [1, 0]
+        assert read_feature(column, number, place).values[:2].tolist() == [1, 0]
         assert RawColumn([to_arrow(column, "a table", "a column")], place).kinds[:2].tolist() == [TRUTH, TRUTH]
     matrix = np.array([[1.5, True], [2.5, False], *([[1, True]] * 20), ["<3", True]])
     assert base.as_matrix(matrix)[:2].tolist() == [[1.5, 1], [2.5, 0]]

@@ -81,7 +81,7 @@ def test_the_longest_list_has_a_code_for_each_and_no_more() -> None:
     """65,000 categories, whose codes fit two bytes with those of unknown and missing values."""
     plan = make_plan(features=features_with(MAX_CATEGORIES))
     names = plan.features[1].categories
-    indices = category_indices(["c0", names[-1], "elsewhere", None], names, Place("", "code", 0))
+    indices = category_indices(["c0", names[-1], "elsewhere", None], names, Place("", "code", 0)).require()
     assert indices.tolist() == [0, MAX_CATEGORIES - 1, -1, -2]
     codes = build_grid(plan).encode((np.zeros(4, dtype=np.float32), indices))
     assert codes[1].tolist() == [0, MAX_CATEGORIES - 1, MAX_CATEGORIES, MAX_CATEGORIES + 1]

@@ -34,7 +34,7 @@ import math
 import re
 import unicodedata
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -111,9 +111,8 @@ MISSING_WORDS = ("", "nan", "na", "n/a", "null")
 """Text that means "no value", in any case, unless the plan lists that very text as a category."""
 
 Flags = NDArray[np.bool_]
-Unfit = Callable[[Flags, str, Callable[[int], DataError]], None]
-"""Called with the rows whose cell does not fit (bool [n]), the code that says why, and a function that makes the error
-of one row."""
+Fault = tuple[Flags, str, Callable[[int], DataError]]
+"""The rows whose cell does not fit (bool [n]), the code that says why, and a function that makes the error of one."""
 
 _INTEGRAL_TEXT = r"^([+-]?[0-9]+)\.0*$"
 _IDLE_ZEROS = r"^([+-]?[0-9]+\.[0-9]*[1-9])0+$"
@@ -144,36 +143,44 @@ class _NotAValue:
 _UNREADABLE = _NotAValue()
 
 
-def refuse(rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None:
-    """Raise the error of the first row that does not fit, if there is one; see `Unfit`."""
-    if rows.any():
-        raise error_at(int(np.argmax(rows)))
-
-
-class AsMissing:
-    """An `Unfit` that counts the cells that do not fit and treats them as missing.
-
-    If `then` is given, it is called too.
+@dataclass(frozen=True, eq=False)
+class ReadColumn:
+    """The values of a column's cells, and the cells that have none because they do not fit.
 
     Attributes:
-        n_cells: cells that do not fit.
-        n_undecodable: of these, cells that are not in the table's encoding.
+        values: [n]; a cell that does not fit has NaN, a missing category or "".
+        faults: why cells do not fit.
     """
 
-    def __init__(self, then: Unfit | None = None) -> None:
-        self.n_cells = self.n_undecodable = 0
-        self._then = then
+    values: NDArray[Any]
+    faults: Sequence[Fault] = ()
 
-    def __call__(self, rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None:
-        n_cells = int(np.count_nonzero(rows))
-        self.n_cells += n_cells
-        self.n_undecodable += n_cells * (code == "data-encoding")
-        if self._then is not None:
-            self._then(rows, code, error_at)
+    @property
+    def is_unfit(self) -> Flags:
+        """Flags of the cells that do not fit, bool [n]."""
+        return self._flag(self.faults)
+
+    @property
+    def is_undecodable(self) -> Flags:
+        """Flags of the cells that are not in the table's encoding, bool [n]."""
+        return self._flag(fault for fault in self.faults if fault[1] == "data-encoding")
+
+    def _flag(self, faults: Iterable[Fault]) -> Flags:
+        flags = np.zeros(len(self.values), dtype=np.bool_)
+        for rows, _, _ in faults:
+            flags |= rows
+        return flags
+
+    def require(self) -> NDArray[Any]:
+        """Return the values; raise DataError for the first cell that does not fit, fault by fault."""
+        for rows, _, error_at in self.faults:
+            if rows.any():
+                raise error_at(int(np.argmax(rows)))
+        return self.values
 
 
-def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.float64]:
-    """Read a column as float64 [n], with NaN for missing values; pass cells that are no number to `unfit`.
+def numbers(column: Any, place: Place) -> ReadColumn:
+    """Read a column as float64 [n], with NaN for missing values; cells that are no number do not fit.
 
     True is 1 and false is 0, also as text. A time of day without a time zone is its seconds since midnight, also as
     text of the form 12:30:00 or 12:30:00.5.
@@ -184,31 +191,30 @@ def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.floa
     typed = to_arrow(column, place.source, place.column)
     if isinstance(typed, pa.Array) and pa.types.is_time(typed.type):
         unit = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[typed.type.unit]
-        return _as_floats(typed.cast(pa.int32() if pa.types.is_time32(typed.type) else pa.int64())) / unit
+        return ReadColumn(_as_floats(typed.cast(pa.int32() if pa.types.is_time32(typed.type) else pa.int64())) / unit)
     if isinstance(typed, pa.Array) and is_moment(typed.type):
         # Report each cell, not the column: one cell may have made the column one of dates.
-        unfit(
-            _to_flags(typed.is_valid()), "data-wrong-type",
-            lambda index: _not_a_number(place.at(index), _read_value(typed, index)),
-        )  # fmt: skip
-        return np.full(len(typed), np.nan)
+        def refuse_moment(index: int) -> DataError:
+            return _not_a_number(place.at(index), _read_value(typed, index))
+
+        fault = _to_flags(typed.is_valid()), "data-wrong-type", refuse_moment
+        return ReadColumn(np.full(len(typed), np.nan), [fault])
     if isinstance(typed, pa.Array) and not is_text(typed.type):
-        return _read_typed_numbers(typed, place)
+        return ReadColumn(_read_typed_numbers(typed, place))
     read = _parse_number_texts if isinstance(typed, pa.Array) else _read_number_objects
     found, undecodable, bad = read(typed, place.has_decimal_commas)
 
     def error_at(index: int) -> DataError:
         return _refuse_cell(place, index, typed, _not_a_number)
 
-    unfit(undecodable, "data-encoding", error_at)
-    unfit(bad & ~undecodable, "data-wrong-type", error_at)
-    return found
+    faults = (undecodable, "data-encoding", error_at), (bad & ~undecodable, "data-wrong-type", error_at)
+    return ReadColumn(found, faults)
 
 
-def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -> NDArray[np.float64]:
+def days(column: Any, layout: str | None, place: Place) -> ReadColumn:
     """Read a column's dates as days since 1970-01-01 (float64 [n], NaN if missing).
 
-    Cells that are no date go to `unfit`. A moment without a time zone is taken as UTC; days are counted to the
+    Cells that are no date do not fit. A moment without a time zone is taken as UTC; days are counted to the
     microsecond.
 
     Args:
@@ -231,9 +237,8 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
             "data-not-a-date", place=place.at(index), value=quote_cell(_read_value(typed, index)), wanted=wanted
         )
 
-    _report_unreadable(texts, place, unfit)
-    unfit((~is_read & ~is_absent & ~texts.unreadable)[texts.codes], "data-wrong-type", error_at)
-    return found[texts.codes]
+    others = (~is_read & ~is_absent & ~texts.unreadable)[texts.codes]
+    return ReadColumn(found[texts.codes], [_find_unreadable(texts, place), (others, "data-wrong-type", error_at)])
 
 
 def kinds(column: Any, place: Place) -> NDArray[np.int8]:
@@ -254,12 +259,12 @@ def kinds(column: Any, place: Place) -> NDArray[np.int8]:
     own[texts.is_missing | texts.unreadable] = ABSENT
     found = own.astype(np.int8)[texts.codes]
     is_written = isinstance(typed, pa.Array) and is_text(typed.type)
-    values = numbers(texts.distinct if is_written else typed, place, AsMissing())
+    values = numbers(texts.distinct if is_written else typed, place).values
     found[~np.isnan(values[texts.codes] if is_written else values) & (found != TRUTH)] = NUMBER
     return found
 
 
-def category_indices(column: Any, categories: Sequence[str], place: Place, unfit: Unfit = refuse) -> NDArray[np.int32]:
+def category_indices(column: Any, categories: Sequence[str], place: Place) -> ReadColumn:
     """Return the index of each value in `categories`: int32 [n], UNKNOWN_CATEGORY or MISSING_CATEGORY.
 
     Values match by `as_text`: 3, 3.0 and "3.0" all match "3". If the plan lists no "true" or "false", these match "1"
@@ -267,9 +272,7 @@ def category_indices(column: Any, categories: Sequence[str], place: Place, unfit
     """
     texts = _read_texts(column, place)
     table = _match_categories(texts.distinct, categories)
-    _report_unreadable(texts, place, unfit)
-    indices: NDArray[np.int32] = table[texts.codes]
-    return indices
+    return ReadColumn(table[texts.codes], [_find_unreadable(texts, place)])
 
 
 def list_texts(categories: Sequence[str]) -> list[str]:
@@ -282,7 +285,7 @@ def list_texts(categories: Sequence[str]) -> list[str]:
     return [form for text in known for form in (text, f"{text}.0", unicodedata.normalize("NFD", text))]
 
 
-def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = refuse) -> NDArray[np.int32]:
+def bucket_indices(column: Any, n_buckets: int, place: Place) -> ReadColumn:
     """Return the hash bucket of each value's canonical text: int32 [n], or MISSING_CATEGORY.
 
     A value's bucket depends only on that value and the number of buckets, so no list has to be read off the data.
@@ -293,8 +296,8 @@ def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = ref
         MISSING_CATEGORY if absent or text is None else hash_to_bucket(text, n_buckets)
         for text, absent in zip(canonical, texts.is_missing.tolist(), strict=True)
     ]
-    _report_unreadable(texts, place, unfit)
-    return np.array(buckets or [MISSING_CATEGORY], dtype=np.int32)[texts.codes]
+    values = np.array(buckets or [MISSING_CATEGORY], dtype=np.int32)[texts.codes]
+    return ReadColumn(values, [_find_unreadable(texts, place)])
 
 
 def hash_to_bucket(text: str, n_buckets: int) -> int:
@@ -302,11 +305,11 @@ def hash_to_bucket(text: str, n_buckets: int) -> int:
     return int.from_bytes(hashlib.sha256(_BUCKET_DOMAIN + text.encode()).digest()[:8], "big") % n_buckets
 
 
-def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.str_]:
+def identifiers(column: Any, place: Place) -> ReadColumn:
     """Return each identifier as text [n], in one canonical form for text, integer and float cells.
 
     One unit must have one text: a table that is read in chunks may contain 7, then 7.0, then "7". A cell without an
-    identifier goes to `unfit`. So does a float of 2^53 or more (2^24 in single precision, 2^11 in half), which stands
+    identifier does not fit. Nor does a float of 2^53 or more (2^24 in single precision, 2^11 in half), which stands
     for several whole numbers: it could merge the rows of two persons. Text beyond 64 characters is replaced by its
     SHA-256, so that the memory of a row does not depend on the longest text.
     """
@@ -318,13 +321,14 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
             return DataError("data-unit-ambiguous", place=place.at(index), value=value)
         return DataError("data-unit-missing", place=place.at(index))
 
-    _report_unreadable(texts, place, unfit)
-    unfit(((texts.is_missing | texts.ambiguous) & ~texts.unreadable)[texts.codes], "data-unit-missing", error_at)
+    others = ((texts.is_missing | texts.ambiguous) & ~texts.unreadable)[texts.codes]
+    faults = _find_unreadable(texts, place), (others, "data-unit-missing", error_at)
     distinct = [
         hashlib.sha256(text.encode()).hexdigest() if text is not None and len(text) > _MAX_IDENTIFIER else text or ""
         for text in _write_canonically(texts.distinct).to_pylist()
     ]
-    return np.array(distinct or [""], dtype=np.str_)[texts.codes] if len(texts.codes) else np.empty(0, dtype=np.str_)
+    values = np.array(distinct or [""], dtype=np.str_)[texts.codes] if len(texts.codes) else np.empty(0, dtype=np.str_)
+    return ReadColumn(values, faults)
 
 
 def read_texts(column: Any, place: Place) -> list[str | None]:
@@ -433,13 +437,9 @@ def scale_numbers(column: Any, factor: float, offset: float, place: Place) -> An
     Raises:
         DataError: for a column type other than numbers, text and true/false.
     """
-    bad = np.zeros(len(column), dtype=np.bool_)
-
-    def unfit(rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None:
-        np.logical_or(bad, rows, out=bad)
-
     with np.errstate(over="ignore", invalid="ignore"):
-        found = numbers(column, place, unfit) * factor + offset
+        read = numbers(column, place)
+        found, bad = read.values * factor + offset, read.is_unfit
     if not bad.any():
         return pa.array(found, from_pandas=True)
     cells = _list_cells(column, to_arrow(column, place.source, place.column))
@@ -477,10 +477,10 @@ def value_at(column: Any, index: int) -> object:
     return _read_value(to_arrow(column, "", ""), index)
 
 
-def _report_unreadable(texts: _Texts, place: Place, unfit: Unfit) -> None:
+def _find_unreadable(texts: _Texts, place: Place) -> Fault:
     code = "data-encoding" if isinstance(texts.typed, pa.Array) else "data-wrong-type"
     rows = texts.unreadable[texts.codes]
-    unfit(rows, code, lambda index: _refuse_cell(place, index, texts.typed, _not_a_kind))
+    return rows, code, lambda index: _refuse_cell(place, index, texts.typed, _not_a_kind)
 
 
 # Cells --------------------------------------------------------------------------------------------------------------

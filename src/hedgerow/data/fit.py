@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -251,23 +251,17 @@ class _Cells(NamedTuple):
 
 def read_cells(column: Any, item: Feature | None, place: Place) -> _Cells:
     """Read the cells of a column as training does."""
-    bad, none, undecodable = (np.zeros(len(column), dtype=np.bool_) for _ in range(3))
-
-    def unfit(rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
-        bad[rows] = True
-        undecodable[rows] |= code == "data-encoding"
-
-    values: NDArray[Any]
+    none = np.zeros(len(column), dtype=np.bool_)
     try:
-        if item is None:
-            values = encoders.identifiers(column, place, unfit)
-            missing, unlisted = bad & ~undecodable, none
-        else:
-            values = units.read_feature(column, item, place, unfit)
-            is_absent = values == MISSING_CATEGORY if item.is_categorical else np.isnan(values)
-            missing, unlisted = is_absent & ~bad, (values == UNKNOWN_CATEGORY) & ~bad & item.is_categorical
+        read = encoders.identifiers(column, place) if item is None else units.read_feature(column, item, place)
     except DataError:  # a type that no cell of it fits
         return _Cells(np.zeros(len(column)), none, none, ~none)
+    values, bad, undecodable = read.values, read.is_unfit, read.is_undecodable
+    if item is None:
+        missing, unlisted = bad & ~undecodable, none
+    else:
+        is_absent = values == MISSING_CATEGORY if item.is_categorical else np.isnan(values)
+        missing, unlisted = is_absent & ~bad, (values == UNKNOWN_CATEGORY) & ~bad & item.is_categorical
     return _Cells(values, missing, unlisted, bad & ~missing, int(np.count_nonzero(undecodable)))
 
 

@@ -63,14 +63,12 @@ class RawColumn:
         """The column as float64 [n], NaN if a cell is no number; days for declared dates."""
         if self.is_date:
             return self.days
-        return self._read(lambda chunk, place: encoders.numbers(chunk, place, encoders.AsMissing()), np.float64)
+        return self._read(lambda chunk, place: encoders.numbers(chunk, place).values, np.float64)
 
     @cached_property
     def days(self) -> NDArray[np.float64]:
         """Days since 1970-01-01, float64 [n], NaN where a cell is not a date."""
-        return self._read(
-            lambda chunk, place: encoders.days(chunk, self.layout, place, encoders.AsMissing()), np.float64
-        )
+        return self._read(lambda chunk, place: encoders.days(chunk, self.layout, place).values, np.float64)
 
     @cached_property
     def texts(self) -> tuple[list[str], NDArray[np.intp]]:
@@ -92,15 +90,13 @@ class RawColumn:
         kind = "date" if self.is_date else "numeric" if is_number else "categorical"
         item = Feature(name=self.place.column, type=kind, categories=asked.categories, min=low, max=high)
         for chunk in self.chunks:
-            odd = encoders.AsMissing()
-            values: NDArray[Any]
             if not is_number:
-                values = encoders.category_indices(chunk, asked.categories, self.place, odd)
+                read = encoders.category_indices(chunk, asked.categories, self.place)
             elif self.is_date:
-                values = encoders.days(chunk, self.layout, self.place, odd)
+                read = encoders.days(chunk, self.layout, self.place)
             else:
-                values = encoders.numbers(chunk, self.place, odd)
-            counts = counts.plus(count_feature(values, item, odd))
+                read = encoders.numbers(chunk, self.place)
+            counts = counts.plus(count_feature(read, item))
         return counts if asked.categories else replace(counts, n_unlisted=0)
 
     @property
@@ -116,14 +112,9 @@ class RawColumn:
         fits: list[encoders.Flags] = [np.empty(0, dtype=np.bool_)]
 
         def read(chunk: Any, place: Place) -> NDArray[np.str_]:
-            own = np.ones(len(chunk), dtype=np.bool_)
-
-            def unfit(rows: encoders.Flags, code: str, error_at: object) -> None:
-                np.logical_and(own, ~rows, out=own)
-
-            found = encoders.identifiers(chunk, place, unfit)[own]
-            fits.append(own)
-            return found
+            found = encoders.identifiers(chunk, place)
+            fits.append(~found.is_unfit)
+            return found.values[fits[-1]]
 
         found = self._read(read, np.str_)
         return np.flatnonzero(np.concatenate(fits)), found

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import as_columns, count_cells
 from hedgerow.data.cells import CellCounts, Cells, add_cells, count_column
-from hedgerow.data.columns import AsMissing, Place, missing_columns, quote_cell
+from hedgerow.data.columns import Place, ReadColumn, missing_columns, quote_cell
 from hedgerow.data.lines import LineCounts
 from hedgerow.errors import DataError, LostRowsError, warn_owner
 from hedgerow.plan.plan import Feature, Label, Plan
@@ -225,32 +225,43 @@ def records_from_columns(
         return replace(table, column=name)
 
     n_records = lengths.pop()
-    fit, cells, features = _Fit(n_records, left_out), dict[str, CellCounts](), list[FeatureColumn]()
+    fits, cells, features = np.ones(n_records, dtype=np.bool_), dict[str, CellCounts](), list[FeatureColumn]()
+
+    def take(read: ReadColumn) -> NDArray[Any]:
+        """Return the values; count rows that do not fit by their first reason, or raise for the first of them."""
+        if left_out is None:
+            return read.require()
+        for rows, code, _ in read.faults:
+            if rows.any():
+                count_left_out(left_out, code, int(np.count_nonzero(rows & fits)))
+                np.logical_and(fits, ~rows, out=fits)
+        return read.values
+
     for item in plan.features:
-        odd = AsMissing(fit.unfit)
-        features.append(read_feature(columns[item.name], item, place(item.name), odd))
-        cells[item.name] = count_feature(features[-1], item, odd)
-    label = _read_label(columns, plan.label, table, fit.unfit) if with_label else None
+        read = read_feature(columns[item.name], item, place(item.name))
+        features.append(take(read))
+        cells[item.name] = count_feature(read, item)
+    label = take(_read_label(columns, plan.label, table)) if with_label else None
     if label is not None:
         cells |= count_label(label, plan.label)
     records = Records(
         features=tuple(features),
         label=label,
         unit=(
-            encoders.identifiers(columns[plan.privacy.unit], place(plan.privacy.unit), fit.unfit)
+            take(encoders.identifiers(columns[plan.privacy.unit], place(plan.privacy.unit)))
             if plan.privacy.unit in names
             else None
         ),
         n_records=n_records,
         cells=cells,
     )
-    return records if fit.fits.all() else replace(records.take(np.flatnonzero(fit.fits)), fits=fit.fits, cells=cells)
+    return records if fits.all() else replace(records.take(np.flatnonzero(fits)), fits=fits, cells=cells)
 
 
-def count_feature(values: NDArray[Any], item: Feature, odd: AsMissing) -> CellCounts:
-    """Count the cells of a feature's column in `Records`, with the unfit ones that `odd` has counted."""
-    n_unread = odd.n_cells - odd.n_undecodable
-    return count_column(values, item, n_unread=n_unread, n_undecodable=odd.n_undecodable)
+def count_feature(read: ReadColumn, item: Feature) -> CellCounts:
+    """Count the cells of a feature's column by how the plan reads them."""
+    n_unfit, n_undecodable = map(int, map(np.count_nonzero, (read.is_unfit, read.is_undecodable)))
+    return count_column(read.values, item, n_unread=n_unfit - n_undecodable, n_undecodable=n_undecodable)
 
 
 def count_label(values: LabelColumn, label: Label) -> dict[str, CellCounts]:
@@ -263,22 +274,6 @@ def count_label(values: LabelColumn, label: Label) -> dict[str, CellCounts]:
     low, high = label.bounds
     n_below, n_above = int(np.count_nonzero(values < low)), int(np.count_nonzero(values > high))
     return {label.name: CellCounts(len(values), n_below=n_below, n_above=n_above)}
-
-
-class _Fit:
-    """Flags of the records that fit. Others are counted by their first reason, or the first one is raised."""
-
-    def __init__(self, n_records: int, left_out: RowsLeftOut | None) -> None:
-        self.fits = np.ones(n_records, dtype=np.bool_)
-        self._left_out = left_out
-
-    def unfit(self, rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
-        """Handle rows that do not fit; see `columns.Unfit`."""
-        if self._left_out is None:
-            encoders.refuse(rows, code, error_at)
-        elif rows.any():
-            count_left_out(self._left_out, code, int(np.count_nonzero(rows & self.fits)))
-            self.fits &= ~rows
 
 
 def concatenate(records: Iterable[Records]) -> Records:
@@ -303,52 +298,48 @@ def concatenate(records: Iterable[Records]) -> Records:
     )
 
 
-def read_feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit) -> FeatureColumn:
-    """Read a feature's column as in `Records`, passing cells that do not fit to `unfit`.
+def read_feature(column: Any, feature: Feature, place: Place) -> ReadColumn:
+    """Read a feature's column as in `Records`.
 
     Raises DataError for a column type that Hedgerow does not read.
     """
     if feature.is_hashed and feature.buckets is not None:
-        return encoders.bucket_indices(column, feature.buckets, place, unfit)
+        return encoders.bucket_indices(column, feature.buckets, place)
     if feature.is_categorical:
-        return encoders.category_indices(column, feature.categories, place, unfit)
-    if feature.is_date:
-        return encoders.days(column, feature.format, place, unfit).astype(np.float32)
+        return encoders.category_indices(column, feature.categories, place)
+    read = encoders.days(column, feature.format, place) if feature.is_date else encoders.numbers(column, place)
     # A number beyond float32 becomes infinite, and is then clamped to the bounds like any other.
     with np.errstate(over="ignore"):
-        return encoders.numbers(column, place, unfit).astype(np.float32)
+        return replace(read, values=read.values.astype(np.float32))
 
 
-def _read_label(columns: Mapping[str, Any], label: Label, table: Place, unfit: encoders.Unfit) -> LabelColumn:
+def _read_label(columns: Mapping[str, Any], label: Label, table: Place) -> ReadColumn:
     """Read the labels of a table, as in `Records`."""
     own = label.kind.columns(label)
     places = [replace(table, column=each.name) for each in own]
 
-    def leave_out(number: int, rows: NDArray[np.bool_], code: str, make: Callable[[str, str], Exception]) -> None:
-        def error(index: int) -> Any:
-            return make(places[number].at(index), quote_cell(encoders.value_at(columns[own[number].name], index)))
-
-        unfit(rows, code, error)
+    def explain(number: int, make: Callable[[str, str], Any]) -> Callable[[int], DataError]:
+        column, at = columns[own[number].name], places[number].at
+        return lambda index: make(at(index), quote_cell(encoders.value_at(column, index)))
 
     def missing(at: str, _: str) -> DataError:
         return DataError("data-label-missing", place=at)
 
-    cells = [
-        encoders.category_indices(columns[each.name], each.words, place, unfit)
+    read = [
+        encoders.category_indices(columns[each.name], each.words, place)
         if each.words
-        else encoders.numbers(columns[each.name], place, unfit)
+        else encoders.numbers(columns[each.name], place)
         for each, place in zip(own, places, strict=True)
     ]
+    cells, faults = [each.values for each in read], [fault for each in read for fault in each.faults]
     for number, (each, found) in enumerate(zip(own, cells, strict=True)):
         is_missing = found == MISSING_CATEGORY if each.words else np.isnan(found)
-        leave_out(number, is_missing, "data-label-missing", missing)
+        faults.append((is_missing, "data-label-missing", explain(number, missing)))
     for number, (each, found) in enumerate(zip(own, cells, strict=True)):
         if each.outside is not None:
             is_outside = found == UNKNOWN_CATEGORY if each.words else found < (each.least or 0.0)
-            leave_out(number, is_outside, "data-label-outside", each.outside)
-    # Rows that do not fit are left out after this.
-    values: LabelColumn = label.kind.values(cells, label)
-    return values
+            faults.append((is_outside, "data-label-outside", explain(number, each.outside)))
+    return ReadColumn(label.kind.values(cells, label), faults)
 
 
 Words = NDArray[np.uint64]

@@ -42,7 +42,7 @@ from hedgerow.data.cells import (
     describe_cells,
     describe_text_columns,
 )
-from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, read_texts, refuse
+from hedgerow.data.columns import Place, ReadColumn, identifiers, numbers, read_texts
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import HeldValues, SiteData, round_bounds
 from hedgerow.data.units import RowCount, count_feature, count_label, read_feature, rows_within_bound
@@ -238,11 +238,10 @@ def as_matrix(X: Any) -> Any:
         return X
     if cells.dtype.kind in "biufc":
         return cells
-    unfit = AsMissing()
-    found = numbers(cells.ravel(), Place("X", "", 0), unfit).reshape(cells.shape)
-    if unfit.n_cells > MANY * cells.size:
-        warn_owner(_OTHERS_IN_MATRIX.format(share=unfit.n_cells / cells.size), CellsWarning)
-    return found
+    read = numbers(cells.ravel(), Place("X", "", 0))
+    if (n_unfit := np.count_nonzero(read.is_unfit)) > MANY * cells.size:
+        warn_owner(_OTHERS_IN_MATRIX.format(share=n_unfit / cells.size), CellsWarning)
+    return read.values.reshape(cells.shape)
 
 
 _OTHERS_IN_MATRIX = (
@@ -315,13 +314,12 @@ def encode_rows(
         is_training: whether the values are wanted as well, where a run may ask for their places within their cells, and
             the caller is told of columns of which much lies beyond the plan.
     """
-    odd = [AsMissing() for _ in plan.features]
 
-    def values(index: int) -> NDArray[Any]:
+    def read(index: int) -> ReadColumn:
         own = plan.features[index]
         if isinstance(table, Columns):
-            return read_feature(table[own.name], own, Place("X", own.name, 0), odd[index])
-        return table[:, index]
+            return read_feature(table[own.name], own, Place("X", own.name, 0))
+        return ReadColumn(table[:, index])
 
     if isinstance(table, np.ndarray):
         codes, counts = grid.encode_and_count(table, round_bounds(plan), n_threads)
@@ -331,18 +329,15 @@ def encode_rows(
             for name, n_missing, n_beyond in zip(plan.feature_names, missing, counts.tolist(), strict=True)
         }
     else:
-        columns = tuple(map(values, range(grid.n_features)))
-        codes = grid.encode(columns)
-        cells = {
-            own.name: count_feature(values, own, unfit)
-            for own, values, unfit in zip(plan.features, columns, odd, strict=True)
-        }
+        columns = [*map(read, range(grid.n_features))]
+        codes = grid.encode(tuple(column.values for column in columns))
+        cells = {own.name: count_feature(column, own) for own, column in zip(plan.features, columns, strict=True)}
     if not plan.privacy.bounds_from_data or not is_training:
         warn_about_cells(cells, plan)
     if not is_training:
         return codes, None
     # Converted columns are larger than the table, so only a few are cached; sites ask one after another.
-    held = HeldValues(grid, lru_cache(maxsize=4)(values)) if grid.divisible else None
+    held = HeldValues(grid, lru_cache(maxsize=4)(lambda index: read(index).values)) if grid.divisible else None
     texts = [feature.name for feature in plan.features if feature.is_hashed and feature.origin == FOUND]
     shares = {name: column(table, plan.feature_names, name).share_with_digits for name in texts}
     if said := describe_text_columns(shares):
@@ -1051,12 +1046,8 @@ def read_units(units: Any, *, may_be_missing: bool) -> tuple[NDArray[np.str_], N
     Raises:
         DataError: a row has none, unless `may_be_missing`.
     """
-    has_unit = np.ones(len(units), dtype=np.bool_)
-
-    def leave_out(rows: NDArray[np.bool_], *_: object) -> None:
-        np.logical_and(has_unit, ~rows, out=has_unit)
-
-    return identifiers(units, Place("units", "units", 0), leave_out if may_be_missing else refuse), has_unit
+    read = identifiers(units, Place("units", "units", 0))
+    return read.values if may_be_missing else read.require(), ~read.is_unfit
 
 
 def warn_about_left_out(fits: NDArray[np.bool_], code: str) -> None:

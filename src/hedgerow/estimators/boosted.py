@@ -32,7 +32,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from hedgerow.client.node import count_threads, use_threads
 from hedgerow.data.arrow import collect, to_arrow
-from hedgerow.data.columns import AsMissing, Place, category_indices, quote_cell, quote_names, read_texts, refuse
+from hedgerow.data.columns import Place, category_indices, quote_cell, quote_names, read_texts
 from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import DataError, UsageError, warn_caller, warn_owner
@@ -189,7 +189,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             table = self._read_table(X, y)
             y = column_or_1d(y, warn=True)
             if kind == "number":
-                _require_finite(numbers_of(y, Place("y", "y", 0)))
+                _require_finite(numbers_of(y, Place("y", "y", 0)).require())
             check_classification_targets(y)
             self.classes_ = self._read_declared_classes(y, kind)
             if kind == "text" and (others := list(set(y.tolist()) - set(self.classes_.tolist()))):
@@ -348,7 +348,7 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         if self._leaves_out and cells is not None:
             if isinstance(cells, np.ndarray) and _PLAIN[cells.dtype.kind] != "number":
                 raise DataError("data-label-not-number", kind=_PLAIN[cells.dtype.kind])
-            values = np.array(numbers_of(cells, Place("y", "y", 0), AsMissing()), dtype=np.float64)
+            values = np.array(numbers_of(cells, Place("y", "y", 0)).values, dtype=np.float64)
             values[~np.isfinite(values) | (is_count & (values < 0))] = np.nan
             base.warn_about_left_out(np.isfinite(values), "data-label-missing")
             return values
@@ -576,7 +576,7 @@ def _read_events_and_times(
     except (TypeError, ValueError, ArithmeticError):
         if not may_be_missing:
             raise UsageError("survival-label", found="it holds other things than numbers") from None
-        event, time = (numbers_of(list(column), Place("y", "y", 0), AsMissing()) for column in columns)
+        event, time = (numbers_of(list(column), Place("y", "y", 0)).values for column in columns)
     fits = np.isin(event, (lost, seen)) & (time >= 0)
     if not may_be_missing and not np.isin(event, (lost, seen)).all():
         raise UsageError("survival-label", found=f"its first column has other values than {lost:g} and {seen:g}")
@@ -639,7 +639,7 @@ def _read_numbers(y: Any) -> Any:
     y, kind = _read_labels(y)
     if kind not in ("", "number"):
         raise DataError("data-label-not-number", kind=kind)
-    return numbers_of(y, Place("y", "y", 0)) if kind else y
+    return numbers_of(y, Place("y", "y", 0)).require() if kind else y
 
 
 def _require_finite(y: Any) -> NDArray[np.float64]:
@@ -739,12 +739,12 @@ def _index_classes(
     numbers, as they were counted: 01 is 1, which is how pandas reads it unless another label is text.
     """
     if are_found and classes.dtype.kind == "i":
-        values = numbers_of(y, Place("y", "y", 0), AsMissing())
+        values = numbers_of(y, Place("y", "y", 0)).values
         places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
         return np.where(classes[places] == values, places, -1).astype(np.int32)
     texts = read_texts(classes, Place("classes", "classes", 0))
-    unfit = AsMissing() if may_be_others else refuse
-    indices = category_indices(y, [str(text) for text in texts], Place("y", "y", 0), unfit)
+    read = category_indices(y, [str(text) for text in texts], Place("y", "y", 0))
+    indices = read.values if may_be_others else read.require()
     outside = indices < 0
     if np.any(outside) and not may_be_others:
         first = int(np.argmax(outside))

@@ -606,7 +606,7 @@ def _list_texts(feature: Feature) -> tuple[list[str], list[float]]:
         for letters in itertools.product(*((letter.lower(), letter.upper()) for letter in word))
     ]
     texts = dict.fromkeys([*list_texts(feature.categories), *missing, *flags])
-    indices = category_indices(list(texts), feature.categories, Place("", feature.name, 0)).tolist()
+    indices = category_indices(list(texts), feature.categories, Place("", feature.name, 0)).require().tolist()
     known = {text: index for text, index in zip(texts, indices, strict=True) if index != UNKNOWN_CATEGORY}
     missing_code = len(feature.categories) + 1
     return list(known), [float(missing_code if index == MISSING_CATEGORY else index) for index in known.values()]
