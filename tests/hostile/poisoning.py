@@ -293,14 +293,11 @@ def carried_out(
         }
         faults: set[int] = set()
         try:
-            if n_groups:
-                released, found = checks.check(query, plan, releaser.release_groups(query, totals), summed)
-                faults = set(found)
-                named += bool(faults & spoilt)
-                misnamed += bool(faults - spoilt)
-            else:
-                released = releaser.release(query, totals[0])
-                checks.check(query, plan, {0: released}, summed)
+            noisy = releaser.release_groups(query, totals, n_groups)
+            released, found = checks.check(query, plan, noisy, summed)
+            faults = set(found)
+            named += bool(faults & spoilt)
+            misnamed += bool(faults - spoilt)
         except SumAbandoned as fault:
             stopped = f"{fault.code}, round {query.purpose.round}"
             break

@@ -713,15 +713,11 @@ class Play:
                     node.finish(query)
             # Of made-up numbers, the sum is not known here; over groups it is that of one group, which may sit out.
             liar = self.hostile if self.schedule.hostile == NUMBERS else ""
-            if not replica.n_groups:
-                true = {0: releaser.release(query, totals[0])}
-            elif model.plan.privacy.noise == "distributed":
-                weights = {group: len(parts[group].intersection(survivors)) for group in totals}
-                true = dict(enumerate(pack(totals, weights, query.length, N_GROUPS).reshape(N_GROUPS, -1)))
-            else:
-                weights = {group: len(parts[group].intersection(survivors)) for group in totals}
-                noisy = releaser.release_groups(query, totals)
-                true = dict(enumerate(pack(noisy, weights, query.length, N_GROUPS).reshape(N_GROUPS, -1)))
+            weights = {group: len(parts[group].intersection(survivors)) for group in totals}
+            if not replica.n_groups or model.plan.privacy.noise != "distributed":
+                totals = releaser.release_groups(query, totals, replica.n_groups)
+            packed = pack(totals, weights, query.length, replica.n_groups)
+            true = dict(enumerate(packed.reshape(max(1, replica.n_groups), -1)))
             found = release.reshape(max(1, replica.n_groups), -1)
             cohort = model.ledger.releases[count].cohort
             # Twelve sites may add a share of noise each, which is not known here.

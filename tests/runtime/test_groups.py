@@ -661,7 +661,7 @@ def test_a_group_that_was_away_is_compared_with_nothing() -> None:
         totals = {group: node.answer(query) for group, node in enumerate(nodes)}
         there = {group: total for group, total in totals.items() if group or number in (0, 5)}
         summed = {group: SumOrigin(None, 1, (f"s{group}",), (400,)) for group in there}
-        release, faults = checks.check(query, plan, releaser.release_groups(query, there), summed)
+        release, faults = checks.check(query, plan, releaser.release_groups(query, there, N_GROUPS), summed)
         assert not faults
         with suppress(StopIteration):
             query = program.send(combine(release, N_GROUPS))
@@ -675,7 +675,7 @@ def test_where_a_run_ends_by_false_sums_all_groups_that_sent_one_are_named(false
     settings, program = resolve(plan), program_for(plan, resolve(plan))
     query = next(program)
     totals = {group: Node(f"s{group}", make_data(plan, 400, group), plan, settings).answer(query) for group in range(3)}
-    sums = Releaser(SeededNoise(1), UNCOUNTED).release_groups(query, totals)
+    sums = Releaser(SeededNoise(1), UNCOUNTED).release_groups(query, totals, 3)
     sums |= {group: np.full_like(sums[group], lie) for group in false}
     summed = {group: SumOrigin(None, 2, (f"site-{group}a", f"site-{group}b"), (200, 200)) for group in range(3)}
     with pytest.raises(AggregationError) as caught:

@@ -951,7 +951,7 @@ class NodeRun:
         parts, (sums, votes) = self._divide_roster(), self.replica.split(release)
         self.replica.feed(release)
         self._vector = None
-        for found in self._lineup.take(sums, parts) if self.replica.n_groups else ():
+        for found in self._lineup.take(sums, parts):
             self._setup.tell(found.describe([site.name for site in self._setup.roster.sites]))
         tally = Tally.count(votes)
         if tally.is_against(self.replica.n_groups):

@@ -159,7 +159,7 @@ class Replica:
         self.n_releases += 1
         sums, _ = self.split(release)
         try:
-            self.query = self._program.send(combine(sums, self.n_groups) if self.n_groups else sums)
+            self.query = self._program.send(combine(sums, self.n_groups))
         except StopIteration as finished:
             self.query, self._result = None, finished.value
 

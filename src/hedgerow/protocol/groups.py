@@ -63,11 +63,15 @@ def pack(
 ) -> IntVector:
     """Pack the groups' sums into the release of a round: int64 [n_groups (1 + length)].
 
+    Without groups the release is the one sum itself.
+
     Args:
         sums: noisy sums by group, each int64 [length].
         weights: weights > 0 of the groups that have a sum.
         false: the groups to whose sums no records add up.
     """
+    if not n_groups:
+        return sums[0]
     rows = np.zeros((n_groups, 1 + length), dtype=np.int64)
     rows[list(false), 0] = REJECTED_WEIGHT
     for group, total in sums.items():
@@ -88,10 +92,12 @@ def split_by_group(release: IntVector, n_groups: int) -> IntVector:
 
 
 def combine(release: IntVector, n_groups: int) -> IntVector:
-    """Combine the groups into the one vector for the program: int64 [length].
+    """Combine the groups into the one vector for the program: int64 [length]; without groups, return the release.
 
     Raises as `split_by_group` does.
     """
+    if not n_groups:
+        return release
     rows = split_by_group(release, n_groups)
     there = np.sort(rows[rows[:, 0] > 0, 0])
     # Take the lower of two middle weights: one group's declaration must not enlarge the other's values.
@@ -209,6 +215,8 @@ class LineUp:
         Args:
             parts: the nodes of the roster by groups.
         """
+        if not self._n_groups:
+            return []
         marks = self._mark_groups(split_by_group(release, self._n_groups))
         if self._n_rounds:
             return self._compare_drawings(marks, parts)

@@ -506,7 +506,7 @@ class CoordinatorRun:
         parts = self.parts([site.name for site in self.sites])
         is_vote, (sums, votes) = self.replica.vote is not None, self.replica.split(line.release)
         self.replica.feed(line.release)
-        for _ in self.lineup.take(sums, parts) if self.replica.n_groups else ():
+        for _ in self.lineup.take(sums, parts):
             self.tell(RunEventKind.DISAGREEMENT, code="groups-disagree")
         if is_vote:
             tally = Tally.count(votes)
@@ -1071,7 +1071,7 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
             return
         opened = found
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
-    line, noisy, summed = (_release_groups if run.replica.n_groups else _release_one)(run, slot, query, opened)
+    line, noisy, summed = _release_groups(run, slot, query, opened)
     try:
         released, faults = run.checks.check(query, run.plan, noisy, summed)
         for group in faults:
@@ -1096,24 +1096,13 @@ Charged = tuple[JournalledRelease, dict[int, IntVector], dict[int, SumOrigin]]
 """A journalled release; by group, the noisy sum and its public facts (group 0 for a sum over all sites)."""
 
 
-def _release_one(run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums) -> Charged:
-    """Charge and return the release of one sum over all sites."""
-    cohort = find_noise_cohort(run.plan, slot.view)
-    is_local, width = run.plan.privacy.noise == "local", slot.spec.vectors[0].width
-    releaser = Releaser(run.setup.noise, BY_NODES, is_local=is_local, width=width)
-    released = releaser.release(query, opened.sums[VECTOR_ID], cohort)
-    (entry,) = releaser.ledger.releases
-    summed = _sum_slot(run, slot, opened.survivors)
-    return JournalledRelease(released, entry, summed.sites or ()), {0: released}, {0: summed}
-
-
 def _release_groups(run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums) -> Charged:
-    """Charge and return the release of the groups' sums."""
-    view, n_groups = slot.view, run.replica.n_groups
-    there = {group: opened.sums[name] for group in range(n_groups)
+    """Charge and return the release of the groups' sums, or of the one sum over all sites."""
+    view, n_groups, is_local = slot.view, run.replica.n_groups, run.plan.privacy.noise == "local"
+    there = {group: opened.sums[name] for group in range(len(view.parts))
              if (name := name_in(view, VECTOR_ID, group)) in opened.sums}  # fmt: skip
-    releaser = Releaser(run.setup.noise, BY_NODES, width=slot.spec.vectors[0].width)
-    noisy = releaser.release_groups(query, there, find_noise_cohort(run.plan, view))
+    releaser = Releaser(run.setup.noise, BY_NODES, is_local=is_local, width=slot.spec.vectors[0].width)
+    noisy = releaser.release_groups(query, there, n_groups, find_noise_cohort(run.plan, view))
     (entry,), votes = releaser.ledger.releases, run.replica.vote
     cast = None if votes is None else releaser.enter_votes(votes)
     summed = {g: _sum_slot(run, slot, [node for node in opened.survivors if node in view.parts[g]]) for g in noisy}
@@ -1147,13 +1136,12 @@ def _wait_for_shares(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned)
     # A returning site receives the same manifest again; there is never a second one.
     if ask_others(run, slot):
         return None
-    if run.replica.n_groups:
+    with suppress(SumAbandoned):
+        opened = slot.release(is_last=True)[1]
         with suppress(SumAbandoned):
-            opened = slot.release(is_last=True)[1]
-            with suppress(SumAbandoned):
-                # Leave the dealer out; else its group would sit out all rounds.
-                _judge_dealer(run, slot, fault)
-            return opened
+            # Leave the dealer out; else its group would sit out all rounds.
+            _judge_dealer(run, slot, fault)
+        return opened
     _judge_dealer(run, slot, fault)
     run.stall()
     return None

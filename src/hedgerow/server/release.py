@@ -197,31 +197,30 @@ class Releaser:
         Raises:
             PrivacyError: when this purpose was released before.
         """
-        noise = self._enter(query, cohort)
-        released = self._add_noise(query, total, noise, str(query.purpose))
-        *before, entry = self.ledger.releases
-        # Identify an evaluation by the figures that all parties see. Exclude figures by site: they differ between a
-        # network and one process if some sites show none, and the evaluation's first releases identify it anyway.
-        if entry.kind in EVALUATION_KINDS and not entry.is_by_site:
-            figures = sha256(released.astype("<i8").tobytes()).hexdigest()
-            self.ledger = Ledger((*before, replace(entry, figures=figures)))
-        return released
+        return self.release_groups(query, {0: total}, 0, cohort)[0]
 
     def release_groups(
-        self, query: Query, totals: Mapping[int, IntVector], cohort: NoiseCohort | None = None
+        self, query: Query, totals: Mapping[int, IntVector], n_groups: int, cohort: NoiseCohort | None = None
     ) -> dict[int, IntVector]:
         """Charge one release and return the noisy sums of disjoint groups, each with its whole noise.
 
         A record is in one group, so only one group's sum depends on it (parallel composition). The ledger has one
-        event.
+        event. With `n_groups` = 0 the only sum is that over all sites, as group 0.
 
         Args and raises: as `release`.
         """
-        noise = self._enter(query, cohort)
-        return {
-            group: self._add_noise(query, total, noise, f"{query.purpose}/group {group}")
+        noise, purpose = self._enter(query, cohort), str(query.purpose)
+        released = {
+            group: self._add_noise(query, total, noise, f"{purpose}/group {group}" if n_groups else purpose)
             for group, total in totals.items()
         }
+        *before, entry = self.ledger.releases
+        # Identify an evaluation by the figures that all parties see. Exclude figures by site: they differ between a
+        # network and one process if some sites show none, and the evaluation's first releases identify it anyway.
+        if entry.kind in EVALUATION_KINDS and not entry.is_by_site:
+            hasher = sha256(b"".join(figures.astype("<i8").tobytes() for figures in released.values()))
+            self.ledger = Ledger((*before, replace(entry, figures=hasher.hexdigest())))
+        return released
 
     def _enter(self, query: Query, cohort: NoiseCohort | None) -> QueryNoise:
         """Charge a release, and return its noise."""
@@ -240,31 +239,16 @@ class Releaser:
             seeded=self._noise.seeded,
             approximate=self._noise.approximate,
         )
-        self._charge(entry)
-        return noise
-
-    def enter_votes(self, query: Query) -> Release:
-        """Charge the votes of a round, whose noise the sites add; raises as `release`."""
-        noise = noise_of(query)
-        entry = Release(
-            purpose=str(query.purpose),
-            round=query.purpose.round,
-            kind=query.purpose.kind,
-            event=noise.event,
-            length=query.length,
-            sensitivity=math.sqrt(query.sensitivity_squared),
-            sigma=noise.sigma,
-            seeded=self._noise.seeded,
-            approximate=self._noise.approximate,
-        )
-        self._charge(entry)
-        return entry
-
-    def _charge(self, entry: Release) -> None:
         # The ledger goes first, then the account: if either refuses, no noise is drawn and nothing is released.
         longer = self.ledger.append(entry)
         self._account.charge(entry.event)
         self.ledger = longer
+        return noise
+
+    def enter_votes(self, query: Query) -> Release:
+        """Charge the votes of a round, whose noise the sites add; raises as `release`."""
+        self._enter(query, None)
+        return self.ledger.releases[-1]
 
     def _add_noise(self, query: Query, total: IntVector, noise: QueryNoise, purpose: str) -> IntVector:
         if isinstance(query, Choice):
@@ -340,13 +324,9 @@ class RunChecks:
                 faults[group] = fault
         good = {group: released for group, released in sums.items() if group not in faults}
         n_groups = plan.federation.groups
-        if not n_groups:
-            if faults:
-                raise faults[0]
-            return good[0], {}
         if len(good) < least_groups(n_groups):
             ended = next(iter(faults.values()), refuse(Code.TOO_FEW_UPLOADS, f"{len(good)} groups of {n_groups}."))
-            if faults:
+            if faults and n_groups:
                 # Name all of them alike: the first group that was checked is no more to blame than the others.
                 named = "; ".join(", ".join(summed[group].sites or ()) for group in sorted(faults))
                 ended.what += f" So it is in {len(faults)} of {len(sums)} groups, whose sites are: {named}."
@@ -489,23 +469,18 @@ def _carry_out(
     vote: Callable[[Query], None] = lambda query: None,
 ) -> Result:
     """Answer each of the program's queries with a release, and return its result; `vote` is called in between."""
-    groups = aggregation.groups if isinstance(aggregation, GroupedAggregation) else ()
-    checks = RunChecks(lambda: ReleaseChecks(lambda: resolve(plan).loss(plan)))
+    parts = dict(enumerate(aggregation.groups if isinstance(aggregation, GroupedAggregation) else [aggregation]))
+    checks, n_groups = RunChecks(lambda: ReleaseChecks(lambda: resolve(plan).loss(plan))), plan.federation.groups
 
     def release(query: Query) -> IntVector:
-        totals = {number: part.sum_answers(query) for number, part in enumerate(groups or [aggregation])}
-        cohort = aggregation.cohort
-        if groups:
-            noisy = releaser.release_groups(query, totals, cohort)
-        else:
-            noisy = {0: releaser.release(query, totals[0], cohort)}
-        parts = enumerate(groups or [aggregation])
-        summed = {number: SumOrigin(part.cohort, part.n_nodes, part.sites) for number, part in parts}
+        totals = {group: part.sum_answers(query) for group, part in parts.items()}
+        noisy = releaser.release_groups(query, totals, n_groups, aggregation.cohort)
+        summed = {group: SumOrigin(part.cohort, part.n_nodes, part.sites) for group, part in parts.items()}
         released, _ = checks.check(query, plan, noisy, summed)
         vote(query)
         if progress is not None:
             progress(query, releaser.ledger)
-        return combine(released, len(groups)) if groups else released
+        return combine(released, n_groups)
 
     return play(program, release)
 
