@@ -20,8 +20,8 @@ def test_a_model_that_could_not_be_written_is_written_at_the_next_start(tmp_path
     )
     file = ModelFile(tmp_path / "model.json", None, tmp_path / "journal.db", quiet=True)
     task = SimpleNamespace(schedule=SimpleNamespace(votes=None))
-    run = SimpleNamespace(sites=["a", "b", "c"], replica=SimpleNamespace(count_drawings=lambda: 0), task=task)
-    session: Any = SimpleNamespace(find_outcome=lambda: made, run=run)
+    replica = SimpleNamespace(count_drawings=lambda: 0)
+    session: Any = SimpleNamespace(run=SimpleNamespace(sites=["a", "b", "c"], replica=replica, task=task, outcome=made))
     file.look(session)
     file.keep(made, session)  # type: ignore[arg-type]
     kept, own = Model.load(file.path), Model(plan, made.ensemble, made.ledger, made.report)

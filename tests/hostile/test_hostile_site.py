@@ -214,7 +214,7 @@ def test_several_sites_that_hold_more_are_believed(federate: Builder, plan: Plan
     federation.note = lambda _: None  # type: ignore[method-assign]
     with pytest.raises(RemoteProtocolError) as caught:
         federation.run()
-    assert caught.value.code == "journal-rolled-back" and federation.session.run.salvaged is None
+    assert caught.value.code == "journal-rolled-back" and federation.session.run.outcome is None
 
 
 def claiming_at_the_end(federation: Federation, *sites: str) -> None:
@@ -376,7 +376,7 @@ def test_random_words_for_the_last_vector_cost_the_last_round_only(
     check_salvaged(federation, outcome, "sum-out-of-range", N_TREES - 1)
     assert len(outcome.ledger) == N_TREES
     assert named(federation, "complaint", "left-out") == set()
-    assert all(site in str(federation.session.run.setback) for site in (HOSTILE, *HONEST))
+    assert all(site in str(federation.session.run.fault) for site in (HOSTILE, *HONEST))
 
 
 @pytest.mark.parametrize("how", ["another seed", "closed shares"])
@@ -390,7 +390,7 @@ def test_the_dealer_of_a_secret_that_cannot_be_rebuilt_is_named(
         outcome = federation.run()
     check_salvaged(federation, outcome, "secret-unrecoverable", 3)
     assert named(federation, "complaint", "left-out") == {(HOSTILE, "secret-unrecoverable")}
-    assert f"secret of {HOSTILE}, which dealt" in str(federation.session.run.setback)
+    assert f"secret of {HOSTILE}, which dealt" in str(federation.session.run.fault)
     assert federation.now < plan.federation.idle_timeout
 
 
@@ -828,7 +828,7 @@ def test_a_round_that_may_not_be_repeated_leaves_the_model_of_those_before(
     outcome = federation.run()
     check_salvaged(federation, outcome, "round-not-repeatable", 3)
     assert not named(federation, "refused")
-    assert HOSTILE in str(federation.session.run.setback)
+    assert HOSTILE in str(federation.session.run.fault)
 
 
 def test_a_first_round_that_may_not_be_repeated_ends_by_name_at_every_site(federate: Builder, plan: Plan) -> None:

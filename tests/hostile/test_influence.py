@@ -199,7 +199,7 @@ def test_a_run_over_masks_ends_by_name_and_is_paid_for(federate: Builder, monkey
     # The rounds before are a model.
     assert outcome.ensemble.n_trees == 2
     assert federation.session is not None and len(federation.session.run.ledger) == 3
-    fault = federation.session.run.setback
+    fault = federation.session.run.fault
     assert fault is not None and fault.code == "release-implausible" and "Round 2" in fault.what
     assert all(f"site-{number}" in fault.what for number in range(6))
     assert "release-implausible" in federation.codes(RunEventKind.SALVAGED)

@@ -185,7 +185,7 @@ class ModelFile:
 
     def look(self, session: RunSession) -> None:
         """Announce a run that is over by its journal; raise UsageError if there is no room for its model."""
-        made = session.find_outcome()
+        made = session.run.outcome
         if made is None:
             self.require_room()
             return
@@ -324,9 +324,8 @@ def carry_out(
             unmet_file(file.journal).touch(mode=0o600)
         session = RunSession(setup, journal)
         file.look(session)
-        outcome = session.find_outcome()
-        if outcome is not None:
-            file.keep(outcome, session)
+        if session.run.outcome is not None:
+            file.keep(session.run.outcome, session)
         board.attach(session.run)
         begun.run = lambda: session.run.run_id
         with opened(session, board) as hub:

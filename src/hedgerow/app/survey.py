@@ -379,7 +379,7 @@ class SurveyFolder:
 
     def look(self, session: RunSession) -> None:
         """Announce a survey that is over by its journal; raise UsageError if there is no room for its plan."""
-        if session.find_outcome() is None:
+        if session.run.outcome is None:
             self.require_room()
         elif not self.quiet:
             note(f"The survey is over; what it found is written to {self.path}, and sites that missed the end hear it.")

@@ -85,7 +85,7 @@ def coordinate(
             yield hub
         except Waiting:
             # With a result, the sites' acknowledgement of the end does not matter.
-            if session.find_outcome() is None:
+            if session.run.outcome is None:
                 raise
         finally:
             hub.close()
@@ -95,7 +95,7 @@ def coordinate(
         if model is None:
             written = build_model(outcome, session, made_in)
             if written.salvaged is not None:
-                warn(f"{written.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
+                warn(f"{written.salvaged.text()}{'' if session.run.fault is None else f' {session.run.fault}'}")
             note(f"{written.ensemble.n_trees} trees, {len(session.run.survivors)} rounds, written to {out}.")
         else:
             found, sites = conclude_evaluation(outcome, model, made_in), list_contributors(session)

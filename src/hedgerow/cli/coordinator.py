@@ -103,7 +103,7 @@ def print_model(model: Model, session: RunSession, out: Path, *, as_json: bool) 
         print_json(content)
         return
     if model.salvaged is not None:
-        warn(f"{model.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
+        warn(f"{model.salvaged.text()}{'' if session.run.fault is None else f' {session.run.fault}'}")
     if model.report.seeded:
         warn_seeded()
     smallest = min(map(len, session.run.survivors), default=0)

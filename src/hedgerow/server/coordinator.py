@@ -374,10 +374,9 @@ class Finishing:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Over:
-    """The run is over; `failure` is set if it was given up."""
+    """The run is over, with its outcome or without."""
 
     view: EpochView | None
-    failure: HedgerowError | None = None
     state: ClassVar[RunState] = RunState.OVER
 
 
@@ -403,9 +402,9 @@ class CoordinatorRun:
         attempt: the number of the last set-up.
         stage: the stage that it is in.
         sites: the states of all sites.
-        outcome: the model, its ledger and report, once the run is over.
-        salvaged: the reason and the number of rounds, if the run has ended early.
-        setback: the fault for which this process has ended the run early, if its releases were salvaged.
+        outcome: the model, its ledger and report, once all releases are there, even if sites have not been told yet;
+            None if the run is given up.
+        fault: the fault for which this process has ended the run early or given it up.
         survivors: for every release, the sites whose vectors are in it.
         n_phases: grows with every phase, so that a driver knows when to begin to wait.
         is_stalled: whether the run waits because too few sites are there.
@@ -435,8 +434,7 @@ class CoordinatorRun:
     burnt: list[BurntSlot] = field(default_factory=list)
     tallies: list[Tally] = field(default_factory=list)
     outcome: Outcome | None = None
-    salvaged: Salvage | None = None
-    setback: HedgerowError | None = None
+    fault: HedgerowError | None = None
     out: list[Outgoing] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -462,7 +460,7 @@ class CoordinatorRun:
     @property
     def failure(self) -> HedgerowError | None:
         """The reason why the run was given up; None if it was not."""
-        return self.stage.failure if isinstance(self.stage, Over) else None
+        return self.fault if self.outcome is None else None
 
     @property
     def slot(self) -> Aggregator | None:
@@ -591,9 +589,9 @@ class CoordinatorRun:
 
         def ending() -> Message:
             digest, seed = self.replica.result_digest(), self.replica.structure_seed
-            if self.salvaged is None:
+            if self.outcome is None or self.outcome.salvaged is None:
                 return Finished(n_releases, fresh, digest, seed)
-            return Salvaged(n_releases, fresh, digest, seed, self.salvaged.code)
+            return Salvaged(n_releases, fresh, digest, seed, self.outcome.salvaged.code)
 
         self.send(site, self._prepare(len(fresh), ending))
 
@@ -936,8 +934,9 @@ def open_round(run: CoordinatorRun, between: BetweenSlots, released: JournalledR
         _, asked = round_in(query, run.plan, view.guarantees, run.replica.context())
         spec = RoundSpec(view.digest, between.next_slot, asked.purpose, asked.model, asked.vectors, asked.noise)
         slot = Aggregator.open(view, run.setup.identity, spec)
-    digest = _digest_result(run) if step is NextStep.END else None
-    run.journal.commit(released, slot, digest)
+    if step is NextStep.END:
+        conclude(run)
+    run.journal.commit(released, slot, run.replica.result_digest() if step is NextStep.END else None)
     if released is not None:
         run.tell(RunEventKind.RELEASED)
     if slot is not None:
@@ -1178,38 +1177,41 @@ def _judge_dealer(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned) ->
 # The end of a run --------------------------------------------------------------------------------------------------
 
 
-def conclude(run: CoordinatorRun) -> Outcome:
-    """Return the outcome, once all releases are there.
+def conclude(run: CoordinatorRun, salvaged: Salvage | None = None) -> Outcome:
+    """Set the run's outcome, once all releases are there, and return it.
 
     Raises PrivacyError if they cost more than the plan allows. Releases of runs whose journals were set aside are added
     to the outcome's account, beyond this run's own limit.
+
+    Args:
+        salvaged: the reason and the number of rounds, if the run has ended early.
     """
     if run.outcome is not None:
         return run.outcome
     model, replica, noise = run.setup.model, run.replica, run.setup.noise
     if model is not None and isinstance(replica.result, Evaluation):
-        run.outcome = model.outcome(run.ledger, replica.result, noise)
+        outcome = model.outcome(run.ledger, replica.result, noise)
     elif isinstance(replica.result, Found):
         report = check_report(run.plan, run.ledger, noise)
         nothing = make_empty_ensemble(run.plan, build_grid(run.plan))
-        run.outcome = Outcome(run.plan, nothing, run.ledger, report, findings=replica.result)
+        outcome = Outcome(run.plan, nothing, run.ledger, report, findings=replica.result)
     else:
         # Report by the model's own plan, with the drawn seed, as the model's file and every site do.
         report = check_report(replica.plan, run.ledger, noise)
-        run.outcome = Outcome(
-            replica.plan, replica.ensemble, run.ledger, report, salvaged=run.salvaged, tallies=tuple(run.tallies)
+        outcome = Outcome(
+            replica.plan, replica.ensemble, run.ledger, report, salvaged=salvaged, tallies=tuple(run.tallies)
         )
-    ledger = run.outcome.ledger
+    ledger = outcome.ledger
     for name, releases in run.journal.earlier.items():
-        ledger = ledger.with_run(name, releases, len(run.outcome.plan.prepared))
-    if ledger != run.outcome.ledger:
-        run.outcome = replace(run.outcome, ledger=ledger, report=build_report(ledger, run.outcome.report))
-    return run.outcome
+        ledger = ledger.with_run(name, releases, len(outcome.plan.prepared))
+    if ledger != outcome.ledger:
+        outcome = replace(outcome, ledger=ledger, report=build_report(ledger, outcome.report))
+    run.outcome = outcome
+    return outcome
 
 
 def end(run: CoordinatorRun) -> None:
     """End the run, which has made its result."""
-    conclude(run)
     run.enter(Over(run.view))
     run.tell(RunEventKind.FINISHED)
 
@@ -1224,8 +1226,7 @@ def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease
     """
     if run.state is RunState.FINISHING:
         # The result is in the journal, and sites may have it: after a restart the run ends from there.
-        run.enter(Over(run.view, fault))
-        run.tell(RunEventKind.STOPPED, code=fault.code)
+        _stop(run, fault)
         return
     n_released = len(run.releases)
     if unused is not None:
@@ -1234,25 +1235,23 @@ def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease
     # If several sites have answered rounds that this journal does not know, its ledger would state less than was
     # released. Salvage only if the program can end early with a model.
     if may_salvage and not run.sites.is_journal_doubted and run.replica.end_early():
-        run.salvaged = Salvage(fault.code, n_released, run.task.schedule.n_rounds)
+        salvaged = Salvage(fault.code, n_released, run.task.schedule.n_rounds)
         with suppress(PrivacyError):
-            digest = _digest_result(run)
-            run.journal.commit(unused, None, digest, run.salvaged)
-            run.setback = fault
+            conclude(run, salvaged)
+            run.journal.commit(unused, None, run.replica.result_digest(), salvaged)
+            run.fault = fault
             run.tell(RunEventKind.SALVAGED, code=fault.code)
             _begin_finishing(run)
             return
-        run.salvaged = None
     run.journal.commit(unused, given_up=fault.code)
     run.send_to_connected(Stop(fault.code))
-    run.enter(Over(run.view, fault))
+    _stop(run, fault)
+
+
+def _stop(run: CoordinatorRun, fault: HedgerowError) -> None:
+    run.outcome, run.fault = None, fault
+    run.enter(Over(run.view))
     run.tell(RunEventKind.STOPPED, code=fault.code)
-
-
-def _digest_result(run: CoordinatorRun) -> bytes:
-    """Return the digest of the run's result; raise PrivacyError if there may be none."""
-    conclude(run)
-    return run.replica.result_digest()
 
 
 def _begin_finishing(run: CoordinatorRun) -> None:
@@ -1295,10 +1294,6 @@ class RunSession:
             _resume(run, stored)
 
     # What a driver calls -----------------------------------------------------------------------------------------
-
-    def find_outcome(self) -> Outcome | None:
-        """Return the outcome once all releases are there, even if sites have not been told yet; else None."""
-        return conclude(self.run) if self.run.state is RunState.FINISHING else self.run.outcome
 
     @property
     def waits_for_joining(self) -> bool:
@@ -1360,11 +1355,6 @@ class RunSession:
                     self._fall_silent(site)
             self._guard(self._close_phase)
         return self._flush()
-
-    def stop(self, fault: HedgerowError) -> list[Outgoing]:
-        """Stop the run; its releases stay in the journal, from which it can continue."""
-        self.run.enter(Over(self.run.view, fault))
-        return self._flush(advance=False)
 
     def list_awaited(self) -> set[str]:
         """Return the sites whose answer is missing to complete the phase."""
@@ -1460,7 +1450,7 @@ class RunSession:
             run.tell(RunEventKind.COMPLAINT, site.name, "releases-claimed")
             claims = [each.name for each in run.sites if each.claims_more]
             # A complete run has all releases in its journal, so no node can hold more.
-            is_whole = run.state is RunState.FINISHING and run.salvaged is None
+            is_whole = run.outcome is not None and run.outcome.salvaged is None
             if len(claims) >= run.sites.n_believed and not is_whole:
                 give_up(run, RemoteProtocolError("journal-rolled-back", sites=", ".join(claims)))
             return
@@ -1565,14 +1555,14 @@ class RunSession:
 
     # When a phase is complete --------------------------------------------------------------------------------------
 
-    def _flush(self, *, advance: bool = True, has_opener_left: bool = True) -> list[Outgoing]:
+    def _flush(self, *, has_opener_left: bool = True) -> list[Outgoing]:
         """Go on as far as possible, then return the queued messages.
 
         Args:
             has_opener_left: whether a site that was asked to open the sum may have left.
         """
         run = self.run
-        while advance and run.state is not RunState.OVER:
+        while run.state is not RunState.OVER:
             before = run.n_phases
             if has_opener_left:
                 keep_enough_openers(run)
@@ -1621,7 +1611,6 @@ def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
     run.run_id = stored.run_id
     if stored.origin is not None:
         run.begin_trees(stored.origin)
-    run.salvaged = stored.salvage
     n_used = len(stored.releases) if stored.salvage is None else stored.salvage.n_used
     for line in stored.releases[:n_used]:
         run.take(line)
@@ -1634,6 +1623,7 @@ def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
         for node in stored.view.ready:
             run.sites.at_node(node).link, run.sites.at_node(node).place = Connection.RETURNING, Membership.INSIDE
     if stored.result_digest is not None:
+        conclude(run, stored.salvage)
         run.enter(Finishing(stored.view))
     elif stored.slot is not None:
         slot = stored.slot
@@ -1721,8 +1711,8 @@ def run_coordinator(
             # The next round's spec is in the journal, and no site has received it.
             raise _pause(session, hub)
         _deliver(session, hub, messages)
-    if session.run.outcome is None or session.run.failure is not None:
-        raise session.run.failure or HedgerowError("no-result", result="a model")
+    if session.run.outcome is None:
+        raise session.run.fault or HedgerowError("no-result", result="a model")
 
 
 def _pause(session: RunSession, hub: Hub) -> AggregationError:
