@@ -192,6 +192,6 @@ def find_place(table: Table) -> Place:
     return Place(table.source, "", table.first_row, getattr(table, "has_decimal_commas", False))
 
 
-def column_names(location: Location, plan: Plan | None = None) -> list[str]:
+def column_names(location: Location) -> list[str]:
     """Return a table's column names in order, stripped; raise DataError if it has no header."""
-    return open_table(location, plan).names()
+    return open_table(location).names()

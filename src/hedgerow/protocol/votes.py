@@ -88,10 +88,6 @@ class Tally:
         """
         return 2 * self.n_objections >= self.n_voted and self.n_objections >= n_groups // 2 + 2
 
-    def to_list(self) -> list[int]:
-        """Return the numbers in order, for a file."""
-        return [self.n_sites, self.n_voted, self.n_objections]
-
 
 def is_ballot(entries: IntVector) -> bool:
     """Return whether all entries are votes."""
