@@ -167,7 +167,7 @@ def test_rows_that_are_lost_end_no_study(
     Path("south.csv").write_text("\n".join([lines[0], *(f"x{line}" for line in lines[1:])]))
     model = study.run(place(tables), seed=7).model
     said = " ".join(capsys.readouterr().err.split())
-    assert "Private, for the site south only: 0 of" in said
+    assert "site south only: 0" in said
     assert study.evaluate(model, place(tables), epsilon=1).cost.epsilon <= 1
 
 

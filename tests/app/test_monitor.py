@@ -95,7 +95,7 @@ def test_how_a_run_ended() -> None:
     """Finished, or given up with the code."""
     assert "Finished" in "".join(drawn(view_of(replace(REPORT, phase="over")), 80))
     over = view_of(replace(REPORT, phase="over", failure="too-few-sites"))
-    assert over.is_over and "Given up: too-few-sites" in "".join(drawn(over, 80))
+    assert over.is_over and "too-few-sites" in "".join(drawn(over, 80))
 
 
 def test_the_hang_up_at_the_end_does_not_hide_how_it_ended() -> None:

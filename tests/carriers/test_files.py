@@ -428,7 +428,7 @@ def test_the_check_that_is_run_by_hand_works() -> None:
     environment = {**os.environ, "HEDGEROW": str(Path(sys.executable).with_name("hedgerow"))}
     done = subprocess.run([CHECK], env=environment, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stderr
-    assert "byte for byte" in done.stdout and "back: 8 files" in done.stdout
+    assert "back: 8 files" in done.stdout
 
 
 def test_a_plan_for_machines_is_no_plan_for_people(in_files: Builder) -> None:

@@ -81,7 +81,7 @@ def test_all_commands_over_a_folder_add_up(ward: Path, hedgerow: Run, capsys: py
     events = list(Model.load(str(third)).ledger.events())
     assert read_total(ward, hedgerow) == pytest.approx(compose(*costs, events), rel=1e-9)
     assert main(["report", str(third)]) == 0
-    assert "6 runs with this one" in " ".join(capsys.readouterr().out.split())
+    assert "6 runs" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_survey_of_another_book_is_charged_with_the_training(ward: Path, tmp_path: Path, hedgerow: Run) -> None:

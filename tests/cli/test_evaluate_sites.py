@@ -60,7 +60,7 @@ def test_the_cost_is_written_into_the_model(folder: Path, capsys: pytest.Capture
     assert len(after.ledger) == len(before.ledger) + 2
     assert after.report.epsilon > before.report.epsilon and after.report.guarantee == "holds"
     assert after.report.epsilon_requested == before.report.epsilon_requested == 1
-    assert "(requested for the training: 1)" in after.report.text()
+    assert "training: 1)" in after.report.text()
     trees, same = (json.loads(model.to_bytes())["ensemble"] for model in (before, after))
     assert trees == same
 

@@ -56,7 +56,7 @@ def test_a_seed_repeats_a_run_and_none_does_not(
         models.append(out.read_bytes())
     assert models[0] == models[1] and models[2] != models[3]
     said = capsys.readouterr().out
-    assert "by Renyi accounting" in said and "10 trees of depth 2" in said
+    assert "Renyi" in said and "10 trees" in said
     assert [json.loads(model)["report"]["guarantee"] for model in models] == ["void", "void", "holds", "holds"]
 
 
@@ -74,4 +74,4 @@ def test_the_cost_of_a_plan_is_known_beforehand(
     # What is planned is charged by its largest sensitivities together, and what was released one by one.
     assert report["epsilon_gdp"] == pytest.approx(told["epsilon_gdp"], rel=1e-6)
     assert main(["privacy", plan]) == 0
-    assert "bounded as a whole by Renyi accounting" in " ".join(capsys.readouterr().out.split())
+    assert "Renyi accounting" in " ".join(capsys.readouterr().out.split())

@@ -92,8 +92,8 @@ def test_privacy_says_whether_it_will_be_any_good(study: Path, tmp_path: Path, h
     text = (study / "plan.toml").read_text()
     (tmp_path / "plan.toml").write_text(text.replace("n_records = 1500", "n_records = 100"))
     said = hedgerow("privacy", tmp_path / "plan.toml")
-    assert "Expected accuracy" in said and "too little signal" in " ".join(said.split())
-    assert "too little signal" not in " ".join(hedgerow("privacy", study / "plan.toml").split())
+    assert "Expected accuracy" in said and "little signal" in " ".join(said.split())
+    assert "little signal" not in " ".join(hedgerow("privacy", study / "plan.toml").split())
     outlook = hedgerow("privacy", tmp_path / "plan.toml", "--json")["outlook"]
     assert outlook["signal"] < 300
 
@@ -109,7 +109,7 @@ def test_a_report_says_how_much_signal_there_was(study: Path, tmp_path: Path, he
         out = tmp_path / f"{epsilon}.json"
         said = " ".join(hedgerow("train", tmp_path / "plan.toml", *sites, "--out", out).split())
         filed = hedgerow("report", out, "--json")["outlook"]
-        assert (said.count("too little signal"), filed["signal"] < SIGNAL_TO_WARN) == (int(is_little), is_little)
+        assert (said.count("little signal"), filed["signal"] < SIGNAL_TO_WARN) == (int(is_little), is_little)
         assert said.count("s = ") == 1
         report = Model.load(out).report
         first, *others = report.outlook
@@ -146,7 +146,7 @@ def test_simulate_rehearses_a_plan(study: Path, hedgerow: Run) -> None:
     # At epsilon 0.4 these rows lose .00 to .02, and one training differs from the next by some thousandths.
     assert done["scores"][-1]["auc"] > max(0.7, done["scores"][0]["auc"] - 0.01)
     said = hedgerow("simulate", study / "plan.toml", "--rows", 500, "--sites", 1)
-    assert "500 made-up rows over 1 site," in said and "the plan's" in said and "no noise" in said
+    assert "500 made-up rows" in said and "the plan's" in said and "no noise" in said
 
 
 def test_a_plan_for_people_is_rehearsed_with_the_noise_for_people(tmp_path: Path, hedgerow: Run) -> None:

@@ -90,7 +90,7 @@ def test_bounds_from_data_void_the_guarantee(numbers: tuple[np.ndarray, np.ndarr
     X, y = numbers
     report = DPGBDTClassifier(bounds="data", n_trees=5).fit(X, y).privacy_report_
     assert report.guarantee == "void"
-    assert "bounds or categories were read off the private data" in report.voided_by
+    assert any("bounds" in reason for reason in report.voided_by)
 
 
 def test_a_plan_says_where_each_of_its_columns_is_from() -> None:
@@ -453,7 +453,7 @@ def test_usual_slips_are_named(numbers: tuple[np.ndarray, np.ndarray]) -> None:
         with pytest.raises((UsageError, DataError), match=said):
             model.fit(table, labels)
     for texts in (np.array([["a", 1.0]] * 60, dtype=object), [["a", 1.0]] * 60):
-        with pytest.warns(CellsWarning, match="50% of the cells .* Give a table of pandas"):
+        with pytest.warns(CellsWarning, match="50% .* pandas"):
             DPGBDTClassifier(classes=[0, 1], **told).fit(texts, y)
     with pytest.raises(DataError, check=coded("data-range")):
         DPGBDTRegressor(loss="poisson", **told).fit(X, np.zeros(60))
@@ -469,7 +469,7 @@ def test_a_table_of_one_column_is_a_label(numbers: tuple[np.ndarray, np.ndarray]
     }  # fmt: skip
     told: dict[str, Any] = {"bounds": (-1, 1), "n_records": 60, "random_state": 1, "n_trees": 2}
     for kind in (DPGBDTClassifier(classes=[0, 1], **told), DPGBDTRegressor(label_bounds=(0, 1), **told)):
-        with pytest.warns(DataConversionWarning, match="its one column is taken"):
+        with pytest.warns(DataConversionWarning, match="one column"):
             model = kind.fit(X, made[library]).model_
         assert model.to_bytes() == kind.fit(X, y).model_.to_bytes()
 
@@ -627,7 +627,7 @@ def test_a_regressor_is_calibrated_on_held_out_rows(numbers: tuple[np.ndarray, n
     ends = model.predict_interval(X[1000:], coverage=0.8)
     assert ends.shape == (1000, 2) and ends.min() >= -2 and ends.max() <= 2
     assert 0.77 < ((ends[:, 0] <= y[1000:]) & (y[1000:] <= ends[:, 1])).mean() < 0.87
-    with pytest.raises(ValueError, match="numbers of samples"):
+    with pytest.raises(ValueError, match="samples"):
         model.calibrate(X[1000:], y[1100:], 1.0)
     units = np.arange(1000) // 2
     model = DPGBDTRegressor(**told, max_rows_per_unit=2).fit(X[:1000], y[:1000], units=units)

@@ -267,7 +267,7 @@ def test_deep_toml_is_refused_before_it_is_read(key: str, text: str) -> None:
     """Python's reader takes time by the square of a key's parts: an invitation of 64 kB would keep a site for 20 s,
     one of a megabyte for hours.
     """
-    with pytest.raises(ValueError, match="nested more than 32 deep"):
+    with pytest.raises(ValueError, match="32 deep"):
         parse_toml(text.format(key))
     assert parse_toml('a = "' + "1.5, " * 64 + '"\nb = [' + "1.5, " * 64 + "]\nc.d.e = 1")["c"] == {"d": {"e": 1}}
 

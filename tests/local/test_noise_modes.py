@@ -67,4 +67,4 @@ def test_the_command_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert told["single_record_leaves"][1] > 100
     assert main(["privacy", str(tmp_path / "plan.toml")]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "sees exact totals" in text and "at 3 sites" in text
+    assert "exact totals" in text and "at 3 sites" in text

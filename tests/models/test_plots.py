@@ -103,5 +103,5 @@ def test_directions_that_were_fixed_are_marked(tmp_path: Path) -> None:
     drawn = (tmp_path / "shapes.svg").read_text()
     assert drawn.count("\N{NORTH EAST ARROW}") == 1
     reason = why_unknown(model.plan, model.ensemble, model.ledger)
-    assert f"No bands of what the noise could have drawn: {reason}." in drawn
+    assert reason in drawn
     assert "never falls with age" in repr(model)

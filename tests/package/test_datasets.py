@@ -44,7 +44,7 @@ def test_nobody_is_on_both_sides(tmp_path: Path) -> None:
     test = np.genfromtxt(files.test, delimiter=",", names=True)
     assert list(parts) == [f"site-{number}" for number in range(1, 7)]
     # The plan says that it lies there.
-    assert "README.md in this folder" in files.plan.read_text()
+    assert "README.md" in files.plan.read_text()
     assert "public domain" in (tmp_path / "README.md").read_text()
     assert all(set(part["site"]) == {int(name[-1])} for name, part in parts.items())
     trained_on = np.concatenate([part["zper"] for part in parts.values()])

@@ -230,7 +230,7 @@ def test_a_report_holds_only_for_somebody_and_given_something() -> None:
         found = report_of_plan(plan)
         lines = [line for line in found.text().splitlines() if "HOLDS" in line]
         whom = "one record" if plan is rows else "one who"
-        assert lines == [found.headline] and whom in lines[0] and "taken as public" in lines[0]
+        assert lines == [found.headline] and whom in lines[0] and "public" in lines[0]
         assert "one of them" not in found.text()
         assert plan.digest in found.text() and found.text().count("add up") == 1
 

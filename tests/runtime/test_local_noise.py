@@ -271,4 +271,4 @@ def test_noise_that_left_is_not_drawn_again(federate: Builder, killed: type[Base
     faults = [fault for party in federation.parties.values() for fault in party.failures]
     assert {fault.code for fault in faults} == {"purpose-answered"}
     # Where one of the two is lost, the other bars what was masked, whatever noise it would have had.
-    assert all("with other noise" in str(fault) for fault in faults) or lost in ("the database", "the counter")
+    assert all("other noise" in str(fault) for fault in faults) or lost in ("the database", "the counter")

@@ -433,7 +433,7 @@ def test_the_command_shows_what_is_asked_and_what_it_would_cost(
     assert main(["approve", str(folder), "--json"]) == 0
     assert f'"id": "{QUESTION.id}"' in capsys.readouterr().out
     unbounded = dataclasses.replace(QUESTION, epsilon=math.inf)
-    assert "nothing bounds it" in dict(owner.list_facts(unbounded))["costs"]
+    assert "nothing bounds" in dict(owner.list_facts(unbounded))["costs"]
 
 
 @pytest.mark.parametrize("noise", ["server", "distributed", "local"])
@@ -443,7 +443,7 @@ def test_who_approves_is_told_who_sees_exact_totals(noise: str) -> None:
     said = dict(owner.list_facts(dataclasses.replace(QUESTION, noise=noise)))["who sees what"]
     assert dict(plan_facts(plan))["who sees what"] == said == who_sees(noise)
     assert dict(describe_visibility(plan, forecast(plan)))["who sees what"] == said
-    assert ("it sees exact totals" in said) == (noise == "server")
+    assert ("exact totals" in said) == (noise == "server")
 
 
 ANSWERS = [([QUESTION.id], True), ([QUESTION.id, "--deny"], False), (["--deny"], False)]
@@ -460,7 +460,7 @@ def test_the_command_answers_once(
     assert main(["approve", str(folder), QUESTION.id, "--json"]) == 2
     assert '"not-asked"' in capsys.readouterr().err and answered(folder) is said
     assert main(["approve", str(folder), "--deny"]) == 2
-    assert main(["approve", str(folder)]) == 0 and "Nothing is asked" in capsys.readouterr().err
+    assert main(["approve", str(folder)]) == 0 and "Nothing" in capsys.readouterr().err
 
 
 def test_a_roster_that_was_denied_by_mistake_is_approved_after_all(
@@ -475,7 +475,7 @@ def test_a_roster_that_was_denied_by_mistake_is_approved_after_all(
         capsys.readouterr()
         assert main(["approve", str(folder)]) == 0
         shown, said = capsys.readouterr()
-        assert "site south comes" in shown and roster.words in " ".join(shown.split())
+        assert "site south" in shown and roster.words in " ".join(shown.split())
         assert f"hedgerowapprove{folder}{roster.id}" in "".join(said.split()) and desk.ask(roster) is False
         assert main(["approve", str(folder), roster.id]) == 0 and desk.ask(roster) is True
         assert main(["approve", str(folder), roster.id]) == 2 and desk.find_denied_roster() is None

@@ -95,7 +95,7 @@ def test_the_report_says_what_happened() -> None:
     model = train(plan, {"a": make_data(plan, 60, 1)}, noise=SystemNoise(os.urandom))
     report = model.report
     assert report.epsilon == math.inf and report.guarantee == "void" and report.candidates_from_data
-    assert any("exact quantiles of the private data" in reason for reason in report.voided_by)
+    assert any("exact quantiles" in reason for reason in report.voided_by)
     assert isinstance(next(iter(model.ledger)).event, UnnoisedEvent)
     check_claims(json.loads(json.dumps(report.to_dict())), report)
     noised = [event for event in model.ledger.events() if not isinstance(event, UnnoisedEvent)]

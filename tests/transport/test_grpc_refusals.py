@@ -126,7 +126,7 @@ def test_a_node_of_another_version(
 @pytest.mark.parametrize("said", [None, "", "version-mismatch", "Hedgerow 1.0, wire 5\nINFO", "x" * 200, 3])
 def test_what_another_version_says_of_itself_is_shown_only_in_its_form(said: object) -> None:
     """A release before 0.2.0 says nothing, and no peer writes what it likes into the operator's log."""
-    assert grpc_link.other_version(said).detail.startswith("It is a release before 0.2.0")
+    assert grpc_link.other_version(said).detail == grpc_link.other_version(None).detail
     later = "Hedgerow 0.3.0rc1, wire 6"
     assert grpc_link.other_version(later).detail.startswith(f"It is {later}; here is")
 
@@ -192,7 +192,7 @@ def test_a_removed_site_does_not_get_in(federation: Any, event_of: EventOf, capl
         assert again.receive(300) == Disconnected("roster-mismatch", is_final=True)
         said = [record for record in caplog.records if record.getMessage().startswith("A stream of")]
         assert [record.levelname for record in said] == ["INFO", "WARNING"]
-        assert "asks its owner for a later roster" in said[0].getMessage()
+        assert "later roster" in said[0].getMessage()
         federation.uplink("north", hub.port)
         assert event_of(hub, Joined) == Joined("north")
     finally:

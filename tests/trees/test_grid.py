@@ -229,9 +229,9 @@ def test_cells_cut_anew_are_those_of_a_plain_search(data: st.DataObject) -> None
     found = grid.codes_in(new)[codes, grid.places(values, codes)]
     np.testing.assert_array_equal(found, oracle(new, values))
     for beyond in (np.nextafter(np.float32(high), np.float32(np.inf)), np.inf):
-        with pytest.raises(ValueError, match="as many edges"):
+        with pytest.raises(ValueError, match="edges"):
             grid.cut_again(np.append(new.edges[1:], np.float32(beyond)))
     between = np.nextafter(new.edges, np.float32(np.inf))
     if (is_unknown := ~np.isin(between, union)).any():
-        with pytest.raises(ValueError, match="as many edges"):
+        with pytest.raises(ValueError, match="edges"):
             grid.cut_again(np.where(is_unknown, between, new.edges))
