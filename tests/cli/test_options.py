@@ -38,7 +38,7 @@ SOME = st.fixed_dictionaries(NEEDED, optional={name: VALUES[name] for name in FI
 @given(SOME)
 def test_each_option_of_a_node_is_read_from_the_command_line(values: dict[str, Any]) -> None:
     """A node takes every option that its owner types as it is typed, and its declared default otherwise."""
-    words = ["node", "--connect", values.setdefault("address", "localhost:7443")]
+    words = ["node", "--connect", values.setdefault("connect", "localhost:7443")]
     for name, value in values.items():
         option = "--" + FIELDS[name].metadata.get("option", name).replace("_", "-")
         for each in value if isinstance(value, tuple) else [value]:

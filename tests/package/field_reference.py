@@ -111,7 +111,7 @@ def list_parameters() -> Iterator[str]:
     for owner in ESTIMATORS:
         # The estimators of numbers and of times leave to that of classes what is the same.
         said = read_sentences(DPGBDTClassifier)
-        for each in (DPLinearClassifier,) * (owner is DPLinearRegressor) + owner.__mro__[::-1]:
+        for each in (DPLinearClassifier,) * (owner is DPLinearRegressor) + (owner,):
             said |= read_sentences(each)
         for name, given in inspect.signature(owner).parameters.items():
             kind = f"`{given.annotation}`".replace(" | ", " or ")

@@ -11,10 +11,10 @@ import re
 import shlex
 import time
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import (
     adapt_table,
@@ -29,7 +29,7 @@ from hedgerow.app.inputs import (
     read_text,
     says_yes,
 )
-from hedgerow.app.options import JoinOptions, NodeOptions
+from hedgerow.app.options import JoinOptions, NodeOptions, OwnerOptions
 from hedgerow.app.output import name_log, note, print_facts, warn, wrap_text
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError, mark_private
@@ -95,21 +95,18 @@ def join(options: JoinOptions, invitation: StudyInvitation, page: SitePage | Non
         read_policy(options.policy)
     _join(options, invitation, folder, page)
     policy = options.policy or str(folder / POLICY)
-    is_site = invitation.role is Role.SITE
+    shared: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(OwnerOptions)}
+    if invitation.role is Role.SITE:
+        shared["budget"] = str(_choose_book(options, invitation, read_policy(policy).data_set))
     return NodeOptions(
+        **shared,
         identity=str(folder / f"{invitation.party}{PRIVATE_SUFFIX}"),
         roster=str(folder / ROSTER),
         policy=policy,
-        address=address,
-        data=options.data,
-        held_out=options.held_out,
+        connect=address,
         plan=str(folder / PLAN),
         state=str(folder / "state"),
-        budget=str(_choose_book(options, invitation, read_policy(policy).data_set)) if is_site else None,
         out=str(folder),
-        threads=options.threads,
-        log_format=options.log_format,
-        quiet=options.quiet,
     )
 
 

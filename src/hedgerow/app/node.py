@@ -240,10 +240,10 @@ class ReadyNode:
             if not options.quiet:
                 notes(event)
 
-        uplink = ENGINES[options.engine].uplink(options.address, self.identity, self.roster, digest)
+        uplink = ENGINES[options.engine].uplink(options.connect, self.identity, self.roster, digest)
         with closing(uplink):
             if not options.quiet:
-                note(f"{session.site}: dialling {options.address} with {_describe_holdings(plan, self.roster)}.")
+                note(f"{session.site}: dialling {options.connect} with {_describe_holdings(plan, self.roster)}.")
             asked = AtTheNode(store.desk, store.folder)
             with nullcontext() if page is None else page.watching(session, store, self.book_place, self.policy):
                 try:
@@ -316,7 +316,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
     log = begin_log(name, options.log_format)
     if page is not None:
         log.also = page.tell
-        page.begin(plan, policy, roster, options.address)
+        page.begin(plan, policy, roster, options.connect)
     if options.data is None and options.held_out is None:
         raise UsageError("usage-missing", missing="A table to train on (DATA), or one to evaluate on (--held-out),")
 
@@ -526,7 +526,7 @@ def _takes_up_roster(options: NodeOptions, page: SitePage | None) -> bool:
     place, identity = Path(options.roster), read_private(Path(options.identity))
     old, name = read_roster(place), identity.public.name
     try:
-        answer = ask(options.address, old.coordinator, Current(name).to_bytes(), identity)
+        answer = ask(options.connect, old.coordinator, Current(name).to_bytes(), identity)
         text = read_first(Standing, answer).roster.decode()
         new = parse_roster(text, "the coordinator's roster")
     except (WireRefusal, UsageError, RemoteProtocolError, UnicodeDecodeError):
@@ -567,7 +567,7 @@ def _keep_model(options: NodeOptions, result: Ensemble | Evaluation) -> None:
     deadline = time.monotonic() + _SECONDS_FOR_A_MODEL
     while True:
         try:
-            answer = read_first(Result, ask(options.address, coordinator, Wanted(name).to_bytes(), identity))
+            answer = read_first(Result, ask(options.connect, coordinator, Wanted(name).to_bytes(), identity))
             break
         except WireRefusal as refusal:
             if time.monotonic() > deadline:

@@ -26,51 +26,60 @@ def _path(metavar: str, default: Any = None, **facts: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeOptions:
-    """Options of a site's node, as its owner gives them.
+class OwnerOptions:
+    """Options of a site's owner, for a node and for joining a study.
 
     Attributes:
         data: rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL with # and a query.
-        arrivals: a folder; tables moved here while a run of S-GBDT goes on join it.
         held_out: rows that are held out, for evaluations and nothing else.
-        models: models that may be evaluated, besides those that this node helped to make.
-        plan: take part in this plan only; needed, unless the policy lists digests of plans.
-        roster: who takes part, and by which keys.
-        identity: this site's .private.json.
-        policy: what this site's owner allows.
-        address: the coordinator, HOST:PORT.
-        engine: what carries the messages.
-        state: this node's own files, kept between runs (NAME-state beside the identity).
-        external_memory: keep the codes of the rows in mapped files in the state folder, for tables that outgrow the
-            memory.
-        shards: hold the rows in this many parts, each in an actor of Ray: docs/shards.md.
-        budget: the budget book of the data (NAME-budget.db beside the policy).
-        out: with --serve: where the models and their reports go (NAME-models beside the identity).
-        leave: leave the run that the state holds, charged for what was answered in it; take part in the next one.
+        budget: the budget book of the data (NAME-budget.db beside the policy or the invitation).
         threads: threads to compute with (all).
         log_format: lines of the log: text, or one JSON object each.
         quiet: make no remarks on what goes as it should.
     """
 
     data: str | None = _path("DATA")
-    arrivals: str | None = _path("FOLDER")
     held_out: str | None = _path("DATA")
+    budget: str | None = _path("FILE")
+    threads: int | None = define_field(integer(0, 4096), None, metavar="N")
+    log_format: str = define_field(one_of("text", "json"), "text", in_file=False)
+    quiet: bool = define_field(boolean, False, in_file=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions(OwnerOptions):
+    """Options of a site's node.
+
+    Attributes:
+        arrivals: a folder; tables moved here while a run of S-GBDT goes on join it.
+        models: models that may be evaluated, besides those that this node helped to make.
+        plan: take part in this plan only; needed, unless the policy lists digests of plans.
+        roster: who takes part, and by which keys.
+        identity: this site's .private.json.
+        policy: what this site's owner allows.
+        connect: the coordinator, HOST:PORT.
+        engine: what carries the messages.
+        state: this node's own files, kept between runs (NAME-state beside the identity).
+        external_memory: keep the codes of the rows in mapped files in the state folder, for tables that outgrow the
+            memory.
+        shards: hold the rows in this many parts, each in an actor of Ray: docs/shards.md.
+        out: with --serve: where the models and their reports go (NAME-models beside the identity).
+        leave: leave the run that the state holds, charged for what was answered in it; take part in the next one.
+    """
+
+    arrivals: str | None = _path("FOLDER")
     models: tuple[str, ...] = define_field(distinct_texts, (), is_path=True, metavar="MODEL", option="model")
     plan: str | None = _path("PLAN")
     roster: str = _path("ROSTER", dataclasses.MISSING)
     identity: str = _path("FILE", dataclasses.MISSING)
     policy: str = _path("FILE", dataclasses.MISSING)
-    address: str = define_field(text, "", metavar="HOST:PORT", option="connect", in_file=False)
+    connect: str = define_field(text, "", metavar="HOST:PORT", in_file=False)
     engine: str = define_field(text, "grpc", choices=ENGINES, in_file=False)
     state: str | None = _path("FOLDER")
     external_memory: bool = define_field(boolean, False, in_file=False)
     shards: int | None = define_field(integer(1, 10_000), None, metavar="N", in_file=False)
-    budget: str | None = _path("FILE")
     out: str | None = _path("FOLDER", in_file=False)
     leave: bool = define_field(boolean, False, in_file=False)
-    threads: int | None = define_field(integer(0, 4096), None, metavar="N")
-    log_format: str = define_field(one_of("text", "json"), "text", in_file=False)
-    quiet: bool = define_field(boolean, False, in_file=False)
 
     def state_folder(self, name: str) -> Path:
         """Return the state folder of the node of this name."""
@@ -82,13 +91,11 @@ class NodeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinOptions:
-    """Options of a party that joins a study, beside those that it has as `NodeOptions`.
+class JoinOptions(OwnerOptions):
+    """Options of a party that joins a study.
 
     Attributes:
         invitation: the file that the coordinator sent.
-        data: rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL with # and a query.
-        held_out: rows that are held out, for evaluations and nothing else.
         data_set: what the budget of these rows is counted for, the same name for ever (the table's).
         max_rows: the most rows that this site will ever use, as a round public number: everybody sees it (none).
         plan: a corrected plan, in place of the invitation's.
@@ -100,15 +107,9 @@ class JoinOptions:
         connect: where the coordinator is now, if not where the invitation says; its keys are the invitation's all the
             same.
         folder: this party's own files, its keys among them (STUDY-PARTY).
-        budget: the budget book of the data (PARTY-budget.db beside the invitation).
-        threads: threads to compute with (all).
-        log_format: lines of the log: text, or one JSON object each.
-        quiet: make no remarks on what goes as it should.
     """
 
     invitation: str = _path("INVITATION", dataclasses.MISSING)
-    data: str | None = _path("DATA")
-    held_out: str | None = _path("DATA")
     data_set: str | None = define_field(text, None, metavar="NAME")
     max_rows: str | None = define_field(text, None, metavar="N")
     plan: str | None = _path("PLAN")
@@ -118,10 +119,6 @@ class JoinOptions:
     expect: str | None = define_field(text, None, metavar="SITE,SITE")
     connect: str = define_field(text, "", metavar="HOST:PORT")
     folder: str | None = _path("FOLDER")
-    budget: str | None = _path("FILE")
-    threads: int | None = define_field(integer(0, 4096), None, metavar="N")
-    log_format: str = define_field(one_of("text", "json"), "text")
-    quiet: bool = define_field(boolean, False)
 
     def party_folder(self, invitation: StudyInvitation) -> Path:
         """Return this party's own folder."""

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
             from hedgerow.app.monitor import watch
 
             watch(
-                party.roster, party.identity, party.address, console=arguments.console, as_json=arguments.json,
+                party.roster, party.identity, party.connect, console=arguments.console, as_json=arguments.json,
                 follows=not arguments.once,
             )  # fmt: skip
             return

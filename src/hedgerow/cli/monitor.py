@@ -45,6 +45,6 @@ def run(arguments: argparse.Namespace) -> None:
         expected = f"a number of seconds from {MIN_INTERVAL:g} to {MAX_INTERVAL:g}"
         raise UsageError("argument", code="usage", name="--every", value=arguments.every, expected=expected)
     watch(
-        arguments.roster, arguments.identity, str(Address.parse(arguments.address, "--connect")), arguments.every,
+        arguments.roster, arguments.identity, str(Address.parse(arguments.connect, "--connect")), arguments.every,
         console=arguments.console, as_json=arguments.json, once=arguments.once,
     )  # fmt: skip

@@ -73,8 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     from hedgerow.app.node import stay, take_part
     from hedgerow.transport.identities import read_private
 
-    address = str(Address.parse(arguments.address, "--connect"))
-    options = read_options(NodeOptions, arguments, address=address)
+    options = read_options(NodeOptions, arguments, connect=str(Address.parse(arguments.connect, "--connect")))
     report = partial(print_result, as_json=arguments.json)
     where: AbstractContextManager[SitePage | None] = nullcontext()
     if arguments.console is not None:

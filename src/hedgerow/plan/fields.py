@@ -423,8 +423,8 @@ def _missing(section: type, table: Mapping[str, object], path: str, first: str) 
 
 
 def read_sentences(owner: type) -> dict[str, str]:
-    """Read a class's docstring for the line about each of its attributes or parameters."""
-    doc = inspect.cleandoc(owner.__doc__ or "")
+    """Read the docstrings of a class and its bases for the line about each attribute or parameter."""
+    doc = "\n\n".join(inspect.cleandoc(each.__doc__ or "") for each in owner.__mro__[::-1])
     found: dict[str, str] = {}
     for part in re.findall(r"^.*:\n((?:[ ]{4}.*(?:\n|$))+)", doc, re.MULTILINE):
         entries = re.split(r"\n(?=\S)", textwrap.dedent(part).strip())
