@@ -187,7 +187,8 @@ def survey_over_tables(
     texts = set(list_found_texts(found.statistics))
     for site, table in read.tables.items():
         shares = {own.place.column: own.share_with_digits for own in table.columns if own.place.column in texts}
-        if said := describe_text_columns(shares):
+        # What was found to be text is named among the results; the owner alone hears of digits.
+        if said := describe_text_columns({name: share for name, share in shares.items() if share}):
             note(f"Private, for the site {site} only: {said}")
     return made
 

@@ -211,17 +211,17 @@ class TextColumnsWarning(CellsWarning):
 
 
 def describe_text_columns(shares: Mapping[str, float]) -> str:
-    """Describe the text columns whose cells begin with a digit; "" for none.
-
-    A column without such cells holds words, which the survey's own report and `check` name.
+    """Name all columns that were found to be text, each with its share of digits; "" for none.
 
     Args:
         shares: column -> share of its cells that begin with a digit.
     """
-    order = sorted((name for name in shares if shares[name] > 0), key=lambda name: (-shares[name], name))
-    if not order:
+    if not shares:
         return ""
-    said = ", ".join(f"{name!r} ({max(shares[name], 0.01):.0%} of the cells begin with a digit)" for name in order)
+    order = sorted(shares, key=lambda name: (-shares[name], name))
+    # One cell among many is one percent, not none.
+    shown = {name: max(share, 0.01) if share else 0.0 for name, share in shares.items()}
+    said = ", ".join(f"{name!r} ({shown[name]:.0%} of the cells begin with a digit)" for name in order)
     return (
         f"Read as text: {said}. Texts have no order for a model. If a column holds numbers, dates, or times in another "
         "writing (units, days first, names of months), convert it, or declare how it is written (docs/data.md)."
