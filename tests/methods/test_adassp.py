@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.adassp.linear import GRAM_SHIFT, LinearBasis
-from hedgerow.methods.adassp.program import MIN_RIDGE, boost_adassp, correct_gram
+from hedgerow.methods.adassp.program import boost_adassp, correct_gram
 from hedgerow.methods.adassp.settings import AdasspSettings, resolve_adassp
+from hedgerow.methods.linear import GRAM_SHIFT, MIN_RIDGE, LinearBasis
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan

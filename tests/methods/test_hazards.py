@@ -15,10 +15,10 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.losses.survival import LINEAR_CLIP, Baseline, hazards, linear_hazard_loss, survival_codes
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEPS
-from hedgerow.methods.adassp.linear import GramMatrix, LinearRows
 from hedgerow.methods.boosting.schedule import BoostingSettings
 from hedgerow.methods.boosting.start import BASELINE_SHARE
 from hedgerow.methods.hazards import ColumnMoments, FateCounts, HazardProducts
+from hedgerow.methods.linear import GramMatrix, LinearRows
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma

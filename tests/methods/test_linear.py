@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.adassp.linear import (
+from hedgerow.methods.adassp.program import correct_gram, cross_query, gram_query
+from hedgerow.methods.adassp.settings import AdasspSettings, resolve_adassp
+from hedgerow.methods.linear import (
     CROSS_SHIFT,
     GRAM_SHIFT,
     CrossProducts,
@@ -27,8 +29,6 @@ from hedgerow.methods.adassp.linear import (
     lower_inverse,
     solve,
 )
-from hedgerow.methods.adassp.program import correct_gram, cross_query, gram_query
-from hedgerow.methods.adassp.settings import AdasspSettings, resolve_adassp
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from hedgerow.training.steps import NodeTrees, Run

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_LIMIT
-from hedgerow.methods.adassp.linear import (
+from hedgerow.methods.linear import (
     MAX_TRANSFORMED,
     CrossProducts,
     GramMatrix,

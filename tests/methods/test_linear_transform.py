@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.adassp.linear import (
+from hedgerow.methods.linear import (
     CROSS_SHIFT,
     GRAM_SHIFT,
     LinearBasis,

@@ -16,8 +16,8 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.local.training import train
 from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix, LinearBasis
-from hedgerow.methods.linear_start import START_ROUNDS, START_SHARES, LabelSums, divide_start_noise
+from hedgerow.methods.linear import CrossProducts, GramMatrix, LinearBasis, divide_noise
+from hedgerow.methods.linear_start import START_ROUNDS, START_SHARES, LabelSums
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
 from hedgerow.models.model import Model
@@ -112,7 +112,7 @@ def test_a_run_keeps_the_promise(
 
 def test_the_start_costs_its_share() -> None:
     """A, B and the rounds together cost one release at the noise that was set aside for them, no more and no less."""
-    first, second, each = divide_start_noise(7.0)
+    first, second, each = divide_noise(7.0, START_SHARES)
     assert 1 / first**2 + 1 / second**2 + START_ROUNDS / each**2 == pytest.approx(1 / 49, rel=1e-12)
     assert START_SHARES[0] + START_SHARES[1] + START_ROUNDS * START_SHARES[2] == pytest.approx(1)
 

@@ -48,9 +48,9 @@ from hedgerow.data.units import records_from_columns
 from hedgerow.evaluation.program import evaluate_ensemble
 from hedgerow.evaluation.sums import GroupedSums
 from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix
 from hedgerow.methods.boosting.schedule import BoostingSettings, weigh_trees
 from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores
+from hedgerow.methods.linear import CrossProducts, GramMatrix
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
 from hedgerow.plan.plan import Plan

@@ -43,26 +43,13 @@ from numpy.typing import NDArray
 from hedgerow import elementary
 from hedgerow.losses.survival import BASELINE_LIMIT, Baseline, linear_hazard_loss
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic
-from hedgerow.methods.adassp.linear import (
-    CROSS_SHIFT,
-    CrossProducts,
-    LinearBasis,
-    LinearRows,
-    Matrix,
-    ask_cross,
-    ask_gram,
-    cholesky,
-    cross_products,
-    least_eigenvalue,
-    list_cross_rounds,
-    solve,
-)
-from hedgerow.methods.adassp.program import gram_sigma, read_cross, read_gram
+from hedgerow.methods import linear
+from hedgerow.methods.linear import LinearBasis, Matrix
 from hedgerow.methods.linear_start import MAX_LINEAR_START, AskedModel
 from hedgerow.methods.score_bins import Bin, KnownBins
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
-from hedgerow.protocol.queries import FittedTrees, IntVector, Query
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.training.steps import NodeTrees, Run
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import RecordCounts, ScoredSite, TrainingSite
@@ -266,7 +253,7 @@ class ColumnMoments(Query):
         numeric: the places of numeric features.
     """
 
-    rows: LinearRows
+    rows: linear.LinearRows
     unit: int
     numeric: tuple[int, ...]
 
@@ -293,13 +280,13 @@ class ColumnMoments(Query):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HazardProducts(CrossProducts):
+class HazardProducts(linear.CrossProducts):
     """Sums of products of columns with the model's errors, of times to an event: `CrossProducts`."""
 
     baseline: Baseline
 
     def answer(self, site: TrainingSite) -> IntVector:
-        return cross_products(site.records, self, linear_hazard_loss(self.baseline), site.n_threads)
+        return linear.cross_products(site.records, self, linear_hazard_loss(self.baseline), site.n_threads)
 
 
 HAZARD_ROUNDS = 3
@@ -366,22 +353,14 @@ class HazardStart:
         squares = sum((int(largest[place]) ** 2 // unit) ** 2 for place in self._numeric)
         return rows.intercept**2 + int((largest**2).sum()) + squares
 
-    def multipliers(self, whole: float) -> tuple[float, float, float]:
-        """Return noise multipliers of the moments, of X^T X and of each round.
-
-        Together they cost as much as one release at `whole`.
-        """
-        moments, gram, each = (whole / math.sqrt(share) for share in HAZARD_SHARES)
-        return moments, gram, each
-
     def rounds(self, whole: float) -> list[AlikeRounds]:
         """Return the rounds of the start, for a noise multiplier as if it were one release."""
-        rows, noises = self.plan.privacy.rows_per_unit, self.multipliers(whole)
+        rows, noises = self.plan.privacy.rows_per_unit, linear.divide_noise(whole, HAZARD_SHARES)
         centred = self.basis.transform(np.eye(self.basis.rows.n_columns))
         return [
             AlikeRounds(self._moments_question(0, noises[0])),
-            AlikeRounds(ask_gram(1, "any", centred, noises[1], rows)),
-            list_cross_rounds(HazardProducts, centred, self.loss, noises[2], rows, HAZARD_ROUNDS),
+            AlikeRounds(linear.ask_gram(1, "any", centred, noises[1], rows)),
+            linear.list_cross_rounds(HazardProducts, centred, self.loss, noises[2], rows, HAZARD_ROUNDS),
         ]
 
     def ask(
@@ -398,38 +377,30 @@ class HazardStart:
         Returns:
             All its trees in one batch, one per feature.
         """
-        noises = self.multipliers(whole)
+        noises = linear.divide_noise(whole, HAZARD_SHARES)
         basis, rows, p = self.basis, self.plan.privacy.rows_per_unit, self.basis.rows.n_columns
         question = self._moments_question(first, noises[0])
         released = yield question
         centring, squares, n = self._centring(released / basis.unit, run.sigma(question) / basis.unit)
         basis = basis.transform(centring)
-        query = ask_gram(first + 1, "linear start, Z^T Z", basis, noises[1], rows)
-        gram = read_gram((yield query), basis)
-        curvature = _curvature(gram / n, squares, gram_sigma(run.sigma(query), basis) / n) * (n * _CURVATURE)
+        query = linear.ask_gram(first + 1, "linear start, Z^T Z", basis, noises[1], rows)
+        gram = linear.read_gram((yield query), basis)
+        curvature = _curvature(gram / n, squares, linear.gram_sigma(run.sigma(query), basis) / n) * (n * _CURVATURE)
         squared = np.zeros(curvature.shape)
         # The matrix times itself, as `_times`.
         for column in curvature:
             squared += column[:, None] * column[None, :]
-        factor = None if run.directions is None else cholesky(curvature)
-        total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
-        weights, sums = np.zeros(p), np.zeros(p)
+        factor = None if run.directions is None else linear.cholesky(curvature)
+        fit, weights, sums = linear.LinearFit(run, basis, largest, carried, factor), np.zeros(p), np.zeros(p)
         for number in range(HAZARD_ROUNDS):
             purpose = HazardProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
-            asked = ask_cross(purpose, basis, self.loss, noises[2], rows, carried)
+            asked = linear.ask_cross(purpose, basis, self.loss, noises[2], rows, carried)
             ask = HazardProducts(**{each.name: getattr(asked, each.name) for each in fields(asked)}, baseline=baseline)
-            sums += read_cross((yield ask), basis) + _times(curvature, weights)
-            noise = run.sigma(ask) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
+            sums += linear.read_cross((yield ask), basis) + _times(curvature, weights)
+            noise = run.sigma(ask) * 2.0**linear.CROSS_SHIFT / (basis.unit * RECORD_NORM)
             weights = _likeliest(curvature, squared, sums / (number + 1), noise / math.sqrt(number + 1))
-            if run.directions is not None and factor is not None:
-                weights = basis.held(weights, factor, run.directions)
-            values = basis.values(weights, largest)
-            if run.directions is not None:
-                values = run.make_ordered_sum().add(basis.trees, values)
-            update = FittedTrees(basis.trees, values - total.astype(np.int32))
-            carried.take(update)
-            total += update.values
-        return FittedTrees(basis.trees, total.astype(np.int32))
+            weights = fit.move_to(weights)
+        return fit.trees
 
     def _moments_question(self, first: int, noise_multiplier: float) -> ColumnMoments:
         rows = self.plan.privacy.rows_per_unit
@@ -491,7 +462,7 @@ def _curvature(gram: Matrix, squares: NDArray[np.float64], noise: float) -> Matr
     wanted = _MIN_EIGENVALUE + _LIFT * noise * math.sqrt(p) * kept
     # No eigenvalue is beyond the largest sum of a row's magnitudes.
     span = max(math.fsum(row) for row in np.abs(found).tolist())
-    ridge = max(0.0, wanted - least_eigenvalue(found, span, 20))
+    ridge = max(0.0, wanted - linear.least_eigenvalue(found, span, 20))
     return np.asarray(found + ridge * np.eye(p))
 
 
@@ -520,5 +491,5 @@ def _likeliest(curvature: Matrix, squared: Matrix, estimate: NDArray[np.float64]
     if signal <= 0:
         return np.zeros(p)
     trace = math.fsum(np.diagonal(squared).tolist())
-    factor = cholesky(squared + (noise * noise * trace / signal) * np.eye(p))
-    return np.zeros(p) if factor is None else solve(factor, _times(curvature, estimate))
+    factor = linear.cholesky(squared + (noise * noise * trace / signal) * np.eye(p))
+    return np.zeros(p) if factor is None else linear.solve(factor, _times(curvature, estimate))

@@ -28,8 +28,7 @@ import numpy as np
 
 from hedgerow import elementary
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, Loss
-from hedgerow.methods.adassp import linear
-from hedgerow.methods.adassp.program import factor_shifted, gram_sigma, read_cross, read_gram
+from hedgerow.methods import linear
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
@@ -221,7 +220,7 @@ class LinearStart:
 
     def rounds(self, whole: float) -> list[AlikeRounds]:
         """Return the rounds of the start, for a noise multiplier as if it were one release."""
-        basis, rows, noises = self.basis, self.plan.privacy.rows_per_unit, divide_start_noise(whole)
+        basis, rows, noises = self.basis, self.plan.privacy.rows_per_unit, linear.divide_noise(whole, START_SHARES)
         white_rows = basis.transform(np.eye(basis.rows.n_columns))
         return [
             AlikeRounds(linear.ask_gram(0, "any", basis, noises[0], rows)),
@@ -250,45 +249,19 @@ class LinearStart:
         Returns:
             All its trees in one batch, one per feature.
         """
-        loss, rows = self.loss, self.plan.privacy.rows_per_unit
-        noises = divide_start_noise(whole)
-        basis = self.basis
-        p = basis.rows.n_columns
-        query = linear.ask_gram(first, "linear start, X^T X", basis, noises[0], rows, carried.n_held)
-        gram = read_gram((yield query), basis)
-        sigma = gram_sigma(run.sigma(query), basis)
-        factor = factor_shifted(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
-        basis = basis.transform(_whitening_matrix(gram, factor))
+        loss, rows, noises = self.loss, self.plan.privacy.rows_per_unit, linear.divide_noise(whole, START_SHARES)
+        query = linear.ask_gram(first, "linear start, X^T X", self.basis, noises[0], rows, carried.n_held)
+        gram, factor = linear.factor_gram((yield query), self.basis, run.sigma(query), FIRST_RIDGE)
+        basis = self.basis.transform(_whitening_matrix(gram, factor))
         query = linear.ask_gram(first + 1, "linear start, Z^T Z", basis, noises[1], rows, carried.n_held)
-        gram = read_gram((yield query), basis)
-        sigma = gram_sigma(run.sigma(query), basis)
-        factor = factor_shifted(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
+        _, factor = linear.factor_gram((yield query), basis, run.sigma(query), SECOND_RIDGE)
         step = 1.0 if self.plan.label.kind.is_number else CLASS_STEP
-        total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
-        reached = np.zeros(p)
+        fit = linear.LinearFit(run, basis, largest, carried, factor)
         for number in range(START_ROUNDS):
             purpose = linear.CrossProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
             release = yield linear.ask_cross(purpose, basis, loss, noises[2], rows, carried, doublings)
-            cross = read_cross(release, basis)
-            move = step * 2.0**-doublings * linear.solve(factor, cross)
-            values = basis.values(move, largest)
-            if run.directions is not None:
-                reached = basis.held(reached + move, factor, run.directions)
-                values = run.make_ordered_sum().add(basis.trees, basis.values(reached, largest)) - total.astype(
-                    np.int32
-                )
-            carried.take(FittedTrees(basis.trees, values))
-            total += values
-        return FittedTrees(basis.trees, total.astype(np.int32))
-
-
-def divide_start_noise(whole: float) -> tuple[float, float, float]:
-    """Return noise multipliers of A, B and each round.
-
-    Together they cost as much as one release at `whole`.
-    """
-    first, second, each = (whole / math.sqrt(share) for share in START_SHARES)
-    return first, second, each
+            fit.add(step * 2.0**-doublings * linear.solve(factor, linear.read_cross(release, basis)))
+        return fit.trees
 
 
 def _whitening_matrix(gram: linear.Matrix, factor: linear.Matrix) -> linear.Matrix:

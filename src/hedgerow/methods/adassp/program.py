@@ -13,8 +13,6 @@ least eigenvalue of X^T X with noise of its own. Here it is read off the noisy m
 is at most the norm of the noise (Weyl), which lambda covers. Products of two categories of one feature are zero and a
 category's square is its product with the constant, which is public: so the first are not believed but set, and of the
 second the two releases are averaged. The model has one tree per feature (`LinearBasis`).
-
-The two questions, and the step from their answers, serve every program that fits a linear model.
 """
 
 from __future__ import annotations
@@ -27,59 +25,16 @@ from numpy.typing import NDArray
 
 from hedgerow import elementary
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.adassp import Adassp, linear
+from hedgerow.methods import linear
+from hedgerow.methods.adassp import Adassp
 from hedgerow.methods.adassp.settings import AdasspSettings
 from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, IntVector, Query
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.training.steps import GrowingModel, NodeTrees, Program, Run, grow_by
 
-MIN_RIDGE = 1.0
-"""Added to lambda, in records: without noise, categories that add up to the constant leave X^T X singular."""
 CHANCE_DEVIATIONS = 1.0
 """Slopes are shrunk by the expected energy of the noise, and by this many of its standard deviations."""
-SEARCH_SPAN = 8.0
-"""Eigenvalues are searched within this many sigma sqrt(p): the norm of the noise is near 2 sigma sqrt(p) at most."""
-
-
-def read_gram(release: IntVector, basis: linear.LinearBasis) -> linear.Matrix:
-    """Return X^T X in real units from its released triangle: float64 [p, p]."""
-    p = basis.rows.n_columns
-    gram: NDArray[np.float64] = np.zeros((p, p))
-    gram[np.triu_indices(p)] = release * (2.0**linear.GRAM_SHIFT / basis.unit**2)
-    return gram + np.triu(gram, 1).T
-
-
-def read_cross(release: IntVector, basis: linear.LinearBasis) -> NDArray[np.float64]:
-    """Return X^T g in real units: float64 [p]."""
-    return release.astype(np.float64) * (2.0**linear.CROSS_SHIFT / (basis.unit * RECORD_NORM))
-
-
-def gram_sigma(sigma: float, basis: linear.LinearBasis) -> float:
-    """Return the noise on one entry of X^T X in real units, from that of the release."""
-    return sigma * 2.0**linear.GRAM_SHIFT / basis.unit**2
-
-
-def factor_shifted(gram: linear.Matrix, wanted: float, sigma: float) -> linear.Matrix:
-    """Return the Cholesky factor of gram + lambda I.
-
-    lambda is max(0, wanted - least eigenvalue) + `MIN_RIDGE`, and larger if there is no such factor.
-
-    Args:
-        gram: the noisy X^T X, float64 [p, p].
-        wanted: the least eigenvalue that the sum shall have.
-        sigma: standard deviation of the noise on one entry.
-    """
-    size = len(gram)
-    span = SEARCH_SPAN * sigma * math.sqrt(size)
-    ridge = max(0.0, wanted - linear.least_eigenvalue(gram, span)) + MIN_RIDGE
-    identity = np.eye(size)
-    while True:
-        factor = linear.cholesky(gram + ridge * identity)
-        if factor is not None:
-            return factor
-        # Noise beyond the span has a chance below 10^-9; without noise, rounding may leave a zero below zero.
-        ridge = 2 * ridge + span
 
 
 def boost_adassp(plan: Plan, settings: AdasspSettings) -> Program:
@@ -94,18 +49,16 @@ def _boost(grown: GrowingModel, own: AdasspSettings, basis: linear.LinearBasis) 
     run = grown.run
     first = gram_query(run, basis, own)
     gram = correct_gram((yield first), basis)
-    sigma = gram_sigma(run.sigma(first), basis)
+    sigma = linear.gram_sigma(run.sigma(first), basis)
     wanted = own.noise_ridge * sigma * math.sqrt(len(gram))
     needs_factor = own.shrinkage == 0 or run.directions is not None
-    factor = factor_shifted(gram, wanted, sigma) if needs_factor else None
-    reached = np.zeros(len(gram))
+    factor = linear.factor_shifted(gram, wanted, sigma) if needs_factor else None
     largest = (2**31 - 1) // (len(run.plan.features) * (own.rounds + 1))
-    total = np.zeros((basis.trees.n_trees, basis.trees.n_leaves, 1), dtype=np.int64)
-    carried = NodeTrees()
-    mean = 0.0
+    carried, mean = NodeTrees(), 0.0
+    fit = linear.LinearFit(run, basis, largest, carried, factor)
     for number in range(own.rounds):
         query = cross_query(run, basis, number, carried)
-        cross = read_cross((yield query), basis)
+        cross = linear.read_cross((yield query), basis)
         if number == 0:
             # Scores are 0 before the first round, so the constant's product is the sum of the labels.
             mean = min(max(float(cross[0]) / max(1.0, float(gram[0, 0])), -1.0), 1.0)
@@ -114,14 +67,8 @@ def _boost(grown: GrowingModel, own: AdasspSettings, basis: linear.LinearBasis) 
             step = solve_centred(gram, cross, noises, wanted, own.shrinkage)
         else:
             step = linear.solve(factor, cross)
-        values = basis.values(own.learning_rate * step, largest)
-        if run.directions is not None and factor is not None:
-            reached = basis.held(reached + own.learning_rate * step, factor, run.directions)
-            whole = run.make_ordered_sum().add(basis.trees, basis.values(reached, largest))
-            values = whole - total.astype(np.int32)
-        carried.take(FittedTrees(basis.trees, values))
-        total += values
-        grown.batches[:], grown.weights[:] = [FittedTrees(basis.trees, total.astype(np.int32))], [None]
+        fit.add(own.learning_rate * step)
+        grown.batches[:], grown.weights[:] = [fit.trees], [None]
     if own.has_line:
         yield from calibrate_by_spread(grown, 1 + own.rounds, round(mean * SCORE_UNIT), own.line_multipliers, carried)
 
@@ -142,7 +89,7 @@ def solve_centred(
     """
     count = max(1.0, float(gram[0, 0]))
     means, mean = gram[1:, 0] / count, min(max(float(cross[0]) / count, -1.0), 1.0)
-    factor = factor_shifted(gram[1:, 1:] - count * (means[:, None] * means[None, :]), wanted, noises[0])
+    factor = linear.factor_shifted(gram[1:, 1:] - count * (means[:, None] * means[None, :]), wanted, noises[0])
     centred = cross[1:] - means * float(cross[0])
     slopes = linear.solve(factor, centred)
     inverse = linear.lower_inverse(factor)
@@ -173,7 +120,7 @@ def correct_gram(release: IntVector, basis: linear.LinearBasis) -> linear.Matrix
 
     Entries that are publicly known are corrected: see the module's text.
     """
-    gram = read_gram(release, basis)
+    gram = linear.read_gram(release, basis)
     for first, size in basis.blocks:
         if size > 1:
             block = slice(first, first + size)

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.adassp import Adassp
-from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, ask_gram, linear_loss, list_cross_rounds
 from hedgerow.methods.line import asks_for_line, choose_line_share, divide_line_share, list_line_rounds
+from hedgerow.methods.linear import CrossProducts, LinearBasis, ask_gram, linear_loss, list_cross_rounds
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import calibrate_sigmas, multipliers_of

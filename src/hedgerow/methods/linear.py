@@ -14,7 +14,7 @@ multiply-add can be fused and no sum reordered. A matrix of a few hundred column
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numba
@@ -33,8 +33,8 @@ from hedgerow.losses.tables import (
 )
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.privacy.schedule import AlikeRounds
-from hedgerow.protocol.queries import IntVector, Purpose, Query, TreeBatch
-from hedgerow.training.steps import NodeTrees
+from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query, TreeBatch
+from hedgerow.training.steps import NodeTrees, Run
 from hedgerow.trees.binning import MAX_BYTE_CODES, FeatureGrid, Grid
 from hedgerow.trees.constraints import Directions
 from hedgerow.trees.leaf_sums import SiteRecords, TrainingSite, apply_update, sum_in_threads
@@ -53,6 +53,11 @@ be negative, and the row would stay as long as it is."""
 GRAM_SHIFT = 7
 """Products of two entries keep 2**7 times the precision of their sum's noise at a multiplier of 1 and more."""
 CROSS_SHIFT = RECORD_NORM.bit_length() - 1
+
+MIN_RIDGE = 1.0
+"""Added to lambda, in records: without noise, categories that add up to the constant leave X^T X singular."""
+SEARCH_SPAN = 8.0
+"""Eigenvalues are searched within this many sigma sqrt(p): the norm of the noise is near 2 sigma sqrt(p) at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,6 +380,54 @@ class LinearBasis:
         return whole
 
 
+@dataclass(eq=False)
+class LinearFit:
+    """A linear model that rounds of gradients move; nodes add its trees, one per feature, to their scores.
+
+    Attributes:
+        largest: the largest magnitude of a tree's value, in units of 2**-16.
+        carried: the trees that nodes know; each move of the coefficients is added.
+        factor: as `LinearBasis.held` needs it for features with a direction.
+    """
+
+    run: Run
+    basis: LinearBasis
+    largest: int
+    carried: NodeTrees
+    factor: Matrix | None
+
+    def __post_init__(self) -> None:
+        self._reached = np.zeros(self.basis.rows.n_columns)
+        self._total = np.zeros((self.basis.trees.n_trees, self.basis.trees.n_leaves, 1), dtype=np.int64)
+
+    @property
+    def trees(self) -> FittedTrees:
+        """The trees of all rounds so far, as one batch."""
+        return FittedTrees(self.basis.trees, self._total.astype(np.int32))
+
+    def add(self, move: NDArray[np.float64]) -> None:
+        """Add to the coefficients. Without directions each move is rounded by itself."""
+        if self.run.directions is None:
+            self._take(self.basis.values(move, self.largest))
+        else:
+            self.move_to(self._reached + move)
+
+    def move_to(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Replace the coefficients; return them with slopes held to the directions of the features."""
+        directions = self.run.directions
+        if directions is not None and self.factor is not None:
+            self._reached = coefficients = self.basis.held(coefficients, self.factor, directions)
+        values = self.basis.values(coefficients, self.largest)
+        if directions is not None:
+            values = self.run.make_ordered_sum().add(self.basis.trees, values)
+        self._take(values - self._total.astype(np.int32))
+        return coefficients
+
+    def _take(self, values: NDArray[np.int32]) -> None:
+        self.carried.take(FittedTrees(self.basis.trees, values))
+        self._total += values
+
+
 def _positions(feature: Feature, cells: FeatureGrid, scale: str) -> NDArray[np.float64]:
     """Return the value of each cell in [-1, 1]: float64 [n_cells]."""
     n_cells = cells.n_cells
@@ -547,6 +600,57 @@ def cross_sums(  # type: ignore[no-untyped-def]
         for index in range(n_entries):
             sums[places[index]] += _towards_zero(gradient * values[index], shift)
     return sums
+
+
+def divide_noise(whole: float, shares: Sequence[float]) -> tuple[float, ...]:
+    """Return the noise multipliers of releases that together cost as much as one at `whole`."""
+    return tuple(whole / math.sqrt(share) for share in shares)
+
+
+def read_gram(release: IntVector, basis: LinearBasis) -> Matrix:
+    """Return X^T X in real units from its released triangle: float64 [p, p]."""
+    p = basis.rows.n_columns
+    gram: NDArray[np.float64] = np.zeros((p, p))
+    gram[np.triu_indices(p)] = release * (2.0**GRAM_SHIFT / basis.unit**2)
+    return gram + np.triu(gram, 1).T
+
+
+def read_cross(release: IntVector, basis: LinearBasis) -> NDArray[np.float64]:
+    """Return X^T g in real units: float64 [p]."""
+    return release.astype(np.float64) * (2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM))
+
+
+def gram_sigma(sigma: float, basis: LinearBasis) -> float:
+    """Return the noise on one entry of X^T X in real units, from that of the release."""
+    return sigma * 2.0**GRAM_SHIFT / basis.unit**2
+
+
+def factor_gram(release: IntVector, basis: LinearBasis, sigma: float, ridge: float) -> tuple[Matrix, Matrix]:
+    """Return a released X^T X, and its `factor_shifted` for a least eigenvalue of `ridge` sqrt(p) deviations."""
+    gram, noise = read_gram(release, basis), gram_sigma(sigma, basis)
+    return gram, factor_shifted(gram, ridge * noise * math.sqrt(len(gram)), noise)
+
+
+def factor_shifted(gram: Matrix, wanted: float, sigma: float) -> Matrix:
+    """Return the Cholesky factor of gram + lambda I.
+
+    lambda is max(0, wanted - least eigenvalue) + `MIN_RIDGE`, and larger if there is no such factor.
+
+    Args:
+        gram: the noisy X^T X, float64 [p, p].
+        wanted: the least eigenvalue that the sum shall have.
+        sigma: standard deviation of the noise on one entry.
+    """
+    size = len(gram)
+    span = SEARCH_SPAN * sigma * math.sqrt(size)
+    ridge = max(0.0, wanted - least_eigenvalue(gram, span)) + MIN_RIDGE
+    identity = np.eye(size)
+    while True:
+        factor = cholesky(gram + ridge * identity)
+        if factor is not None:
+            return factor
+        # Noise beyond the span has a chance below 10^-9; without noise, rounding may leave a zero below zero.
+        ridge = 2 * ridge + span
 
 
 def ask_gram(
