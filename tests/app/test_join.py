@@ -300,11 +300,13 @@ def test_a_site_by_another_name_begins_no_second_account(
     folder, plan = Path("wards"), parse_plan(PLAN)
     with closing(BudgetBook(folder / "north-budget.db")) as book:
         book.reserve(b"run", "north", plan, [GaussianEvent(20.0)], (3.0, 1e-5))
-    assert _find_book(folder, "north", "north") == folder / "north-budget.db"
+    one, two = (JoinOptions(invitation=f"wards/{name}.invitation") for name in ("north", "north-2"))
+    first, second = (read_invitation(Path(options.invitation)) for options in (one, two))
+    assert _find_book(one, first, "north") == folder / "north-budget.db"
     with pytest.raises(UsageError) as refused:
-        _find_book(folder, "north-2", "north")
+        _find_book(two, second, "north")
     assert refused.value.code == "budget-elsewhere" and "--budget wards/north-budget.db" in str(refused.value.remedy)
-    assert _find_book(folder, "north-2", "others") == folder / "north-2-budget.db"
+    assert _find_book(two, second, "others") == folder / "north-2-budget.db"
     said = " ".join(joined(capsys, "wards/north-2.invitation", "--data-set", "north").split())
     assert "(budget-elsewhere, exit code 2)" in said
 

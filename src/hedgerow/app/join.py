@@ -97,7 +97,7 @@ def join(options: JoinOptions, invitation: StudyInvitation, page: SitePage | Non
     policy = options.policy or str(folder / POLICY)
     shared: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(OwnerOptions)}
     if invitation.role is Role.SITE:
-        shared["budget"] = str(_choose_book(options, invitation, read_policy(policy).data_set))
+        shared["budget"] = str(_find_book(options, invitation, read_policy(policy).data_set))
     return NodeOptions(
         **shared,
         identity=str(folder / f"{invitation.party}{PRIVATE_SUFFIX}"),
@@ -226,7 +226,7 @@ def _show_site(
         if options.data_set is None:
             if is_url(table):
                 raise UsageError("usage-missing", missing="--data-set, a name to count the rows of a database by,")
-            _require_known(options, invitation, data_set)
+            _find_book(options, invitation, data_set, is_named=False)
         text = build_policy(invitation.policy, data_set, plan.privacy.noise)
         _require_trust(options, parse_proposal(text))
         write_atomically(draft, text.encode())
@@ -242,7 +242,7 @@ def _show_site(
     print_facts(_list_rules(text))
     if proposed is not None and (wider := policy.beyond_defaults(plan)):
         warn(f"This policy allows more, or tells more, than one that says nothing of it: {'; '.join(wider)}.")
-    place = _choose_book(options, invitation, policy.data_set)
+    place = _find_book(options, invitation, policy.data_set)
     title = f"What the rows of {escape_for_terminal(policy.data_set)} have cost, in all studies whose book is {place}"
     print(f"\n{wrap_text(title, hanging=0)}\n")
     print_facts(_list_spending(place, plan if options.data is not None else None, policy))
@@ -339,28 +339,6 @@ def _adapt(options: JoinOptions, adapter: str, own: str) -> None:
     text = f"{read_text(own)}\n{read_text(adapter)}"
     parse_policy(text)
     write_atomically(Path(own), text.encode())
-
-
-def _require_known(options: JoinOptions, invitation: StudyInvitation, data_set: str) -> None:
-    """Raise UsageError "data-set-new" if this party's book has other data sets, but not this name.
-
-    A table that was exported again, with its date in the name, holds the same people; its budget would begin again. A
-    party without a book may have had another name before: the coordinator chooses it, as `_find_book` says.
-    """
-    from hedgerow.client.budget import BudgetBook, fold_name
-
-    folder = Path(options.invitation).parent
-    own = folder / f"{invitation.party}-budget.db" if options.budget is None else Path(options.budget)
-    places = sorted(folder.glob("*-budget.db")) if options.budget is None and not own.is_file() else [own]
-    books = dict[Path, set[str]]()
-    for place in places:
-        if place.is_file():
-            with closing(BudgetBook(place)) as book:
-                books[place] = {line.data_set for line in book.lines()}
-    known = set[str]().union(*books.values())
-    if known and fold_name(data_set) not in map(fold_name, known):
-        used = join_names(str(place) for place, names in books.items() if names)
-        raise UsageError("data-set-new", data_set=data_set, book=used, known=join_names(sorted(known)))
 
 
 # Enrolment ----------------------------------------------------------------------------------------------------------
@@ -557,26 +535,31 @@ class _DoorLine:
 # The book ----------------------------------------------------------------------------------------------------------
 
 
-def _choose_book(options: JoinOptions, invitation: StudyInvitation, data_set: str) -> Path:
-    """Return the budget book for these rows; raise as `_find_book` does."""
-    if options.budget is not None:
-        return Path(options.budget)
-    return _find_book(Path(options.invitation).parent, invitation.party, data_set)
+def _find_book(options: JoinOptions, invitation: StudyInvitation, data_set: str, *, is_named: bool = True) -> Path:
+    """Return this party's budget book, unless another book has these rows.
 
+    The coordinator chooses a party's name: a site that is invited again under another one would begin a new account for
+    the same rows. So would a table that was exported again, with its date in the name.
 
-def _find_book(folder: Path, party: str, data_set: str) -> Path:
-    """Return this party's budget book; raise UsageError "budget-elsewhere" if another one has these rows.
-
-    The coordinator chooses a party's name. A site that is invited again under another name would otherwise begin a new
-    account for the same rows.
+    Raises:
+        UsageError: "data-set-new" if the owner has not named the data set (`is_named`), and this party's book or, if
+            there is none, the others here have other names; "budget-elsewhere" if another party's book has these rows.
     """
-    from hedgerow.client.budget import BudgetBook
+    from hedgerow.client.budget import BudgetBook, fold_name
 
-    own = folder / f"{party}-budget.db"
-    for other in sorted(folder.glob("*-budget.db")):
-        if other == own:
-            continue
-        with closing(BudgetBook(other)) as book:
-            if book.lines(data_set):
-                raise UsageError("budget-elsewhere", data_set=data_set, book=other, own=own)
+    folder = Path(options.invitation).parent
+    own, books = Path(options.budget or folder / f"{invitation.party}-budget.db"), dict[Path, set[str]]()
+    others = [place for place in sorted(folder.glob("*-budget.db")) if place != own and options.budget is None]
+    elsewhere = list[Path]()
+    for place in [*([] if is_named or not own.is_file() else [own]), *others]:
+        with closing(BudgetBook(place)) as book:
+            books[place] = {line.data_set for line in book.lines()}
+            elsewhere += [place] if place != own and book.lines(data_set) else []
+    books = {own: books[own]} if own in books else books
+    known = set[str]().union(*books.values())
+    if not is_named and known and fold_name(data_set) not in map(fold_name, known):
+        used = join_names(str(place) for place, names in books.items() if names)
+        raise UsageError("data-set-new", data_set=data_set, book=used, known=join_names(sorted(known)))
+    if elsewhere:
+        raise UsageError("budget-elsewhere", data_set=data_set, book=elsewhere[0], own=own)
     return own
