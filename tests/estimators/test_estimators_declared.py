@@ -296,3 +296,12 @@ def test_progress_is_shown_of_long_fits_only(rows: Any, capsys: Any, monkeypatch
         assert not shown.out
         assert ("Training: 1/11 rounds, epsilon" in shown.err) == is_shown == bool(shown.err)
     assert SECONDS_BEFORE_PROGRESS == 1
+
+
+def test_ones_own_sums_are_tested_for_their_range_alone() -> None:
+    """Nobody else adds to them: ten times the declared rows are trained on, where their sums fit beside the noise."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (5000, 2))
+    told = {"bounds": (0, 1), "classes": [0, 1], "n_records": 500}
+    model = DPGBDTClassifier(epsilon=1.0, **told).fit(X, (X[:, 0] > 0.5).astype(int))
+    assert model.privacy_report_.epsilon <= 1.0

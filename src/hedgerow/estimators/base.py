@@ -863,7 +863,8 @@ class PrivateTrees(BaseEstimator, ABC):
         with _in_parameters(self), threads as n_threads, shown as progress:
             site_data = self._make_site_data(plan, table, ready.y, start.rows, n_threads)
             note_first_fit()
-            model = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
+            noise, is_own = start.noise, len(site_data) == 1
+            model = train(plan, site_data, noise=noise, n_threads=n_threads, progress=progress, is_own=is_own)
         self.model_ = model.made(PROCESS, len(site_data))
         self.columns_ = {feature.name: (feature.type, feature.origin) for feature in plan.features}
         self.privacy_report_ = self.model_.report

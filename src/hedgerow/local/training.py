@@ -160,6 +160,7 @@ def train(
     progress: Progress | None = None,
     sampling: Mapping[str, SamplingSource] | None = None,
     arrivals: Mapping[int, Mapping[str, SiteData]] | None = None,
+    is_own: bool = False,
 ) -> Model:
     """Train one model over all sites; deterministic except `noise` and `sampling`.
 
@@ -171,6 +172,7 @@ def train(
         sampling: each site's source of samples, for algorithms that draw any; None for the operating system.
         arrivals: a stream (S-GBDT only): rows that come to sites before the round of that number. One run, and so
             one filter and one ledger, spans the whole stream; which record comes when must not depend on others.
+        is_own: see `run_program`.
 
     Raises:
         UsageError: fewer sites than the plan asks for; seeded samples under noise that claims a guarantee, or a stream
@@ -209,7 +211,8 @@ def train(
         return [cast_vote(asked, node.sum_rows(asked), name, noise) for name, node in nodes.items()]
 
     with account.open_run(facts, task.schedule.events, earlier=earlier) as run:
-        outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, run, progress, ballot)
+        program = program_for(as_run, settings)
+        outcome = run_program(as_run, program, aggregation, noise, run, progress, ballot, is_own=is_own)
     model, votes = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report), task.schedule.votes
     return model if votes is None else model.voted(outcome.tallies, find_power(plan, votes, [0] * len(nodes)))
 

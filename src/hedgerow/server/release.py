@@ -297,11 +297,14 @@ class RunChecks:
     """The checks of a run's releases.
 
     Each group's sums are compared with earlier ones of that group; a sum over all sites is group 0.
+
+    Args:
+        checks: makes the checks of one group; None where nobody else has added anything, so that range is all.
     """
 
-    def __init__(self, checks: Callable[[], ReleaseChecks]) -> None:
+    def __init__(self, checks: Callable[[], ReleaseChecks] | None) -> None:
         self._make = checks
-        self._by_group: dict[int, ReleaseChecks] = {}
+        self._by_group: dict[int, ReleaseChecks | None] = {}
 
     def check(
         self, query: Query, plan: Plan, sums: Mapping[int, IntVector], summed: Mapping[int, SumOrigin]
@@ -317,7 +320,7 @@ class RunChecks:
         # Forget a group that is not in this round: its totals would miss this round's change.
         self._by_group = {group: checks for group, checks in self._by_group.items() if group in sums}
         for group, released in sums.items():
-            checks = self._by_group.setdefault(group, self._make())
+            checks = self._by_group.setdefault(group, self._make and self._make())
             try:
                 require_plausible(checks, query, plan, released, summed[group])
             except SumAbandoned as fault:
@@ -334,7 +337,9 @@ class RunChecks:
         return pack(good, weigh_groups(summed), query.length, n_groups, faults), faults
 
 
-def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: SumOrigin) -> None:
+def require_plausible(
+    checks: ReleaseChecks | None, query: Query, plan: Plan, released: IntVector, summed: SumOrigin
+) -> None:
     """Refuse a release that cannot be a noisy sum over as many records as the plan declares.
 
     The check reads only the release, which is in the ledger by then, so the refusal is post-processing and costs
@@ -349,6 +354,8 @@ def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released:
     )
     if not query.is_choice:
         require_within(released, release_bound(query, plan, noise.variance, summed.n_nodes))
+    if checks is None:
+        return
     entry_bound = least_entry_bound(query, plan, noise.variance, summed.n_nodes)
     facts = SumFacts(most_rows(plan, summed.declared), entry_bound, noise, summed.n_nodes, summed.sites)
     fault = checks.fault_in(query, released, facts)
@@ -399,6 +406,8 @@ def run_program(
     account: RunCharges,
     progress: Progress | None = None,
     ballot: Ballot | None = None,
+    *,
+    is_own: bool = False,
 ) -> Outcome:
     """Run a program to its end.
 
@@ -406,6 +415,7 @@ def run_program(
         program: a fresh generator of queries.
         account: the account that its releases are charged to.
         ballot: casts the votes of a plan that has any; None for no votes.
+        is_own: all rows are of the caller, whose own sums are tested for their range alone.
 
     Raises:
         PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
@@ -424,7 +434,7 @@ def run_program(
             releaser.enter_votes(asked)
             tallies.append(Tally.count(ballot(query, asked)))
 
-    ensemble = _carry_out(plan, program, aggregation, releaser, progress, vote)
+    ensemble = _carry_out(plan, program, aggregation, releaser, progress, vote, is_own=is_own)
     report = check_report(plan, releaser.ledger, noise)
     return Outcome(plan, ensemble, releaser.ledger, report, tallies=tuple(tallies))
 
@@ -467,10 +477,13 @@ def _carry_out(
     releaser: Releaser,
     progress: Progress | None = None,
     vote: Callable[[Query], None] = lambda query: None,
+    *,
+    is_own: bool = False,
 ) -> Result:
     """Answer each of the program's queries with a release, and return its result; `vote` is called in between."""
     parts = dict(enumerate(aggregation.groups if isinstance(aggregation, GroupedAggregation) else [aggregation]))
-    checks, n_groups = RunChecks(lambda: ReleaseChecks(lambda: resolve(plan).loss(plan))), plan.federation.groups
+    n_groups = plan.federation.groups
+    checks = RunChecks(None if is_own else lambda: ReleaseChecks(lambda: resolve(plan).loss(plan)))
 
     def release(query: Query) -> IntVector:
         totals = {group: part.sum_answers(query) for group, part in parts.items()}
