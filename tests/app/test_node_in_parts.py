@@ -19,7 +19,7 @@ from hedgerow.app.options import NodeOptions
 from hedgerow.client.setup import build_answers
 from hedgerow.client.shards import ShardedNode
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, TrainingTask, ensemble_bytes
-from hedgerow.survey.questions import AskedColumn
+from hedgerow.plan.plan import Feature
 from hedgerow.survey.requests import OpenTable
 from tests.builders import LABELS, bare_plan, numbers, train_model
 from tests.client.test_shards import HereWorker
@@ -44,7 +44,8 @@ def test_rows_to_train_on_held_out_and_raw_cells_are_in_parts(tmp_path: Path, mo
         quiet=True,
     )  # fmt: skip
     plan, found = node.read_plan(file["plan.toml"]), []
-    asked = OpenTable.of([AskedColumn("age"), AskedColumn("ill")], "ill", {"epsilon": 1.0, "delta": 1e-5})
+    columns = [Feature(name=name, type="") for name in ("age", "ill")]
+    asked = OpenTable.of(columns, "ill", {"epsilon": 1.0, "delta": 1e-5})
     model = train_model(bare_plan(LABELS["binary"], numbers(1)))
     with node.prepare_node(options) as ready:
         setup = ready.session._setup

@@ -33,10 +33,9 @@ from hedgerow.local.training import train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, ensemble_bytes
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Feature, Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import UNCOUNTED, PlainAggregation, run_program
-from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from tests.builders import LABELS, bare_plan, coded, make_data, make_plan, numbers, queries_of
 from tests.runtime.test_survey import curves, statistics, write_tables
@@ -129,7 +128,7 @@ def test_each_row_is_in_one_part_and_a_persons_rows_are_together(
     parts = [Part(number, n_parts) for number in range(n_parts)]
     expected, _ = read_site_data(place, plan)
     assert sum((rows_in(read_part(place, plan, part)) for part in parts), Counter()) == rows_in(expected)
-    columns = [AskedColumn(name) for name in ("x0", "x1", "y")]
+    columns = [Feature(name=name, type="") for name in ("x0", "x1", "y")]
     asked = OpenTable.of(columns, "y", {"epsilon": 1.0, "delta": 1e-6, **privacy})
     read = [read_raw_site(place, asked, part) for part in parts]
     assert sum(map(rows_in, read), Counter()) == rows_in(read_raw_site(place, asked))

@@ -27,8 +27,7 @@ from hedgerow.data.site_data import read_site_data, site_data_from_records
 from hedgerow.data.sources import column_names, open_table, read_records
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.omop import fill_plan
-from hedgerow.plan.plan import Plan
-from hedgerow.survey.questions import AskedColumn
+from hedgerow.plan.plan import Feature, Plan
 from tests.builders import make_plan
 from tests.plan import test_omop
 
@@ -168,7 +167,7 @@ def test_postgresqls_own_types(server: str) -> None:
     ]  # fmt: skip
     person = identifiers(batch[6][:1], Place("a table", "person")).require()
     assert person.tolist() == ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"]
-    surveyed = read_raw(location, [AskedColumn("exact"), AskedColumn("day")])
+    surveyed = read_raw(location, [Feature(name="exact", type=""), Feature(name="day", type="")])
     assert np.isnan(surveyed.columns[0].numbers).tolist() == [False, True]
     # "infinity" is a day that there is not: its own cell is missing, and no other.
     assert surveyed.columns[1].numbers[0] == 18292 and np.isnan(surveyed.columns[1].numbers[1])

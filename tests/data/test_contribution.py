@@ -22,8 +22,7 @@ from hedgerow.data.site_data import read_part, read_site_data, read_site_rows
 from hedgerow.data.units import Part, Records, records_from_columns, rows_within_bound
 from hedgerow.local.attacks import group_units
 from hedgerow.local.survey import read_named
-from hedgerow.plan.plan import Plan
-from hedgerow.survey.questions import AskedColumn
+from hedgerow.plan.plan import Feature, Plan
 from hedgerow.survey.requests import OpenTable
 
 IDENTIFIERS = st.lists(st.sampled_from(["a", "b", "bb", "person-0007", "é", "", "0"]), max_size=60)
@@ -116,7 +115,7 @@ def test_every_way_to_read_rows_bounds_them(rows: list[int], bound: int, tmp_pat
     lines = [f"{each},{each % 2},p{person}" for person, n_rows in enumerate(rows) for each in range(n_rows)]
     table = tmp_path / "table.csv"
     table.write_text("\n".join(["x,y,who", *lines]) + "\n")
-    columns = (AskedColumn("x", "number", (0, 9)),)
+    columns = (Feature(name="x", type="numeric", min=0, max=9),)
     privacy = {"epsilon": 1.0, "delta": 1e-6, "unit": "who", "max_rows_per_unit": bound}
     asked = OpenTable.of(columns, "", privacy)
     compared: list[int] = []

@@ -19,8 +19,7 @@ from hedgerow.data.sources import adapt, column_names, file_ending, open_table, 
 from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import DataError, UsageError
 from hedgerow.local.survey import list_asked_columns, read_site_tables
-from hedgerow.plan.plan import Plan
-from hedgerow.survey.questions import AskedColumn
+from hedgerow.plan.plan import Feature, Plan
 from tests.builders import coded
 
 WriteFile = Callable[[str, bytes], Path]
@@ -353,7 +352,7 @@ def test_columns_of_one_name_that_nobody_needs_are_left_out(write_file: WriteFil
     assert read_site_tables({"a": path}, {}).tables["a"].n_rows == 2
     for ask in (
         lambda: draft_plan(path, "note"),
-        lambda: list_asked_columns({"a": path}, {"note": AskedColumn("note")}, ()),
+        lambda: list_asked_columns({"a": path}, {"note": Feature(name="note", type="")}, ()),
     ):
         with pytest.raises(DataError) as caught:
             ask()

@@ -12,8 +12,8 @@ import pytest
 from hedgerow.data.raw_cells import read_raw, read_types
 from hedgerow.data.sources import column_names, open_table
 from hedgerow.errors import DataError, UsageError
+from hedgerow.plan.plan import Feature
 from hedgerow.survey.kinds import TEXT
-from hedgerow.survey.questions import AskedColumn
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -45,7 +45,7 @@ def test_a_survey_takes_columns_by_their_types(database: str) -> None:
     """A survey of a table with dates ended; each column is what the database says of it."""
     location = f"{database}#select *, [n] as listed from t"
     assert read_types(location) == {"n": "number", "x": "number", "d": "date", "s": "text"}
-    day, text = read_raw(location, [AskedColumn("d"), AskedColumn("s")]).columns
+    day, text = read_raw(location, [Feature(name="d", type=""), Feature(name="s", type="")]).columns
     assert day.numbers[0] == (datetime.date(2020, 1, 31) - datetime.date(1970, 1, 1)).days
     assert np.isnan(day.numbers[1:]).all() and TEXT not in day.kinds
     assert text.texts[0] == ["é", "a"] and (text.kinds == TEXT).sum() == 100_001

@@ -21,9 +21,8 @@ from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import HedgerowError
 from hedgerow.local.accounts import forget_runs
-from hedgerow.plan.plan import parse_plan
+from hedgerow.plan.plan import Feature, parse_plan
 from hedgerow.server.release import Releaser
-from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from tests.tiers import every
 
@@ -271,9 +270,8 @@ def test_no_study_follows_from_a_count_of_rows(
 def test_no_node_ends_by_a_count_of_rows(threshold: str, in_folder: Path) -> None:
     """A node reads its table, for a training and for a survey, on either side of every threshold."""
     pair = PAIRS[threshold]
-    asked = OpenTable.of(
-        [AskedColumn(name) for name in ("age", "ward", "y")], "y", {"epsilon": 1.0, "delta": 1e-6, "unit": "id"}
-    )
+    columns = [Feature(name=name, type="") for name in ("age", "ward", "y")]
+    asked = OpenTable.of(columns, "y", {"epsilon": 1.0, "delta": 1e-6, "unit": "id"})
     for rows in pair[2:]:
         write_scene(in_folder, pair, rows)
         plan = parse_plan(Path("plan.toml").read_text())

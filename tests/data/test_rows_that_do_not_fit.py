@@ -29,9 +29,8 @@ from hedgerow.errors import DataError
 from hedgerow.local.survey import list_asked_columns
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plan.plan import Feature, Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from tests.builders import make_data, make_plan
 from tests.wards import plan_text
@@ -497,7 +496,7 @@ def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(
     assert arrivals is not None
     assert [arrivals.read(path, parsed_plan({})).n_records for path in (empty, odd, Path("few.csv"))] == [0, 0, 40]
     monkeypatch.setattr("hedgerow.app.rows.note", tell)
-    asked = OpenTable.of([AskedColumn("age")], "", {"epsilon": 1.0, "delta": 1e-6})
+    asked = OpenTable.of([Feature(name="age", type="")], "", {"epsilon": 1.0, "delta": 1e-6})
     make_raw_loader("odd.csv")(asked)
     make_raw_loader(str(table(Path("r.csv"), [f"{row},x" for row in GOOD])))(asked)
     assert said == [
@@ -511,7 +510,8 @@ def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(
 
 def test_a_survey_of_more_rows_than_are_declared_uses_as_many(scene: Path) -> None:
     """Which rows are used follows from what stands in each, so that their order decides nothing."""
-    asked = OpenTable.of([AskedColumn("age"), AskedColumn("ward")], "", {"epsilon": 1.0, "delta": 1e-6})
+    columns = [Feature(name=name, type="") for name in ("age", "ward")]
+    asked = OpenTable.of(columns, "", {"epsilon": 1.0, "delta": 1e-6})
     said = list[str]()
     setup = cast(NodeSetup, SimpleNamespace(max_rows=10, tell=said.append))
     used = []

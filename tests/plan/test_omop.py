@@ -31,7 +31,7 @@ from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.survey.queries import CellCounts, KindCounts, RecordCount, TextBins, TextVotes, blank
-from hedgerow.survey.requests import OpenTable, declare_column
+from hedgerow.survey.requests import OpenTable
 from tests.builders import coded
 
 SCHEMA = """
@@ -425,7 +425,7 @@ def test_one_person_changes_what_is_said_of_concepts_by_the_bound(
     """
     plan = make_concepts(concepts=concepts)
     persons = [TEN[0] | {"drugs": [(drug, 390) for drug in own]} for own in drugs]
-    columns = tuple(declare_column(feature) for feature in plan.features)
+    columns = plan.features
     privacy = {"epsilon": 1.0, "delta": 1e-6, "unit": "person_id", "max_rows_per_unit": 4}
     asked = OpenTable.of(columns, "", privacy)
     place = tmp_path / "omop.duckdb"

@@ -22,7 +22,7 @@ from hedgerow.data.sources import adapt
 from hedgerow.errors import AggregationError, DataError, HedgerowError, PrivacyError, RemoteProtocolError, UsageError
 from hedgerow.local.survey import TableSurvey, ask_curves, draft_plan, survey_tables, table_survey
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, survey_task, task_from_text, task_to_text
-from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plan.plan import Feature, Plan, parse_plan
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import read_prepared_events
@@ -31,7 +31,6 @@ from hedgerow.protocol.messages import Message, MessageKind, RoundRequest, Surve
 from hedgerow.server import coordinator as phases
 from hedgerow.server.release import Outcome
 from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import TableStatistics
 from tests.memory_network import telling
@@ -65,8 +64,8 @@ def write_tables(folder: Path, sites: list[str]) -> dict[str, Path]:
 
 def statistics(label: str = "y", **privacy: Any) -> OpenTable:
     """Statistics of all columns of these tables but the identifier; one of them is declared."""
-    columns = [AskedColumn(name) for name in ("age", "ward", "stay", "y", "n")]
-    columns.append(AskedColumn("dose", "number", (0.0, 1.0)))
+    columns = [Feature(name=name, type="") for name in ("age", "ward", "stay", "y", "n")]
+    columns.append(Feature(name="dose", type="numeric", min=0.0, max=1.0))
     return OpenTable.of(columns, label, {"epsilon": 12.0, "delta": 1e-6, **privacy})
 
 
@@ -463,7 +462,7 @@ def test_a_site_without_rows_takes_part(federate: Builder) -> None:
 
 def test_a_table_that_is_written_in_its_own_way_answers_as_the_others(tmp_path: Path) -> None:
     """What a policy's [data] says of a table holds for statistics too: names, marks, texts and dates."""
-    columns = [AskedColumn("age"), AskedColumn("sex"), AskedColumn("seen", "number", is_date=True)]
+    columns = [Feature(name="age", type=""), Feature(name="sex", type=""), Feature(name="seen", type="date")]
     open_table = OpenTable.of(columns, "", {"epsilon": 5.0, "delta": 1e-6, "unit": "patient", "max_rows_per_unit": 2})
     rows = [(f"p{row // 3}", str(20 + row), "fm"[row % 2], f"2020-0{1 + row % 9}-01") for row in range(90)]
     plain, own = tmp_path / "plain.csv", tmp_path / "own.csv"

@@ -21,6 +21,7 @@ from hedgerow.crypto import Identity
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.methods.tasks import SurveyTask, Task, TrainingTask
 from hedgerow.models.model import Model
+from hedgerow.plan.plan import Feature
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, FilteredGaussianEvent, scope_events
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
@@ -30,7 +31,6 @@ from hedgerow.secagg.messages import Roster, Site
 from hedgerow.server.coordinator import RunSession, RunSetup, conclude
 from hedgerow.server.journal import Journal, JournalledRelease, open_journal
 from hedgerow.server.release import UNCOUNTED, EvaluatedModel, Outcome, Releaser
-from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from tests.builders import make_plan, s_gbdt_plan
 
@@ -106,7 +106,7 @@ def check(report: PrivacyReport, left: list[Event]) -> None:
 def survey_task(epsilon: float) -> SurveyTask:
     """Statistics of one column of numbers."""
     privacy = {"epsilon": epsilon, "delta": 1e-5, "noise": "server"}
-    return SurveyTask(OpenTable.of([AskedColumn("age", "number", (0.0, 100.0))], "", privacy))
+    return SurveyTask(OpenTable.of([Feature(name="age", type="numeric", min=0.0, max=100.0)], "", privacy))
 
 
 STEPS = st.tuples(

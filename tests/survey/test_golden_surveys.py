@@ -29,9 +29,10 @@ from hedgerow.local.survey import (
 )
 from hedgerow.methods.tasks import SurveyTask
 from hedgerow.plan.draft import Entry
+from hedgerow.plan.plan import Feature
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
-from hedgerow.survey.questions import AskedColumn, Questions
+from hedgerow.survey.questions import Questions
 from hedgerow.survey.requests import OpenTable
 
 pytestmark = pytest.mark.golden
@@ -43,7 +44,7 @@ def label_of(**lines: object) -> str:
     return "[label]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in lines.items())
 
 
-def table_of(*columns: AskedColumn, label: str = "", **privacy: object) -> OpenTable:
+def table_of(*columns: Feature, label: str = "", **privacy: object) -> OpenTable:
     """Statistics of these columns."""
     return OpenTable.of(columns, label, {"epsilon": 20.0, "delta": 1e-6, **privacy})
 
@@ -55,13 +56,12 @@ def curves(by: str | None, **privacy: object) -> OpenTable:
     return ask_curves(label + ward, by, {"epsilon": 2.0, "delta": 1e-6, **privacy})
 
 
-EVERY = [
-    AskedColumn(name) for name in ("age", "income", "far", "cold", "born", "ward", "code", "flag", "visits", "ill")
-]
+NAMES = "age", "income", "far", "cold", "born", "ward", "code", "flag", "visits", "ill"
+EVERY = [Feature(name=name, type="") for name in NAMES]
 DECLARED = [
-    AskedColumn("age", "number", (0.0, 110.0), is_whole=True), AskedColumn("income", "number"),
-    AskedColumn("born", "number", is_date=True), AskedColumn("code", "text"),
-    AskedColumn("ward", "text", categories=("surgery", "medicine", "other")),
+    Feature(name="age", type="numeric", min=0.0, max=110.0, integer=True), Feature(name="income", type="numeric"),
+    Feature(name="born", type="date"), Feature(name="code", type="hashed"),
+    Feature(name="ward", type="categorical", categories=("surgery", "medicine", "other")),
 ]  # fmt: skip
 
 GOLDEN: dict[str, tuple[OpenTable, str]] = {
@@ -138,9 +138,9 @@ BOOK = {
     "o": Entry("date", low=10.0, high=20.5), "p": Entry("numeric", False, 3.0, 3.0),
 }  # fmt: skip
 
-OPEN = tuple(AskedColumn(name, "number") for name in ("age", "income", "far", "cold"))
-BORN, VISITS, ILL = AskedColumn("born", "number", is_date=True), AskedColumn("visits"), AskedColumn("ill")
-FITS: dict[str, tuple[tuple[AskedColumn, ...], dict[str, Any], str]] = {
+OPEN = tuple(Feature(name=name, type="numeric") for name in ("age", "income", "far", "cold"))
+BORN, VISITS, ILL = Feature(name="born", type="date"), Feature(name="visits", type=""), Feature(name="ill", type="")
+FITS: dict[str, tuple[tuple[Feature, ...], dict[str, Any], str]] = {
     "bounds and classes": ((*OPEN, BORN, ILL), {"n_columns": 5, "label": "classes"}, "5caaa81c3e39ac1392114c19"),
     "whole classes": ((VISITS,), {"label": "classes"}, "134339e19fc82426e9c2a7f7"),
     "bounds of the label": (
@@ -217,7 +217,7 @@ def test_a_survey_stays_the_same(name: str, tables: dict[str, Path]) -> None:
 
 def test_declarations_stay_the_same_on_the_wire() -> None:
     """A survey of a plan's columns, of a code book's and of unknown ones asks for them in the same bytes."""
-    columns = {**schema_from_book(BOOK), **read_schema(SCHEMA), "u": AskedColumn("u")}
+    columns = {**schema_from_book(BOOK), **read_schema(SCHEMA), "u": Feature(name="u", type="")}
     request = OpenTable.of(list(columns.values()), "ill", {"epsilon": 1.0, "delta": 1e-6})
     read = OpenTable(json.loads(request.to_bytes()))
     assert read.columns == request.columns and read.to_bytes() == request.to_bytes()
@@ -240,7 +240,7 @@ def test_a_survey_for_a_fit_stays_the_same(name: str, tables: dict[str, Path]) -
 @pytest.mark.parametrize("label", sorted(UNKNOWN))
 def test_a_survey_of_columns_that_nobody_knows_stays_the_same(label: str, tables: dict[str, Path]) -> None:
     """What an estimator asks for: kinds of columns and label first, then bounds, and classes of whichever kind."""
-    columns = [AskedColumn(name) for name in ("age", "income", "born", "ward", "far", label)]
+    columns = [Feature(name=name, type="") for name in ("age", "income", "born", "ward", "far", label)]
     asked = table_of(*columns)
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
     questions = Questions.of_plan(epsilon=30.0, delta=1e-6, n_columns=2, n_unknown=3, label="classes")

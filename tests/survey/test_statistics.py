@@ -19,7 +19,7 @@ from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn, RawTable, bound_tables
 from hedgerow.errors import PlanError, PrivacyError
 from hedgerow.local.survey import TableSurvey, draft_plan, plan_text, read_schema, survey_tables
-from hedgerow.plan.plan import parse_plan
+from hedgerow.plan.plan import Feature, parse_plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
@@ -39,7 +39,7 @@ from hedgerow.survey.queries import (
     TextVotes,
     find_octaves,
 )
-from hedgerow.survey.questions import SHARES, AskedColumn, Questions
+from hedgerow.survey.questions import SHARES, Questions
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import Group, Noisy, show_count
 
@@ -134,8 +134,8 @@ def columns() -> list[list[str]]:
 NAMES = ("age", "year", "amount", "place", "ill", "odd")
 
 
-def open_table(epsilon: float = 2.0, label: str = "ill", **declared: AskedColumn) -> OpenTable:
-    asked = [declared.get(name, AskedColumn(name)) for name in NAMES]
+def open_table(epsilon: float = 2.0, label: str = "ill", **declared: Feature) -> OpenTable:
+    asked = [declared.get(name, Feature(name=name, type="")) for name in NAMES]
     return OpenTable.of(asked, label, {"epsilon": epsilon, "delta": 1e-6})
 
 
@@ -185,7 +185,7 @@ def test_noise_of_the_sites_keeps_the_promise_whatever_their_number(
     site = site_of([own[:400] for own in columns])
     for epsilon in np.linspace(5, 20, 40):
         privacy = {"epsilon": float(epsilon), "delta": 1e-6, "noise": "distributed"}
-        program = OpenTable.of([AskedColumn(name) for name in NAMES], "ill", privacy).program()
+        program = OpenTable.of([Feature(name=name, type="") for name in NAMES], "ill", privacy).program()
         queries = []
         with contextlib.suppress(StopIteration):
             query = next(program)
@@ -235,7 +235,7 @@ def test_no_mean_is_shown_of_a_column_that_lies_beyond_its_bounds(
     columns: list[list[str]], site_of: MakeSite, high: float, is_shown: bool
 ) -> None:
     """Values beyond the bounds count as the bounds: what their mean would say, with its interval, is not true."""
-    found = surveyed(columns, site_of, age=AskedColumn("age", "number", (0.0, high))).statistics.columns[0]
+    found = surveyed(columns, site_of, age=Feature(name="age", type="numeric", min=0.0, max=high)).statistics.columns[0]
     assert (found.mean is not None) == is_shown
 
 
@@ -305,7 +305,7 @@ def test_a_unit_adds_no_more_than_its_bound_whatever_its_rows(rows: list[Any], o
     and changes no other person's rows.
     """
     asked = OpenTable.of(
-        [AskedColumn("c")], "", {"epsilon": 1.0, "delta": 1e-6, "unit": "person", "max_rows_per_unit": 2}
+        [Feature(name="c", type="")], "", {"epsilon": 1.0, "delta": 1e-6, "unit": "person", "max_rows_per_unit": 2}
     )
     queries: list[SurveyQuery] = [KindCounts(**BLANK, columns=(0,)), TextVotes(**BLANK, columns=(0,))]
     queries.append(CellCounts(**BLANK, columns=(0,), bins=(BINS[1],)))
@@ -332,9 +332,11 @@ def test_no_release_makes_the_program_fail(label: str) -> None:
     whatever bounds are declared, it ends as it does on others, with numbers that can be written.
     """
     declared = [
-        AskedColumn("found"), AskedColumn("text", "text"), AskedColumn("listed", "text", categories=("x", "y")),
-        AskedColumn("wide", "number", (-3e38, 3e38)), AskedColumn("thin", "number", (0.0, 1e-300)),
-        AskedColumn("whole", "number", (-3e38, 3e38), is_whole=True), AskedColumn("day", "number", is_date=True),
+        Feature(name="found", type=""), Feature(name="text", type="hashed"),
+        Feature(name="listed", type="categorical", categories=("x", "y")),
+        Feature(name="wide", type="numeric", min=-3e38, max=3e38),
+        Feature(name="thin", type="numeric", min=0.0, max=1e-300),
+        Feature(name="whole", type="numeric", min=-3e38, max=3e38, integer=True), Feature(name="day", type="date"),
     ]  # fmt: skip
     draw, most = np.random.default_rng(7), 4 * 10**9
     for epsilon in [0.01, 1.0, 50.0] * 8:
@@ -376,7 +378,7 @@ def test_the_draft_has_what_was_found_and_what_it_cost(columns: list[list[str]],
     assert plan.privacy.epsilon == 4
     assert {feature.name: feature.type for feature in plan.features}["place"] == "categorical"
     assert {plan.label.origin, *(feature.origin for feature in plan.features)} == {"found"}
-    age = AskedColumn("age", "number", (0.0, 120.0))
+    age = Feature(name="age", type="numeric", min=0.0, max=120.0)
     numbers = draft_plan(surveyed(columns, site_of, label="amount", age=age), 1)
     assert numbers is not None
     # Of a number, bounds that are declared are not found.

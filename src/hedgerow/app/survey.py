@@ -28,14 +28,13 @@ from hedgerow.local.accounts import process_account
 from hedgerow.methods.tasks import SurveyTask
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.names import is_identifier
-from hedgerow.plan.plan import Plan, read_table
+from hedgerow.plan.plan import Feature, Plan, read_table
 from hedgerow.privacy.noise import make_noise
 from hedgerow.privacy.rounding import format_up
 from hedgerow.privacy.statement import NETWORK, PROCESS
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import Outcome
 from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import TableStatistics
 
@@ -297,7 +296,7 @@ def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, s
     return _open_table(options, columns, noise)
 
 
-def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> tuple[dict[str, AskedColumn], list[str]]:
+def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> tuple[dict[str, Feature], list[str]]:
     """Read columns' declarations, the schema before the code book, and the columns to leave out.
 
     Args:
@@ -308,7 +307,7 @@ def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> t
     declared = survey.schema_from_book(book)
     if names is None:
         names = list(dict.fromkeys([*book, *schema]))
-        declared = {name: declared.get(name, AskedColumn(name)) for name in book}
+        declared = {name: declared.get(name, Feature(name=name, type="")) for name in book}
     own = {options.unit, options.label, *schema}
     # A code book may describe a whole study, so ignore its columns that this table does not have.
     identifiers = [name for name in names if is_identifier(name, book) and name not in own]
@@ -328,7 +327,7 @@ def _say_unread(names: Sequence[str]) -> None:
         )
 
 
-def _open_table(options: SurveyOptions, columns: Sequence[AskedColumn], noise: Mapping[str, str]) -> OpenTable:
+def _open_table(options: SurveyOptions, columns: Sequence[Feature], noise: Mapping[str, str]) -> OpenTable:
     names = [column.name for column in columns]
     if options.label and options.label not in names:
         raise UsageError(

@@ -30,7 +30,6 @@ from hedgerow.data.units import Part, RowCount, RowsLeftOut, count_feature, coun
 from hedgerow.plan.plan import Feature
 from hedgerow.survey.kinds import DATE, TEXT
 from hedgerow.survey.queries import RawSite
-from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 
 
@@ -83,21 +82,21 @@ class RawColumn:
         codes = self._read(read, np.intp)
         return list(numbers_of), codes
 
-    def count_cells(self, asked: AskedColumn) -> CellCounts:
+    def count_cells(self, asked: Feature) -> CellCounts:
         """Count the cells by the column's declaration: exact and private."""
         counts, (low, high) = CellCounts(), asked.bounds or (-math.inf, math.inf)
-        is_number = self.is_date or (asked.kind == "number" and not asked.categories)
+        is_number = self.is_date or asked.type in ("numeric", "date")
         kind = "date" if self.is_date else "numeric" if is_number else "categorical"
-        item = Feature(name=self.place.column, type=kind, categories=asked.categories, min=low, max=high)
+        item = Feature(name=self.place.column, type=kind, categories=asked.listed, min=low, max=high)
         for chunk in self.chunks:
             if not is_number:
-                read = encoders.category_indices(chunk, asked.categories, self.place)
+                read = encoders.category_indices(chunk, asked.listed, self.place)
             elif self.is_date:
                 read = encoders.days(chunk, self.layout, self.place)
             else:
                 read = encoders.numbers(chunk, self.place)
             counts = counts.plus(count_feature(read, item))
-        return counts if asked.categories else replace(counts, n_unlisted=0)
+        return counts if asked.listed else replace(counts, n_unlisted=0)
 
     @property
     def share_with_digits(self) -> float:
@@ -143,7 +142,7 @@ class RawTable:
     unit: tuple[NDArray[np.intp], NDArray[np.str_]] | None = None
     lines: LineCounts | None = None
 
-    def note_cells(self, asked: Sequence[AskedColumn]) -> str:
+    def note_cells(self, asked: Sequence[Feature]) -> str:
         """Return the note for the owner about odd cells (`hedgerow.data.cells`); "" for none."""
         pairs = zip(self.columns, asked, strict=True)
         return describe_notes([note for own, each in pairs for note in note_column(each.name, own.count_cells(each))])
@@ -158,7 +157,7 @@ class RawTable:
 
 def read_raw(
     location: Location,
-    columns: Sequence[AskedColumn],
+    columns: Sequence[Feature],
     unit: str = "record",
     line_breaks: int = 0,
     part: Part | None = None,
@@ -175,7 +174,7 @@ def read_raw(
         DataError: the table cannot be read, or lacks a column; never because of what stands in a cell.
     """
     table = open_table(location, line_breaks=line_breaks)
-    layouts = {column.name: column.layout for column in columns if column.is_date}
+    layouts = {column.name: column.format for column in columns if column.is_date}
     # A date that another table's schema declares may be text here.
     dates = {*layouts, *(name for name, kind in read_types(location).items() if kind == "date")}
     names = [column.name for column in columns]

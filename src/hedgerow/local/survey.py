@@ -33,8 +33,8 @@ from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.kinds import MAX_FOUND_CLASSES
 from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
-from hedgerow.survey.questions import AskedColumn, Questions
-from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declare_column
+from hedgerow.survey.questions import Questions
+from hedgerow.survey.requests import HASH_BUCKETS, OpenTable
 from hedgerow.survey.statistics import MIN_LISTED, ColumnStatistics, TableStatistics
 from hedgerow.training.steps import play
 
@@ -101,6 +101,9 @@ def _carrier(questions: Questions, n_sites: int) -> Plan:
 # Statistics of tables -------------------------------------------------------------------------------------------------
 
 USUAL_EPSILON = 1.0
+_TYPES = {"number": "numeric", "text": "hashed", "date": "date"}
+"""A plan's type of a column whose cells are all of one kind."""
+_KINDS = {"numeric": "number", "date": "number", "hashed": "text", "categorical": "text"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +117,7 @@ class SiteTables:
         rows: by site, how many rows are used; for its operator.
     """
 
-    columns: tuple[AskedColumn, ...]
+    columns: tuple[Feature, ...]
     tables: Mapping[str, RawTable]
     unread: tuple[str, ...] = ()
     rows: Mapping[str, RowCount] = field(default_factory=dict)
@@ -139,7 +142,7 @@ class TableSurvey:
 
 def read_site_tables(
     tables: Mapping[str, Location],
-    schema: Mapping[str, AskedColumn],
+    schema: Mapping[str, Feature],
     without: Sequence[str] = (),
     unit: str = "record",
 ) -> SiteTables:
@@ -165,15 +168,15 @@ def read_named(tables: Mapping[str, Location], asked: OpenTable) -> SiteTables:
 
 
 def _read(
-    tables: Mapping[str, Location], columns: tuple[AskedColumn, ...], unit: str, unread: tuple[str, ...]
+    tables: Mapping[str, Location], columns: tuple[Feature, ...], unit: str, unread: tuple[str, ...]
 ) -> SiteTables:
     raw = {site: read_raw(place, columns, unit) for site, place in tables.items()}
     return SiteTables(columns, raw, unread, {site: table.rows for site, table in raw.items()})
 
 
 def list_asked_columns(
-    tables: Mapping[str, Location], schema: Mapping[str, AskedColumn], without: Sequence[str]
-) -> tuple[tuple[AskedColumn, ...], tuple[str, ...]]:
+    tables: Mapping[str, Location], schema: Mapping[str, Feature], without: Sequence[str]
+) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
     """Describe each column from the headers alone, and list the columns that cannot be read.
 
     Unreadable are columns of types unknown to Hedgerow, and columns that share a name. Arguments and errors as in
@@ -200,16 +203,14 @@ def list_asked_columns(
     return found, tuple(name for name in wanted if name not in read)
 
 
-def _ask_column(name: str, types: Sequence[str], schema: Mapping[str, AskedColumn]) -> AskedColumn:
+def _ask_column(name: str, types: Sequence[str], schema: Mapping[str, Feature]) -> Feature:
     if name in schema:
         return schema[name]
     kinds = set(types)
-    if kinds == {"date"}:
-        return AskedColumn(name, "number", is_date=True)
-    return AskedColumn(name, kinds.pop() if len(kinds) == 1 and "date" not in kinds else "")
+    return Feature(name=name, type=_TYPES.get(kinds.pop(), "") if len(kinds) == 1 else "")
 
 
-def read_schema(toml_text: str) -> dict[str, AskedColumn]:
+def read_schema(toml_text: str) -> dict[str, Feature]:
     """Read the columns declared by a plan, a draft or a part: [[features]], and [label] if it has a type.
 
     Raises:
@@ -218,7 +219,7 @@ def read_schema(toml_text: str) -> dict[str, AskedColumn]:
     return _schema(read_table(toml_text))
 
 
-def _schema(table: Mapping[str, Any]) -> dict[str, AskedColumn]:
+def _schema(table: Mapping[str, Any]) -> dict[str, Feature]:
     features = table.get("features", [])
     if not isinstance(features, list):
         raise refuse("features", features, "[[features]] tables")
@@ -226,11 +227,11 @@ def _schema(table: Mapping[str, Any]) -> dict[str, AskedColumn]:
     for index, item in enumerate(features):
         if isinstance(item, Mapping) and "type" in item:
             feature = read_feature(item, f"features[{index}]")
-            found[feature.name] = declare_column(feature)
+            found[feature.name] = feature
     label = table.get("label")
     if isinstance(label, Mapping) and isinstance(label.get("name"), str) and label.get("classes"):
         kind = {"name": label["name"], "type": "categorical", "categories": label["classes"]}
-        found[label["name"]] = declare_column(read_section(Feature, kind, "label"))
+        found[label["name"]] = read_section(Feature, kind, "label")
     return found
 
 
@@ -267,29 +268,22 @@ def ask_curves(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> Op
     if not label.intervals:
         raise refuse("label.type", label.type, '"survival" with event and intervals')
     label_kinds()[label.type].check(label)
-    if by is not None and (by not in columns or not columns[by].categories):
-        known = ", ".join(name for name, column in columns.items() if column.categories)
+    if by is not None and (by not in columns or not columns[by].listed):
+        known = ", ".join(name for name, column in columns.items() if column.listed)
         kind = "declared feature with categories"
         raise UsageError("unknown-name", code="survey-by", kind=kind, name=by, known=known or "none")
     return OpenTable.of_curves(label, None if by is None else columns[by], privacy)
 
 
-def schema_from_book(book: Mapping[str, Entry]) -> dict[str, AskedColumn]:
-    """Read a code book's declarations of columns, by name; identifiers and free text are left out.
-
-    A column with one bound only gets none: both are then found.
-
-    One bound without the other says nothing here: both are found.
-    """
-    found = {}
-    for name, entry in book.items():
-        if entry.kind == "categorical":
-            found[name] = AskedColumn(name, "text", categories=entry.categories)
-        elif entry.kind in ("numeric", "date"):
-            low, high = entry.low, entry.high
-            bounds = (low, high) if low is not None and high is not None and low < high else None
-            found[name] = AskedColumn(name, "number", bounds, entry.is_integer, is_date=entry.kind == "date")
-    return found
+def schema_from_book(book: Mapping[str, Entry]) -> dict[str, Feature]:
+    """Read a code book's declarations of columns, by name; identifiers and free text are left out."""
+    return {
+        name: Feature(
+            name=name, type=entry.kind, min=entry.low, max=entry.high, integer=entry.is_integer,
+            categories=entry.categories,
+        )
+        for name, entry in book.items() if entry.kind in ("numeric", "date", "categorical")
+    }  # fmt: skip
 
 
 def survey_tables(
@@ -330,8 +324,8 @@ def table_survey(
     for column in asked.columns:
         # A column's name and declarations are public; the statistics find the rest.
         bounds = {} if column.bounds is None else dict(zip(("min", "max"), column.bounds, strict=True))
-        declared = bounds | ({"categories": list(column.categories)} if column.categories else {})
-        kind = "categorical" if column.categories else column.kind
+        declared = bounds | ({"categories": list(column.listed)} if column.listed else {})
+        kind = "categorical" if column.listed else _KINDS.get(column.type, "")
         role, origin = "label" if column.name == asked.label else "feature", DECLARED if kind else FOUND
         public.append(PublicColumn(column.name, role, kind, origin, tuple(declared.items())))
     context = replace(

@@ -136,6 +136,18 @@ class Feature:
             object.__setattr__(self, "categories", bucket_names(self.buckets))
 
     @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The bounds of a number or a date; None without both, the lower one first."""
+        if self.is_categorical or self.min is None or self.max is None or self.min >= self.max:
+            return None
+        return self.min, self.max
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The listed texts; none of hashed text, whose categories are buckets."""
+        return self.categories if self.type == "categorical" else ()
+
+    @property
     def is_categorical(self) -> bool:
         return self.type in ("categorical", "hashed")
 

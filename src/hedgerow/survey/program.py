@@ -123,10 +123,10 @@ class _Survey:
         features = [(index, column) for index, column in enumerate(asked.columns) if index != asked.label]
         return Findings(
             n_records=max(1, round(self._n_records)),
-            ranges=tuple(self._ranges[index] for index, column in features if column.kind),
+            ranges=tuple(self._ranges[index] for index, column in features if column.type),
             label=label_range,
             classes=self._classes,
-            unknown=tuple((self._kinds[index], self._ranges.get(index)) for index, each in features if not each.kind),
+            unknown=tuple((self._kinds[index], self._ranges.get(index)) for index, each in features if not each.type),
             label_kind=NUMBER if asked.label is None else self._kinds[asked.label],
         )
 
@@ -191,7 +191,7 @@ class _Survey:
         yield from self._kinds_of_table()
         wanted = []
         for index in self._of_numbers():
-            bounds, is_whole = asked.columns[index].bounds, asked.columns[index].is_whole
+            bounds, is_whole = asked.columns[index].bounds, asked.columns[index].integer
             if bounds is None:
                 wanted.append(index)
             else:
@@ -204,7 +204,7 @@ class _Survey:
         if self._classes:
             yield from self._rates(columns)
         columns = [
-            statistics.name_by_dates(column, about.layout) if about.is_date or self._kinds[index] == DATE else column
+            statistics.name_by_dates(column, about.format) if about.is_date or self._kinds[index] == DATE else column
             for index, (column, about) in enumerate(zip(columns, asked.columns, strict=True))
         ]
         label = "" if asked.label is None else asked.columns[asked.label].name
@@ -221,13 +221,13 @@ class _Survey:
         deviation, said = queries.noise_deviation(query), budget.reported_deviation(query)
         total = max(self._n_records, 1.0)
         for index, (column, by_kind) in enumerate(zip(columns, counts, strict=True)):
-            is_date = column.is_date or (column.kind == "" and classify_counts(by_kind, deviation) == DATE)
+            is_date = column.is_date or (not column.type and classify_counts(by_kind, deviation) == DATE)
             numbers, missing = float(by_kind[DATE if is_date else NUMBER]), float(by_kind[ABSENT])
             texts = float(by_kind.sum()) - numbers - missing
             is_text = texts > numbers
             if not statistics.show_count(max(numbers, texts), deviation * (spread if is_text else 1)).is_shown:
                 self._kinds[index] = UNKNOWN
-            elif column.kind == "text" or (not column.kind and is_text):
+            elif column.is_categorical or (not column.type and is_text):
                 self._kinds[index] = TEXT
             elif is_date and not column.is_date and not is_text:
                 self._kinds[index] = DATE
@@ -237,7 +237,7 @@ class _Survey:
 
     def _names(self) -> _Step:
         """Find the common texts of text columns without declared categories."""
-        texts = {index: self._asked.columns[index].categories for index, kind in enumerate(self._kinds) if kind == TEXT}
+        texts = {index: self._asked.columns[index].listed for index, kind in enumerate(self._kinds) if kind == TEXT}
         self._categories |= texts
         wanted = [index for index, declared in texts.items() if not declared]
         if not wanted:
@@ -293,7 +293,7 @@ class _Survey:
                 column = statistics.describe_texts(*about, own_bins, *found[index])
             else:
                 column = statistics.ColumnStatistics(*about, range=self._ranges.get(index))
-            columns.append(replace(column, is_declared=asked.bounds is not None or asked.categories != ()))
+            columns.append(replace(column, is_declared=asked.bounds is not None or asked.listed != ()))
         return columns
 
     def _rates(self, columns: list[statistics.ColumnStatistics]) -> _Step:

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hedgerow.errors import PrivacyError
+from hedgerow.plan.plan import Feature
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas, noise_of
 from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.schedule import AlikeRounds, Schedule
@@ -91,35 +92,13 @@ _SLACK, _SLACK_OF_CURVES = 1e-3, 5e-3
 noise: each site's share is then rounded up by itself."""
 
 
-@dataclass(frozen=True)
-class AskedColumn:
-    """The public declaration of one column.
-
-    Attributes:
-        name: the column's name.
-        kind: "number" or "text"; "" to find it.
-        bounds: (min, max) of numbers; None to find them.
-        is_whole: whether declared bounds are of whole numbers.
-        categories: the categories of texts; empty to find them.
-        is_date: whether its numbers are days since 1970-01-01.
-        layout: how its text writes a date; None for ISO 8601.
-    """
-
-    name: str
-    kind: str = ""
-    bounds: tuple[float, float] | None = None
-    is_whole: bool = False
-    categories: tuple[str, ...] = ()
-    is_date: bool = False
-    layout: str | None = None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Questions:
     """The questions of a survey, and their price; all public.
 
     Attributes:
-        columns: the declaration of each, in the order of `RawSite.columns`.
+        columns: the features of a plan with gaps, in the order of `RawSite.columns`: a type may be "", and bounds and
+            categories may be missing, to find them.
         epsilon, delta, accountant: those of the whole promise; epsilon may be infinite.
         rows_per_unit: most rows of one unit of privacy.
         noise: the party that adds it, as in a plan's `privacy.noise`.
@@ -135,7 +114,7 @@ class Questions:
         PrivacyError: code "survey-pure", for a promise of pure differential privacy.
     """
 
-    columns: tuple[AskedColumn, ...] = ()
+    columns: tuple[Feature, ...] = ()
     epsilon: float
     delta: float
     accountant: str = "gdp"
@@ -166,8 +145,8 @@ class Questions:
             label: question about a last column: "" for none; "bounds" for a number, "counts" for a count; "classes" for
                 the kind and the list of classes.
         """
-        known = [AskedColumn("", "number")] * n_columns + [AskedColumn("")] * n_unknown
-        columns = (*known, *([AskedColumn("", "" if label == "classes" else "number")] if label else []))
+        known = [Feature(name="", type="numeric")] * n_columns + [Feature(name="", type="")] * n_unknown
+        columns = (*known, *([Feature(name="", type="" if label == "classes" else "numeric")] if label else []))
         return cls(
             columns=columns, epsilon=epsilon, delta=delta, accountant=accountant, rows_per_unit=rows_per_unit,
             label=len(known) if label else None, n_records=n_records, has_bounds=label in ("bounds", "counts"),
@@ -177,7 +156,7 @@ class Questions:
     @property
     def unknown(self) -> tuple[int, ...]:
         """Indices of a plan's columns of unknown kind, the label included."""
-        return tuple(index for index, column in enumerate(self.columns) if not column.kind)
+        return tuple(index for index, column in enumerate(self.columns) if not column.type)
 
     @property
     def surveyed(self) -> tuple[int, ...]:
@@ -234,8 +213,8 @@ class Questions:
 
     def _largest_of_table(self) -> dict[str, SurveyQuery]:
         columns = tuple(range(len(self.columns)))
-        texts = [index for index in columns if self.columns[index].kind != "number"]
-        unnamed = tuple(index for index in texts if not self.columns[index].categories)
+        is_text = [column.is_categorical or not column.type for column in self.columns]
+        unnamed = tuple(index for index in columns if is_text[index] and not self.columns[index].listed)
         queries: dict[str, SurveyQuery] = {"records": blank(RecordCount)}
         if columns:
             queries |= {"kinds": blank(KindCounts, columns=columns), **_bounds_of(columns)}
@@ -245,11 +224,11 @@ class Questions:
             queries["values"] = blank(ValueCounts, column=self.label)
         if columns:
             # For an undeclared column, assume the most texts that may be found.
-            most = [len(column.categories or range(N_BUCKETS)) for column in self.columns]
-            bins = tuple(
-                TextBins(("",) * (2 * MAX_LISTED_VALUES - 1 if column.kind == "number" else n_texts), 1)
-                for column, n_texts in zip(self.columns, most, strict=True)
-            )
+            most = [
+                len(column.listed or range(N_BUCKETS)) if may_be_text else 2 * MAX_LISTED_VALUES - 1
+                for column, may_be_text in zip(self.columns, is_text, strict=True)
+            ]
+            bins = tuple(TextBins(("",) * n_bins, 1) for n_bins in most)
             queries["cells"] = blank(CellCounts, columns=columns, bins=bins)
             if self.label is not None:
                 classes = TextBins(("",) * MAX_FOUND_CLASSES, 0)

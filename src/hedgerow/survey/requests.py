@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -33,7 +33,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.queries import IntVector
 from hedgerow.survey.curves import AskedCurves, SurvivalCurves
 from hedgerow.survey.program import SurveyProgram, survey
-from hedgerow.survey.questions import AskedColumn, Questions
+from hedgerow.survey.questions import Questions
 from hedgerow.survey.statistics import TableStatistics
 
 MAX_RECORDS = 10**9
@@ -82,17 +82,17 @@ class OpenTable:
         _ = self.questions
 
     @classmethod
-    def of(cls, columns: Sequence[AskedColumn], label: str, privacy: Mapping[str, Any]) -> OpenTable:
+    def of(cls, columns: Sequence[Feature], label: str, privacy: Mapping[str, Any]) -> OpenTable:
         """Build the request from the columns' declarations and a plan's [privacy] without `n_records`."""
         return cls({"privacy": dict(privacy), "label": label, "columns": [_write_column(column) for column in columns]})
 
     @classmethod
-    def of_curves(cls, label: Label, by: AskedColumn | None, privacy: Mapping[str, Any]) -> OpenTable:
+    def of_curves(cls, label: Label, by: Feature | None, privacy: Mapping[str, Any]) -> OpenTable:
         """Build the request for Kaplan-Meier curves, by a column's categories or for all records.
 
         `label` is a time to an event.
         """
-        columns = [AskedColumn(name) for name in label.columns] + ([] if by is None else [by])
+        columns = [Feature(name=name, type="") for name in label.columns] + ([] if by is None else [by])
         curves: dict[str, Any] = {"event": label.event, "intervals": list(label.intervals)}
         curves |= {"event_codes": list(label.event_codes)} if label.event_codes else {}
         curves |= {} if by is None else {"by": by.name}
@@ -110,7 +110,7 @@ class OpenTable:
         return label
 
     @cached_property
-    def columns(self) -> tuple[AskedColumn, ...]:
+    def columns(self) -> tuple[Feature, ...]:
         """The declaration of each column."""
         items = self.table.get("columns")
         if not isinstance(items, list | tuple) or not all(isinstance(item, Mapping) for item in items):
@@ -153,7 +153,7 @@ class OpenTable:
         names, by = [column.name for column in self.columns], section.get("by")
         if names != [*label.columns, *([] if by is None else [by])]:
             raise refuse("columns", names, "the columns of times, of events, and of groups if there are any")
-        groups = ("",) if by is None else self.columns[-1].categories
+        groups = ("",) if by is None else self.columns[-1].listed
         if not groups:
             raise refuse("curves.by", by, "a column with categories")
         codes = {"codes": label.event_codes} if label.event_codes else {}
@@ -166,7 +166,7 @@ class OpenTable:
         privacy = self.table.get("privacy")
         if not isinstance(privacy, Mapping):
             raise refuse("privacy", privacy, "a [privacy] table, which says what is promised")
-        items = [_trial(item) for item in self.table["columns"] if item["name"] != self.label]
+        items = [_fill(item) for item in self.table["columns"] if item["name"] != self.label]
         return Plan.from_dict(
             {
                 "version": PLAN_VERSION,
@@ -212,56 +212,34 @@ class OpenTable:
         raise ValueError("the releases are not those of all statistics")
 
 
-def declare_column(feature: Feature) -> AskedColumn:
-    """Return the declaration that a plan's feature makes of its column."""
-    if feature.is_hashed:
-        return AskedColumn(feature.name, "text")
-    if feature.is_categorical:
-        return AskedColumn(feature.name, "text", categories=feature.categories)
-    bounds = None
-    if feature.min is not None and feature.max is not None and feature.min < feature.max:
-        bounds = feature.min, feature.max
-    return AskedColumn(feature.name, "number", bounds, feature.integer, is_date=feature.is_date, layout=feature.format)
+def _fill(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a column as a plan's feature, with placeholders for a type and bounds that are open.
+
+    One bound alone is a mistake, which the plan refuses.
+    """
+    filled = {"type": "numeric", **item}
+    is_open = filled["type"] in ("numeric", "date") and filled.get("min") is None and filled.get("max") is None
+    return filled | _TRIAL_BOUNDS if is_open else filled
 
 
-def _trial(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a column as a plan's feature, with placeholders for unknown values."""
-    if "type" not in item:
-        return {**item, "type": "numeric", **_TRIAL_BOUNDS}
-    return {**item, **_TRIAL_BOUNDS} if _lacks_bounds(item) else dict(item)
-
-
-def _lacks_bounds(feature: Mapping[str, Any]) -> bool:
-    """Return whether both bounds are open; one bound alone is a mistake, which the plan refuses."""
-    bounds = feature.get("min"), feature.get("max")
-    return feature.get("type") in ("numeric", "date") and bounds == (None, None)
-
-
-def _read_column(item: Mapping[str, Any], path: str) -> AskedColumn:
+def _read_column(item: Mapping[str, Any], path: str) -> Feature:
     if "type" not in item and set(item) != {"name"}:
         raise refuse(f"{path}.type", None, "the type of a column of which more than the name is said")
-    feature = read_feature(_trial(item), path)
-    if "type" not in item:
-        return AskedColumn(feature.name)
-    column = declare_column(feature)
-    is_complete = column.kind == "text" or column.bounds is not None
-    if not is_complete:
+    filled = _fill(item)
+    column = read_feature(filled, path)
+    if not column.is_categorical and column.bounds is None:
         raise refuse(path, dict(item), "both bounds, the lower one first, or none")
-    open_bounds = AskedColumn(column.name, "number", None, column.is_whole, (), column.is_date, column.layout)
-    return open_bounds if _lacks_bounds(item) else column
+    gaps: dict[str, Any] = dict.fromkeys(_TRIAL_BOUNDS) if filled.get("min") != item.get("min") else {}
+    return replace(column, type=item.get("type", ""), **gaps)
 
 
-def _write_column(column: AskedColumn) -> dict[str, Any]:
-    """Write a column so that `_read_column` reads it."""
-    if column.kind == "text":
-        if column.categories:
-            return {"name": column.name, "type": "categorical", "categories": list(column.categories)}
+def _write_column(column: Feature) -> dict[str, Any]:
+    """Write what `_read_column` reads: the column's type, and its bounds or categories."""
+    if column.listed:
+        return {"name": column.name, "type": "categorical", "categories": list(column.listed)}
+    if column.is_categorical:
         return {"name": column.name, "type": "hashed", "buckets": HASH_BUCKETS}
-    if column.kind != "number":
-        return {"name": column.name}
-    item: dict[str, Any] = {"name": column.name, "type": "date" if column.is_date else "numeric"}
-    if column.bounds is not None:
-        item |= dict(zip(("min", "max"), column.bounds, strict=True))
-    if column.is_whole:
-        item["integer"] = True
-    return item | ({} if column.layout is None else {"format": column.layout})
+    item: dict[str, Any] = {"name": column.name} | ({"type": column.type} if column.type else {})
+    item |= dict(zip(("min", "max"), column.bounds or (), strict=False))
+    item |= {"integer": True} if column.integer else {}
+    return item | ({} if column.format is None else {"format": column.format})
