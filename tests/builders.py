@@ -21,11 +21,12 @@ from hedgerow.losses.tables import Loss
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.tasks import Task
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import FederationSection, Plan, Privacy
+from hedgerow.plan.plan import Feature, FederationSection, Plan, Privacy
 from hedgerow.plan.registry import rules_by_method
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query, TreeBatch
 from hedgerow.server.release import UNCOUNTED, Outcome, PlainAggregation, run_program
+from hedgerow.survey.questions import Questions
 from hedgerow.trees.binning import N_PLACES, build_grid
 from hedgerow.trees.leaf_sums import LeafSums, SiteRecords, leaf_sums
 
@@ -121,6 +122,15 @@ def make_plan(
     known_privacy = {"epsilon": 2.0, "delta": 1e-5, **(privacy or {})}
     return bare_plan(
         LABELS[label], features or FEATURES, privacy=known_privacy, model={**plain, **model}, **sections, **single
+    )
+
+
+def gaps(n_columns: int = 0, n_unknown: int = 0, label: str = "", **about: Any) -> Questions:
+    """The questions of a fit: of numbers, of columns of any kind, and of a label's "bounds", "counts" or "classes"."""
+    types = ["numeric"] * n_columns + [""] * n_unknown + ([""] if label == "classes" else ["numeric"] if label else [])
+    columns = [Feature(name="", type=each, integer=label == "counts") for each in types]
+    return Questions(
+        columns=tuple(columns), label=len(types) - 1 if label else None, **{"epsilon": 1.0, "delta": 1e-6, **about}
     )
 
 

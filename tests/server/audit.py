@@ -64,11 +64,11 @@ from hedgerow.protocol.queries import IntVector, PureQuery, Query, SiteQuery
 from hedgerow.server.release import UNCOUNTED, Releaser
 from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
-from hedgerow.survey.questions import Questions
 from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.training.settings import Settings, calibrate_noise
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
+from tests.builders import gaps
 
 CONFIDENCE = 0.999
 
@@ -281,11 +281,12 @@ class OpenAttack:
             return released
 
         promise = self.plan.privacy.epsilon, self.plan.privacy.delta
-        questions = Questions.of_plan(epsilon=promise[0], delta=promise[1], n_columns=1, label="classes")
+        questions = gaps(1, label="classes", epsilon=promise[0], delta=promise[1])
         findings = carried_out(survey(questions), release)
         if not self.trains or len(findings.classes) != 2:
             return total, releaser
-        found, table = findings.ranges[0], self.plan.to_dict()
+        (_, found), table = findings.columns[0], self.plan.to_dict()
+        assert found is not None
         low, high = found.bounds
         table["features"][0] = {"name": "age", "type": "numeric", "min": low, "max": high, "integer": found.is_whole}
         table["label"] = {"name": "y", "type": "binary", "classes": list(map(str, findings.classes))}

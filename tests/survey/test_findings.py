@@ -27,15 +27,14 @@ from hedgerow.privacy.report import PrivacyContext, build_report, check_claims
 from hedgerow.server.release import PlainAggregation
 from hedgerow.survey.bounds import STANDS_OUT_FAR, WINDOWS, octave_thresholds
 from hedgerow.survey.queries import RawSite
-from hedgerow.survey.questions import Questions
-from tests.builders import coded
+from tests.builders import coded, gaps
 
 N = 20_000
 
 
 def surveyed(columns: list[NDArray[Any]], seed: int = 0, **about: Any) -> SurveyResult:
     """A survey of one site at epsilon 1."""
-    questions = Questions.of_plan(**{"epsilon": 1.0, "delta": 1e-6, "n_columns": len(columns), **about})
+    questions = gaps(**{"n_columns": len(columns), **about})
     return survey_sites(questions, {"site": RawSite(columns, None, len(columns[0]))}, SeededNoise(seed))
 
 
@@ -54,13 +53,13 @@ def test_bounds_of_known_columns_are_found(seed: int) -> None:
     ]
     found = surveyed(columns, seed).findings
     assert 19_000 < found.n_records < 21_000
-    bounds = [own.bounds for own in found.ranges]
+    bounds = [own.bounds for _, own in found.columns]
     assert bounds[0] in [(-2.0, 2.0), (-4.0, 4.0), (-2.0, 4.0), (-4.0, 2.0)]
-    assert bounds[1] == (0.0, 1.0) and found.ranges[1].is_whole
-    assert bounds[2] == pytest.approx((1950, 2019), abs=12) and found.ranges[2].is_whole
+    assert bounds[1] == (0.0, 1.0) and found.columns[1][1].is_whole
+    assert bounds[2] == pytest.approx((1950, 2019), abs=12) and found.columns[2][1].is_whole
     assert bounds[3] == pytest.approx((1e6 - 4, 1e6 + 4), abs=4)
     assert bounds[4] == (0.0, 1.0)
-    assert bounds[5] == (0.0, 2.0**17) and not found.ranges[5].is_seen
+    assert bounds[5] == (0.0, 2.0**17) and not found.columns[5][1].is_seen
     assert bounds[6] == pytest.approx((-16, -8), abs=0.01)
 
 
@@ -78,7 +77,7 @@ def test_bounds_are_found_wherever_single_precision_reaches(
     values = sizes * (draw.choice([-1.0, 1.0], N) if both else sign)
     found = surveyed([values, values], seed, epsilon=8.0, n_columns=1, n_records=N, label="bounds").findings
     assert found.label is not None
-    for own, share, most in ((found.ranges[0], 0.97, 4), (found.label, 0.9999, 32)):
+    for own, share, most in ((found.columns[0][1], 0.97, 4), (found.label, 0.9999, 32)):
         assert own.is_seen and not own.doubt
         low, high = own.bounds
         held = (values >= low) & (values <= high)
@@ -95,13 +94,13 @@ def test_values_that_single_precision_does_not_hold_are_told(values: list[float]
     """What no bounds hold is no silent bound: the releases say how many there are, and the estimator warns."""
     cells = np.resize([*values, *rest, *rest], N)
     found = surveyed([cells], n_records=N).findings
-    own, is_told = found.ranges[0], abs(values[0]) > 1 or not rest
+    own, is_told = found.columns[0][1], abs(values[0]) > 1 or not rest
     assert bool(own.doubt) == bool(own.unheld) == is_told
     assert own.bounds == ((4.0, 7.0) if rest and abs(values[0]) > 1 else (0.0, 8.0) if rest else own.bounds)
     if is_told:
         assert own.unheld == pytest.approx(np.isin(cells, values).sum(), rel=0.1)
         with pytest.warns(FewRecordsWarning, match="In x: .*single precision"):
-            warn_about_few_records(Questions.of_plan(epsilon=1.0, delta=1e-6, n_columns=1), found, {"x": (0, own)}, ())
+            warn_about_few_records(gaps(1), found, {"x": (0, own)}, ())
 
 
 def test_noise_alone_makes_a_far_octave_in_one_column_of_eleven_thousand() -> None:
@@ -116,14 +115,14 @@ def test_no_octave_is_found_that_nobody_has(seed: int) -> None:
     """There are 502 far octaves, and a false one would spoil a column: of 400 columns of one value, none has one."""
     columns: list[NDArray[Any]] = [np.full(500, 3.0)] * 400
     found = surveyed(columns, seed, epsilon=200.0, n_records=500).findings
-    assert sum(own.high > 2.0**20 or own.low < -(2.0**20) or own.unheld > 0 for own in found.ranges) == 0
+    assert sum(own.high > 2.0**20 or own.low < -(2.0**20) or own.unheld > 0 for _, own in found.columns) == 0
 
 
 def test_one_value_far_out_is_not_found() -> None:
     """A single record decides nothing: the bounds are the same with it and without."""
     column = np.random.default_rng(3).uniform(1, 100, N)
     with_outlier = np.append(column, 1e9)
-    assert surveyed([with_outlier]).findings.ranges == surveyed([column]).findings.ranges
+    assert surveyed([with_outlier]).findings.columns == surveyed([column]).findings.columns
 
 
 def test_the_same_seed_finds_the_same() -> None:
@@ -280,7 +279,7 @@ def test_classes_that_cannot_be_found_are_refused_by_name() -> None:
 def test_pure_promises_are_refused_by_name() -> None:
     """A survey's noise is Gaussian."""
     with pytest.raises(PrivacyError) as refused:
-        Questions.of_plan(epsilon=1.0, delta=1e-6, accountant="pure")
+        gaps(accountant="pure")
     assert refused.value.code == "survey-pure"
     with pytest.raises(PlanError):
         DPGBDTClassifier(accountant="pure").fit(np.zeros((4, 1)), [0, 1, 0, 1])
@@ -399,7 +398,7 @@ def test_sums_over_sites_are_masked_where_masks_are_asked_for(monkeypatch: pytes
     """
     draw = np.random.default_rng(4)
     columns = [draw.normal(size=900), draw.integers(1950, 2020, 900).astype(float)]
-    questions = Questions.of_plan(epsilon=5.0, delta=1e-6, n_columns=2)
+    questions = gaps(2, epsilon=5.0)
     found = [
         survey_sites(
             questions,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,8 +33,10 @@ from hedgerow.plan.draft import Entry
 from hedgerow.plan.plan import Feature
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
+from hedgerow.survey.bounds import Findings
 from hedgerow.survey.questions import Questions
 from hedgerow.survey.requests import OpenTable
+from tests.builders import gaps
 
 pytestmark = pytest.mark.golden
 N_RECORDS = 700
@@ -193,9 +196,14 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return places
 
 
-def plain(found: Any) -> Any:
-    """What was found, as values alone."""
-    return found.to_dict() if hasattr(found, "to_dict") else astuple(found)
+def plain(found: Any, asked: Sequence[Feature]) -> Any:
+    """What was found, as values alone: of a fit, ranges of known columns, and kinds and ranges of unknown ones."""
+    if not isinstance(found, Findings):
+        return found.to_dict()
+    n_records, columns, label, classes, kind = astuple(found)
+    pairs = list(zip(asked, columns, strict=False))
+    ranges = [span for each, (_, span) in pairs if each.type]
+    return n_records, ranges, label, classes, [own for each, own in pairs if not each.type], kind
 
 
 @pytest.mark.parametrize("name", sorted(GOLDEN))
@@ -231,7 +239,7 @@ def test_a_survey_for_a_fit_stays_the_same(name: str, tables: dict[str, Path]) -
     rows = {"unit": "person", "max_rows_per_unit": 3} if "rows_per_unit" in about else {}
     asked = table_of(*columns, **rows)
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
-    questions = Questions.of_plan(**{"epsilon": 20.0, "delta": 1e-6, **about})
+    questions = gaps(**{"epsilon": 20.0, **about})
     content, _ = carry_out(questions, sites)
     content += [questions.schedule.n_rounds, [repr(event) for event in questions.schedule.events]]
     assert digest_of(content) == expected
@@ -243,7 +251,7 @@ def test_a_survey_of_columns_that_nobody_knows_stays_the_same(label: str, tables
     columns = [Feature(name=name, type="") for name in ("age", "income", "born", "ward", "far", label)]
     asked = table_of(*columns)
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
-    questions = Questions.of_plan(epsilon=30.0, delta=1e-6, n_columns=2, n_unknown=3, label="classes")
+    questions = gaps(2, 3, "classes", epsilon=30.0)
     content, _ = carry_out(questions, sites)
     content += [questions.schedule.n_rounds, [repr(event) for event in questions.schedule.events]]
     assert digest_of(content) == UNKNOWN[label]
@@ -271,5 +279,5 @@ def carry_out(questions: Questions, sites: Any) -> tuple[list[Any], SurveyResult
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hedgerow.local.survey.Releaser", Recorder)
         made = survey_sites(questions, sites, SeededNoise(7))
-    content = [list(Recorder.released), [each.to_dict() for each in made.ledger.releases], plain(made.findings)]
-    return content, made
+    ledger, found = [each.to_dict() for each in made.ledger.releases], plain(made.findings, questions.columns)
+    return [list(Recorder.released), ledger, found], made

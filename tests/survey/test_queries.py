@@ -42,7 +42,7 @@ from hedgerow.survey.queries import (
     hash_label,
     spelt,
 )
-from hedgerow.survey.questions import Questions
+from tests.builders import gaps
 
 CELLS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True),
@@ -197,7 +197,7 @@ def test_nothing_but_a_survey_is_answered() -> None:
 
 def test_a_planned_survey_names_every_release() -> None:
     """A budget that is reserved for the plan is enough for whatever the survey then asks."""
-    questions = Questions.of_plan(epsilon=1.0, delta=1e-6, n_columns=2, label="classes", rows_per_unit=3)
+    questions = gaps(2, label="classes", rows_per_unit=3)
     program, asked = survey(questions), []
     query = next(program)
     with pytest.raises(StopIteration):
@@ -239,10 +239,8 @@ def test_a_survey_asks_no_more_than_it_plans(
     n_columns: int, n_unknown: int, n_records: int | None, label: str, epsilon: float, data: st.DataObject
 ) -> None:
     """Whatever columns turn out to be, releases and their cost stay within what was planned before any of them."""
-    questions = Questions.of_plan(
-        epsilon=epsilon, delta=1e-6, n_columns=n_columns, n_unknown=n_unknown, n_records=n_records, label=label
-    )
-    if questions.is_empty:
+    questions = gaps(n_columns, n_unknown, label, epsilon=epsilon, n_records=n_records)
+    if not questions.columns and n_records:
         return
     cells = st.sampled_from([1, 2.5, 1e6, "a", "2020-01-01", True, None])
     columns = [RawColumn([[data.draw(cells)] * 40], Place("rows", "x")) for _ in questions.columns]

@@ -21,14 +21,15 @@ from hedgerow.losses.poisson import MAX_COUNT
 from hedgerow.survey.bounds import Range, range_of_label, usual_classes
 from hedgerow.survey.kinds import USUAL_CLASSES
 from hedgerow.survey.queries import N_OCTAVES, OctaveCounts, blank, find_octaves, noise_deviation
-from hedgerow.survey.questions import USUAL_BINS, Budget, Questions
+from hedgerow.survey.questions import USUAL_BINS, Budget
+from tests.builders import gaps
 
 Labels = NDArray[np.float64]
 
 
 def noise_of(stage: str, query: Any, epsilon: float) -> float:
     """The standard deviation of the noise of a release, in records."""
-    return noise_deviation(Budget(Questions.of_plan(epsilon=epsilon, delta=1e-6)).ask(stage, query))
+    return noise_deviation(Budget(gaps(epsilon=epsilon)).ask(stage, query))
 
 
 def searched(labels: Labels, epsilon: float, seed: int, *, is_count: bool = False) -> Range:

@@ -61,7 +61,17 @@ from hedgerow.local.training import MIN_MASKED_COHORT, train
 from hedgerow.models.model import Explanation, Model
 from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import days_between, format_day, parse_day
-from hedgerow.plan.plan import DECLARED, FOUND, MAX_CATEGORIES, MAX_FEATURE_BOUND, PLAN_VERSION, READ_OFF, TYPED, Plan
+from hedgerow.plan.plan import (
+    DECLARED,
+    FOUND,
+    MAX_CATEGORIES,
+    MAX_FEATURE_BOUND,
+    PLAN_VERSION,
+    READ_OFF,
+    TYPED,
+    Feature,
+    Plan,
+)
 from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.accounts import MEMORY
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
@@ -764,7 +774,7 @@ class PrivateTrees(BaseEstimator, ABC):
         n_rows: int,
         sites: Any,
         units: Any,
-        asked: str = "",
+        asked: Feature | None = None,
         label: Any = None,
         fits: NDArray[np.bool_] | None = None,
     ) -> FitInputs:
@@ -773,7 +783,7 @@ class PrivateTrees(BaseEstimator, ABC):
         Args:
             n_rows: rows of the table.
             sites, units: as in `fit`.
-            asked: what to find of the labels, as `Questions.label`.
+            asked: the label's column if its bounds or classes are to be found, as in `Questions`.
             label: the labels, cell by cell, or as numbers.
             fits: bool [n], which rows have a label; None for all.
         """
@@ -805,24 +815,24 @@ class PrivateTrees(BaseEstimator, ABC):
         if fits is not None and (units is not None or not fits.all()):
             start, n_rows = replace(start, rows=only_rows(start.rows, fits)), int(np.count_nonzero(fits))
         is_table = isinstance(table, Columns) and not table.is_matrix
-        questions = Questions.of_plan(
+        open_type = "" if is_table else "numeric"
+        questions = Questions(
+            columns=(*(Feature(name=name, type=open_type) for name in private), *([asked] if asked else [])),
             epsilon=trial.privacy.epsilon,
             delta=trial.privacy.delta,
             accountant=trial.privacy.accountant,
-            n_columns=0 if is_table else len(private),
-            n_unknown=len(private) if is_table else 0,
             n_records=self._read_n_records(n_rows),
-            label=asked,
+            label=len(private) if asked else None,
             rows_per_unit=trial.privacy.rows_per_unit,
         )
-        if questions.is_empty:
+        if not questions.columns and questions.n_records is not None:
             return replace(start, n_records=questions.n_records)
         raw = [column(table, names, name) for name in private] + ([label] if asked else [])
         note_first_fit()
         sites = {name: RawSite(raw, numbers, n_all) for name, numbers in start.rows.items()}
         surveyed = survey_sites(questions, sites, noise)
         findings = surveyed.findings
-        found = dict(zip(private, findings.unknown or [(NUMBER, span) for span in findings.ranges], strict=True))
+        found = dict(zip(private, findings.columns, strict=True))
         if asked and findings.lacks_label and findings.label_kind != DATE:
             account = compute_account(questions.accountant, surveyed.ledger.events(), questions.delta)
             findings.require_label(account.epsilon)

@@ -42,7 +42,7 @@ from hedgerow.losses.censored import concordance
 from hedgerow.losses.survival import doubt_times, survival_codes
 from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.names import looks_like_identifier
-from hedgerow.plan.plan import Label, Plan
+from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.plan.registry import label_kinds, named_losses
 from hedgerow.privacy.statement import PROCESS
 from hedgerow.survey.kinds import DATE, TRUTH
@@ -152,7 +152,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
             # Classify labels cell by cell, as a feature: one odd label may have decided the type of the whole array.
             table = self._read_table(X, cells)
             labels = RawColumn([to_arrow(cells, "y", "y")], Place("y", "y", 0))
-            start = self._begin(table, len(cells), sites, units, "classes", labels)
+            start = self._begin(table, len(cells), sites, units, Feature(name="y", type=""), labels)
             # The labels' type follows from the released findings, never from the type of y.
             if start.findings.label_kind == DATE:
                 expected = "the dates: noisy counts find classes of whole numbers and texts only"
@@ -333,7 +333,8 @@ class DPGBDTRegressor(RegressorMixin, base.PrivateTrees):
         values = self._read_values_of_label(_take_one_column(y, X))
         table = self._read_table(X, values)
         is_known = self.label_bounds is not None or self._reads_data
-        asked = "" if is_known else "counts" if getattr(self, "loss", "") == "poisson" else "bounds"
+        is_count = getattr(self, "loss", "") == "poisson"
+        asked = None if is_known else Feature(name="y", type="numeric", integer=is_count)
         start = self._begin(table, len(values), sites, units, asked, values, np.isfinite(values))
         label = {**self._write_label(values, start), "origin": self._find_origin_of_label(self.label_bounds)}
         return base.TrainingInputs(table, values, label, start)

@@ -272,7 +272,10 @@ def ask_curves(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> Op
         known = ", ".join(name for name, column in columns.items() if column.listed)
         kind = "declared feature with categories"
         raise UsageError("unknown-name", code="survey-by", kind=kind, name=by, known=known or "none")
-    return OpenTable.of_curves(label, None if by is None else columns[by], privacy)
+    asked = [Feature(name=name, type="") for name in label.columns] + ([] if by is None else [columns[by]])
+    intervals, codes = list(label.intervals), list(label.event_codes)
+    curves = {"event": label.event, "intervals": intervals, "event_codes": codes, "by": by}
+    return OpenTable.of(asked, label.name, privacy, **{name: each for name, each in curves.items() if each})
 
 
 def schema_from_book(book: Mapping[str, Entry]) -> dict[str, Feature]:

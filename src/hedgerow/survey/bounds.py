@@ -419,19 +419,17 @@ class Findings:
 
     Attributes:
         n_records: the declared or approximate number of records: at least 1, and rather too many than far too few.
-        ranges: per column of numbers, in the order of the questions.
+        columns: of each feature, in the order of the questions, its kind, `NUMBER` to `TEXT`, and the range of numbers
+            and dates.
         label: the range of a label that is a number; a guess if it is not seen.
         classes: whole numbers or texts, sorted.
-        unknown: for each column without a declaration, its kind, `NUMBER` to `TEXT`, and the range of numbers and
-            dates.
         label_kind: kind of the classes, if the survey asked for it.
     """
 
     n_records: int
-    ranges: tuple[Range, ...] = ()
+    columns: tuple[tuple[int, Range | None], ...] = ()
     label: Range | None = None
     classes: tuple[int, ...] | tuple[str, ...] = ()
-    unknown: tuple[tuple[int, Range | None], ...] = ()
     label_kind: int = NUMBER
 
     @property

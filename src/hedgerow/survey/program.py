@@ -120,13 +120,11 @@ class _Survey:
             label_range = yield from self._range_of_label(asked.label)
         elif asked.label is not None and not self._classes:
             yield from self._classes_of_plan(asked.label)
-        features = [(index, column) for index, column in enumerate(asked.columns) if index != asked.label]
         return Findings(
             n_records=max(1, round(self._n_records)),
-            ranges=tuple(self._ranges[index] for index, column in features if column.type),
+            columns=tuple((self._kinds[index], self._ranges.get(index)) for index in asked.surveyed),
             label=label_range,
             classes=self._classes,
-            unknown=tuple((self._kinds[index], self._ranges.get(index)) for index, each in features if not each.type),
             label_kind=NUMBER if asked.label is None else self._kinds[asked.label],
         )
 
@@ -151,7 +149,7 @@ class _Survey:
         """
         query = self._budget.ask("label octaves", queries.blank(queries.OctaveCounts, columns=(label,)))
         counts, deviation = queries.in_records((yield query)), queries.noise_deviation(query)
-        parts, is_count = 2 * float(counts[queries.N_OCTAVES]), self._asked.is_count
+        parts, is_count = 2 * float(counts[queries.N_OCTAVES]), self._asked.columns[label].integer
         found = range_of_label(counts[: queries.N_OCTAVES], parts, deviation, self._n_records, is_count=is_count)
         before = None
         for number in range(N_ZOOMS):

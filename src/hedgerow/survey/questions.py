@@ -98,7 +98,7 @@ class Questions:
 
     Attributes:
         columns: the features of a plan with gaps, in the order of `RawSite.columns`: a type may be "", and bounds and
-            categories may be missing, to find them.
+            categories may be missing, to find them. A label of whole numbers is a count.
         epsilon, delta, accountant: those of the whole promise; epsilon may be infinite.
         rows_per_unit: most rows of one unit of privacy.
         noise: the party that adds it, as in a plan's `privacy.noise`.
@@ -106,8 +106,6 @@ class Questions:
         label: the index of the label, whose classes (or their shares by bin) are asked for; None for none. A plan's
             label is the last column.
         n_records: the declared number, of a plan; None asks for it.
-        has_bounds: whether a plan's label is a number; its bounds are then asked for, not its classes.
-        is_count: whether that number is a count.
         curves: the curves that are asked for.
 
     Raises:
@@ -123,35 +121,16 @@ class Questions:
     about: str = "plan"
     label: int | None = None
     n_records: int | None = None
-    has_bounds: bool = False
-    is_count: bool = False
     curves: AskedCurves | None = None
 
     def __post_init__(self) -> None:
         if self.accountant == "pure":
             raise PrivacyError("survey-pure")
 
-    @classmethod
-    def of_plan(
-        cls, *, epsilon: float, delta: float, accountant: str = "gdp", n_columns: int = 0, n_unknown: int = 0,
-        n_records: int | None = None, label: str = "", rows_per_unit: int = 1,
-    ) -> Questions:  # fmt: skip
-        """Return the questions about the gaps of a plan.
-
-        Args:
-            n_columns: number of the first columns: numbers whose bounds are asked for.
-            n_unknown: number of the columns after them, of unknown kind: the kind is asked for, then bounds of numbers
-                and dates.
-            label: question about a last column: "" for none; "bounds" for a number, "counts" for a count; "classes" for
-                the kind and the list of classes.
-        """
-        known = [Feature(name="", type="numeric")] * n_columns + [Feature(name="", type="")] * n_unknown
-        columns = (*known, *([Feature(name="", type="" if label == "classes" else "numeric")] if label else []))
-        return cls(
-            columns=columns, epsilon=epsilon, delta=delta, accountant=accountant, rows_per_unit=rows_per_unit,
-            label=len(known) if label else None, n_records=n_records, has_bounds=label in ("bounds", "counts"),
-            is_count=label == "counts",
-        )  # fmt: skip
+    @property
+    def has_bounds(self) -> bool:
+        """Whether a plan's label is a number: its bounds are then asked for, not its classes."""
+        return self.label is not None and bool(self.columns[self.label].type)
 
     @property
     def unknown(self) -> tuple[int, ...]:
@@ -162,11 +141,6 @@ class Questions:
     def surveyed(self) -> tuple[int, ...]:
         """Indices of a plan's features, whose bounds the survey may ask for; the label is not among them."""
         return tuple(index for index in range(len(self.columns)) if index != self.label)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no question."""
-        return not self.columns and self.n_records is not None
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -82,22 +82,11 @@ class OpenTable:
         _ = self.questions
 
     @classmethod
-    def of(cls, columns: Sequence[Feature], label: str, privacy: Mapping[str, Any]) -> OpenTable:
-        """Build the request from the columns' declarations and a plan's [privacy] without `n_records`."""
-        return cls({"privacy": dict(privacy), "label": label, "columns": [_write_column(column) for column in columns]})
-
-    @classmethod
-    def of_curves(cls, label: Label, by: Feature | None, privacy: Mapping[str, Any]) -> OpenTable:
-        """Build the request for Kaplan-Meier curves, by a column's categories or for all records.
-
-        `label` is a time to an event.
-        """
-        columns = [Feature(name=name, type="") for name in label.columns] + ([] if by is None else [by])
-        curves: dict[str, Any] = {"event": label.event, "intervals": list(label.intervals)}
-        curves |= {"event_codes": list(label.event_codes)} if label.event_codes else {}
-        curves |= {} if by is None else {"by": by.name}
+    def of(cls, columns: Sequence[Feature], label: str, privacy: Mapping[str, Any], **curves: Any) -> OpenTable:
+        """Build the request from the columns' declarations, a plan's [privacy] without `n_records`, and the curves."""
         items = [_write_column(column) for column in columns]
-        return cls({"privacy": dict(privacy), "label": label.name, "columns": items, "curves": curves})
+        more = {"curves": curves} if curves else {}
+        return cls({"privacy": dict(privacy), "label": label, "columns": items, **more})
 
     # What it says ----------------------------------------------------------------------------------------------------
 
