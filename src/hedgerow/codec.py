@@ -9,9 +9,9 @@ A message is a frozen dataclass. Its fields are written in their order, each in 
         node: U16
         manifest: Hash
 
-Every message begins with the same three bytes, the version, and its kind; numbers are big-endian and of fixed width,
-and whatever varies in size has its length before it. A value has exactly one encoding and a reader accepts no other:
-it refuses other kinds and versions, lists out of order, bytes after the end, and lengths beyond what is there, before
+Every message begins with the same three bytes, the version, and its kind. Numbers are big-endian and of fixed width,
+and whatever varies in size has its length before it. A value has exactly one encoding and a reader accepts no other.
+It refuses other kinds and versions, lists out of order, bytes after the end, and lengths beyond what is there, before
 it allocates anything for them. Refusals are `CodecFault`s, which the rooms above turn into errors of their own.
 
 `docs/wire.md` is made from the declarations (``python -m experiments wire_document``).

@@ -118,7 +118,7 @@ class SecretKey:
             raise PrimitiveFault("low-order-key") from error
 
 
-# The keys of the rooms above are per slot and per direction, so that a nonce could be fixed; it is random nevertheless,
+# The keys of the rooms above are per slot and per direction, so that a nonce could be fixed. It is random nevertheless,
 # because a fixed one would leak the difference of two plaintexts after a node was restored from a backup.
 NONCE_BYTES = 12
 OVERHEAD_BYTES = NONCE_BYTES + 16
@@ -158,7 +158,7 @@ Words = NDArray[np.unsignedinteger]
 # Masks are expanded and added in blocks that stay in a core's second-level cache: four times less memory traffic.
 _BLOCK_BYTES = 1 << 16
 _ZEROS = bytes(_BLOCK_BYTES)
-# ChaCha20 numbers its 64-byte blocks with 32 bits: the part of a mask that starts at block b is made without the part
+# ChaCha20 numbers its 64-byte blocks with 32 bits. The part of a mask that starts at block b is made without the part
 # before it, so that several threads (the cipher gives up the interpreter's lock) can each make a part.
 _CIPHER_BLOCK = 64
 _THREADS = 2
@@ -359,7 +359,7 @@ def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
 # Shares ---------------------------------------------------------------------------------------------------------------
 # Shamir's secret sharing of 32-byte secrets over the prime field of p = 2^256 + 297, in plain integers.
 #
-# Source: Shamir 1979, "How to share a secret". p is the least prime above 2^256, so every 32-byte secret is a field
+# Source: Shamir 1979, "How to share a secret". p is the least prime above 2^256. So every 32-byte secret is a field
 # element and a share is 33 bytes, big-endian. Holder coordinates are small integers (1..65,535): products with them
 # stay cheap, and Horner's rule needs only one reduction a share.
 

@@ -3,7 +3,7 @@
 
 A plug-in is a module that calls one of the functions `add_...` when it is imported. It is named by an entry point of
 the group `hedgerow.plugins`, as a module, or as a file. A module that a plan, a model or a peer names is never
-imported. On one's own machine `--plugin` names it; a node or a coordinator loads the plug-ins of its own file, with the
+imported. On one's own machine `--plugin` names it. A node or a coordinator loads the plug-ins of its own file, with the
 version and the digest that its owner has read: the bytes that were hashed are the bytes that run. The digest does not
 cover what those import, such as other packages and Python itself.
 """

@@ -19,7 +19,7 @@ If a party is withdrawn while the roster is being sent, the others receive its n
 then, so that edition has no words for them: people compare its fingerprint.
 
 All messages go over TLS to the certificate that the invitation pins. docs/secure-aggregation.md argues whom this keeps
-out. In short: four words have 40 bits, few enough to try all values, so an attacker who could choose a key or a number
+out. In short: four words have 40 bits, few enough to try all values. So an attacker who could choose a key or a number
 after seeing the other side's could make words fit. Here each side is bound before it sees anything (Vaudenay, "Secure
 communications over insecure channels based on short authenticated strings", CRYPTO 2005), and an invitation that was
 answered is answered again only in the same way: an attacker in between has one try.
@@ -157,7 +157,7 @@ def _digest_asking(invitation: bytes, step: AskingStep, roster: bytes, nonce: by
 def roster_words(roster: PinnedRoster, nonces: Sequence[bytes]) -> str:
     """Return the four words of a roster.
 
-    No one could choose a second roster with the same words: each party's number became known only after that party had
+    No one could choose a second roster with the same words. Each party's number became known only after that party had
     received the roster and the hashes of all other numbers.
     """
     return spell_words(digest(_DOMAIN + "roster", roster.digest(), *nonces))
@@ -444,7 +444,7 @@ class Reception:
 
 # Invitations and folders ----------------------------------------------------------------------------------------------
 # Identities, rosters, plans and policies in these folders are the files that `hedgerow identity`, `roster`, `plan` and
-# `node` write and read; only the invitation and the two databases of an enrolment have formats of their own.
+# `node` write and read. Only the invitation and the two databases of an enrolment have formats of their own.
 
 FORMAT = "hedgerow-invitation"
 FORMAT_VERSION = 1

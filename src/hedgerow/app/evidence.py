@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pack that a reviewer signs: a page, its JSON, and an entry for a public registry.
 
-`gather_evidence` makes the JSON, and the page is made of that alone: whatever stands on it is in the JSON, and every
+`gather_evidence` makes the JSON, and the page is made of that alone. Whatever stands on it is in the JSON, and every
 number there is from the model's file, from what a command printed into a file that was given, or counted from these.
 The words are in `evidence.toml`.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the commands print: errors in three parts, JSON, aligned facts, wrapped reports, and the lines of a log.
 
-A node and a coordinator run for long, and others read what they say: from `begin_log` on, each remark, warning and
+A node and a coordinator run for long, and others read what they say. From `begin_log` on, each remark, warning and
 error is one line that says when, how grave, of which run and site. No heavy imports.
 """
 

@@ -437,7 +437,7 @@ def _describe_past(run: PastRun) -> list[str]:
 # ``--console`` of its node, or of ``hedgerow join``; for the owner of its rows, and no one else.
 #
 # It shows what a run costs before and after, the budget book as a curve, how the table fits the plan, and the files
-# that were received; there the owner approves or denies what is asked, and ends the node's part. It sees no row: what
+# that were received. There the owner approves or denies what is asked, and ends the node's part. It sees no row: what
 # it shows of the table are the counts that `hedgerow check` prints, and only where no other machine can ask for the
 # page.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The coordinator's side of a study, from one plan and invitations to runs and their history.
 
-What trains, evaluates and reads models is imported where it is needed: the commands for the people of a study, such as
+What trains, evaluates and reads models is imported where it is needed. The commands for the people of a study, such as
 `list` and `confirm`, load neither numba nor scipy.
 """
 

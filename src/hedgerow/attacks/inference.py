@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks as arithmetic on releases and scores: who was in the data? No randomness, no models.
 
-A release is a sum over records under noise, and what a record of any kind adds to it is public: its scores follow from
+A release is a sum over records under noise, and what a record of any kind adds to it is public. Its scores follow from
 its own cells and from earlier releases. So with v_i what candidate i adds to all releases, in standard deviations of
 their noise, and c_i how often it is in the data,
 

@@ -2,9 +2,9 @@
 """Runs whose messages are files, for sites without a connection: ``hedgerow carry out`` and ``hedgerow carry in``.
 
 Every process ends between two steps, at both ends, and days may pass. A site's node lives for one request anyway. The
-coordinator notes every reply that was carried in, and the time, before anything follows from it; each process then
-plays the run from its beginning over what was noted (`Replay`). It comes out where the last one was, byte for byte:
-keys, nonces and noise are drawn from one secret and all that was noted before, so whatever differs is drawn anew.
+coordinator notes every reply that was carried in, and the time, before anything follows from it. Each process then
+plays the run from its beginning over what was noted (`Replay`). It comes out where the last one was, byte for byte.
+Keys, nonces and noise are drawn from one secret and all that was noted before, so whatever differs is drawn anew.
 
 A file is what an app hands to a node on one machine (`HandedOn`, `HandedBack`): the release of Hedgerow, and an
 envelope. Beside each lies a page for the person who has to let it pass.

@@ -4,9 +4,9 @@
 It answers as a node over gRPC would: the same policy, the same state, the same budget book. It lives for one request,
 or stays (`carriers.resident`) and keeps the session of its run in memory.
 
-One request comes in and one reply goes out, and everything that the next request needs is on the node's own disk:
-whether the node stays or not, the next request may find another process, perhaps on the other side of a restart. So a
-request is noted before it is worked on and its reply before it leaves: a repeated request gets the same bytes again,
+One request comes in and one reply goes out, and everything that the next request needs is on the node's own disk.
+Whether the node stays or not, the next request may find another process, perhaps on the other side of a restart. So a
+request is noted before it is worked on and its reply before it leaves. A repeated request gets the same bytes again,
 and one whose process ended in between is answered with "lost", after which the coordinator greets the node again, as
 after a broken connection.
 """
@@ -94,7 +94,7 @@ class _Link:
 class LinkStore:
     """The link of one node, in a file of its own (mode 0600). One process at a time has it open.
 
-    Numbers are counted for each coordinator by itself, whose key is `coordinator`: one that went too high has shut
+    Numbers are counted for each coordinator by itself, whose key is `coordinator`. One that went too high has shut
     itself out, and not who coordinates by a later roster. What it has sent stays known, should its roster come back.
 
     Raises EnvironmentFault, as `Database`: "database-locked" while another process answers a request.
@@ -315,7 +315,7 @@ def check_site(options: NodeOptions) -> None:
 def build_setup(options: NodeOptions, n_threads: int) -> tuple[tuple[PrivateIdentity, PinnedRoster], NodeSetup, Path]:
     """Build the setup of a site's node; return it with the node's keys before and its own folder after it.
 
-    A table, of a file or a database, is read once for each run, and its codes are held in external memory
+    A table, of a file or a database, is read once for each run. Its codes are held in external memory
     (`hedgerow.data.mapped`) until the run is over (`NodeStore.close_run`). Reading it for every message would cost more
     than answering, and all could see by this node's refusal that a row has come or changed in between.
     """

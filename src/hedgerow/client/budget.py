@@ -10,7 +10,7 @@ person may be in the rows of each node, so such lines are composed like rows of 
 the state folder of its run, so that a run that does not go on can be settled at its real cost.
 
 Runs in one process (`hedgerow.local.accounts`) have lines without a node, written with `put`. A line without a data set
-may be over any rows that the book is for, so its account holds all runs of the book, and every account includes it.
+may be over any rows that the book is for. So its account holds all runs of the book, and every account includes it.
 """
 
 from __future__ import annotations
@@ -491,7 +491,7 @@ class BudgetBook:
         """Raise PolicyRefusal "budget-rolled-back" unless the book counts these slots.
 
         The slots, given with their epochs, are those in which this node has masked a vector. Slots that the book does
-        not count are written down as lost to the node's data set; the refusal repeats until the owner has charged that
+        not count are written down as lost to the node's data set. The refusal repeats until the owner has charged that
         data set for them (`charge_lost`).
 
         Returns the runs that are still reserved as a whole, by epoch: their final charge follows from the node's state.

@@ -978,7 +978,7 @@ class NodeRun:
     def _require_plausible(self, query: Query, release: IntVector) -> None:
         """Check a release as the coordinator has to; this node does not rely on that.
 
-        The node does not know whose vectors and how many shares of noise are in a sum: it allows for more noise, and
+        The node does not know whose vectors and how many shares of noise are in a sum. It allows for more noise, and
         does not compare totals of rounds.
         """
         groups, mode = self._divide_roster(), noise_mode(self.plan)

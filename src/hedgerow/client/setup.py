@@ -96,7 +96,7 @@ def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDAr
     """Choose the rows to use if a site has more than it declares: those with the least content hashes.
 
     The rule is public and depends on contents only: equal rows are interchangeable. One row more or less moves at most
-    one other row in or out, so a unit moves sums by no more than one unit that is *replaced* by another.
+    one other row in or out. So a unit moves sums by no more than one unit that is *replaced* by another.
 
     Args:
         columns: columns of numbers, each [n_rows].

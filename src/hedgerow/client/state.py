@@ -597,8 +597,8 @@ def _advance_key(key: str) -> str:
 # Questions of a node and answers of its owner: `owner.db` in the node's folder, shared by all processes.
 #
 # With ``ask = "always"`` in its policy, a node answers a proposed run, evaluation or survey only after its owner has
-# approved it. The node writes the question down; the owner answers at the node's terminal, by `hedgerow approve`, or on
-# the site's page, each through `OwnerDesk`; the node looks every second. Question and answer survive restarts of both.
+# approved it. The node writes the question down. The owner answers at the node's terminal, by `hedgerow approve`, or on
+# the site's page, each through `OwnerDesk`. The node looks every second. Question and answer survive restarts of both.
 #
 # An approval holds for one question only: the run's number and the digest of its task, cost included. An answer names
 # the question that was shown, so that no other question can be slipped in between.

@@ -9,7 +9,7 @@ converted through the library's numpy form, which turns whole numbers into float
 program has made such floats before Hedgerow sees the column, the whole numbers beyond 2^53 are lost.
 
 A column's type tells only how its cells are written. One cell may have decided it (pandas makes text of a column of
-numbers with one "<18"), so it does not tell what a column *is*, except if it is a database's schema.
+numbers with one "<18"). So it does not tell what a column *is*, except if it is a database's schema.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn one column of a table into one array: numbers, dates, category indices or identifiers.
 
-The result of a cell depends on that cell alone, never on the rest of its column: otherwise one person's row would
-change the values of all others, and the noise does not cover that. `hedgerow.data.arrow` turns all columns into Arrow
+The result of a cell depends on that cell alone, never on the rest of its column. Otherwise one person's row would
+change the values of all others. The noise does not cover that. `hedgerow.data.arrow` turns all columns into Arrow
 arrays, or lists of cells. Training, survey and prediction read the same texts from them:
 
     true and false        "true" and "false"

@@ -2,7 +2,7 @@
 """Read CSV line by line: a file's format follows from its header, and a record from its line alone.
 
 The format of a CSV (its separator, decimal mark, encoding and line end) follows from the file's header, or from the
-declaration behind the file's name, and never from a row: a guess that one row could change would affect all other rows.
+declaration behind the file's name, and never from a row. A guess that one row could change would affect all other rows.
 The rules:
 
     separator     of , ; tab | the one that cuts the header into the most names, quotation marks and brackets being left
@@ -23,7 +23,7 @@ follow from the header:
     north.csv#separator=tab,decimal=comma,encoding=latin-1,skip=2
 
 The header is one line, and each line behind it a record by itself. A cell that begins with a quotation mark ends with
-the next one that is not doubled; one that is still open at the line's end is closed there, so whatever stands in a
+the next one that is not doubled. One that is still open at the line's end is closed there, so whatever stands in a
 line, no other line's record changes. A quoted cell may continue over further lines only if a plan says how many line
 breaks a cell may hold (`privacy.line_breaks`). Then the lines together must be one well-formed record, and no other of
 them may begin such a cell by itself. Else each line is a record by itself.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile the query of a plan's [omop] for a database, and find what the database lacks for it.
 
-The query only reads. A person's row is computed from that person's records alone: everything joined has one row per
+The query only reads. A person's row is computed from that person's records alone. Everything joined has one row per
 `person_id`, so that a person has one row however often they occur in a table. Only a column of concepts has a row for
 each of a person's concepts. All sums and extremes are of one person, and there is no limit, no window and no sample. No
 record can make the query fail, which would suppress everybody's rows: an invalid number, date or code counts as

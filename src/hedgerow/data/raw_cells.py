@@ -2,7 +2,7 @@
 """Tables for surveys, before there is a plan: raw cells, as numbers and texts per column.
 
 The value of a cell depends on that cell and its column's declared type alone. A cell that does not fit (no number in a
-column of numbers, text that is not UTF-8) counts as missing: no other cell changes, and nothing is refused because of a
+column of numbers, text that is not UTF-8) counts as missing. No other cell changes, and nothing is refused because of a
 row. Rows with too few or too many fields are left out. The rows of one unit are bounded; then every row is kept.
 """
 

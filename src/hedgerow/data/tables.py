@@ -391,7 +391,7 @@ MAX_PAGE_BYTES = 4 * MAX_BYTES
 def _require_small_pages(file: Path, about: Any, groups: Sequence[int], names: Sequence[str]) -> None:
     """Raise DataError "data-corrupt" if a column has a page that is too large when unpacked.
 
-    Only the page's head, which has its length, is read: Arrow unpacks a page in one block, and a few kilobytes of a
+    Only the page's head, which has its length, is read. Arrow unpacks a page in one block. A few kilobytes of a
     file may become hundreds of megabytes.
     """
     columns = [about.row_group(group).column(index) for group in groups for index in range(about.num_columns)]

@@ -13,7 +13,7 @@ The choice is made per unit, from the key, the identifier and the order of that 
 - not simply the first rows in the file, because tables are often sorted by date, and the model would see early years
 only.
 
-A site bounds its own rows. At how many sites one unit may have rows is declared in the plan (``sites_per_unit``); where
+A site bounds its own rows. At how many sites one unit may have rows is declared in the plan (``sites_per_unit``). Where
 all tables are read in one process, their rows are bounded together as well (`hedgerow.data.site_data.bound_sites`).
 """
 

@@ -3,7 +3,7 @@
 
 `X` is a matrix, which is a table of numbers (binned in one pass, without a copy), or a table of named columns. What a
 column of a table is, its bounds and its categories are declared, or found by a survey whose releases are noised and
-charged (`hedgerow.survey`); they are never read off `X`, nor off the types that a library gave it, but where the caller
+charged (`hedgerow.survey`). They are never read off `X`, nor off the types that a library gave it, but where the caller
 asks for that. A cell that is not of its column's kind is missing.
 """
 
@@ -619,7 +619,7 @@ class PrivateTrees(BaseEstimator, ABC):
             X: matrix or table [n, n_features], of pandas, polars (lazy as well), Arrow or DuckDB; NaN is missing.
             y: labels [n].
             sites: the name of each row's site [n]; None for one site.
-            units: the identifier of whom each row is about [n], where a person may have several rows: the guarantee
+            units: the identifier of whom each row is about [n], where a person may have several rows. The guarantee
                 is then for a person, of whom `max_rows_per_unit` rows are used. None protects single rows.
             others: nothing; `sample_weight`, `eval_set` and `early_stopping_rounds` are refused with their reasons.
 

@@ -7,7 +7,7 @@
 They run the real protocol in this process: each site is a node that sees its own rows only. What a plan calls public
 (bounds, classes, the number of records) may be declared: ``bounds=[(0, 100), (18, 90)], classes=["no", "yes"],
 n_records=10_000``. What is not, is found by noisy counts, which cost a small share of the same epsilon and stand in
-the report; ``bounds="data"`` reads it off the data instead, and the report then says that the guarantee is void. What a
+the report. ``bounds="data"`` reads it off the data instead, and the report then says that the guarantee is void. What a
 column of a table is (numbers, dates, truth values, texts) is found so as well: its type in pandas or polars may follow
 from one cell. A matrix is of numbers.
 """
@@ -88,7 +88,7 @@ class DPGBDTClassifier(ClassifierMixin, base.PrivateTrees):
         n_jobs: threads; None means 1, -1 all.
         max_rows_per_unit: with `units` in `fit`: rows of one unit that are used at most, at all sites together. All
             noise grows with it.
-        secure_sums: True adds up masked vectors of the sites, as a network would carry them, for the same trees; sites
+        secure_sums: True adds up masked vectors of the sites, as a network would carry them, for the same trees. Sites
             without rows make up the three that masks want. False (the default) sums all rows at once, many times
             faster: they are all in this process anyway.
             The plan and the report say which it was.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose among settings of an estimator within one promise: every fit and every measurement is on one account.
 
-The promise's mu² is divided: a survey takes its usual share where something is not declared, once for all settings;
-of the rest each of K fits gets a K-th of nine tenths, and the measurement of each on held-out rows a K-th of one tenth.
+The promise's mu² is divided: a survey takes its usual share where something is not declared, once for all settings.
+Of the rest each of K fits gets a K-th of nine tenths, and the measurement of each on held-out rows a K-th of one tenth.
 The choice reads the noisy scores and nothing else, which is post-processing. Costs are added up although the held-out
 rows are others: nothing rests on who stands in which part.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An evaluation from noisy counts: post-processing, so every choice here is free of privacy cost.
 
-Sums and ratios are computed from the counts as released, negative ones too: cutting them off at zero would add a bias
+Sums and ratios are computed from the counts as released, negative ones too. Cutting them off at zero would add a bias
 that grows with the number of bins. Only what must be a share is cut off at 0 and 1, at the very end. The error of each
 number that comes from the noise is known, because the noise is: it is propagated to first order (the delta method).
 """
@@ -77,7 +77,7 @@ class ErrorHistogram:
 
     Attributes:
         uppers: upper border of each bin, in units of the label, above 0 and ascending; each bin begins where the one
-            before it ends, and no error is beyond the last.
+            before it ends. No error is beyond the last.
         counts: a noisy count of records per bin.
         noise: standard deviation of the noise of each count, in records.
 

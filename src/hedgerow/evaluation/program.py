@@ -10,7 +10,7 @@
     itself has the prediction intervals)
 
 All are noised and charged like any other release. The held-out rows may be of the same units that the model was
-trained on (a patient with visits in both), so the cost of an evaluation is added to that of the model, although the
+trained on (a patient with visits in both). So the cost of an evaluation is added to that of the model, although the
 rows are different (no parallel composition).
 """
 

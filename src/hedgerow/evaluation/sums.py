@@ -11,7 +11,7 @@ Statistics are integers only, so that the same record counts the same on every m
 
 docs/proofs/queries.md, section "Evaluation", says what one record can add at most.
 
-Noise falls on every bin, needed or not, so few bins that each hold a like share of the records measure best, and they
+Noise falls on every bin, needed or not. So few bins that each hold a like share of the records measure best. They
 have to be placed without a look at the records. What is public is the model: its released leaf weights say roughly
 where scores lie. The outline covers that range finely; its noisy counts then place the few bins of the release that
 counts.
@@ -88,7 +88,7 @@ class ScoreHistogram(EvaluationQuery):
     """Counts of held-out records per bin of score, chance or error: int64, `shape` flattened, then hits.
 
     The whole model comes as the `update` of the first such query. A record adds `unit` to one cell of every curve, and
-    to one of the two hits, so its contribution has the squared L2 norm unit**2 (n_curves + with_hits), exactly.
+    to one of the two hits. So its contribution has the squared L2 norm unit**2 (n_curves + with_hits), exactly.
 
     Attributes:
         position: what is binned, an integer (see above): "score" (one curve, binary), "risk" (one curve, times to an
@@ -232,7 +232,7 @@ class DevianceMoments(_Moments):
     """Sums for the size of errors, and for the deviance of counts or of the plan's [loss]: int64 [3].
 
     They are the sums of (1, min(e, clip) / clip, min(d, limit) / limit): e is the error of the prediction and d its
-    deviance; see `hedgerow.losses.kinds.Deviance`, which has the limit for a clip.
+    deviance. See `hedgerow.losses.kinds.Deviance`, which has the limit for a clip.
     """
 
     n_statistics: ClassVar[int] = 3
@@ -264,7 +264,7 @@ class DevianceMoments(_Moments):
 class _PartedSums(EvaluationQuery, ABC):
     """The sums of an evaluation's detail, for each part of the records by itself.
 
-    What a record adds at most is what it adds to `one`; a unit with rows in several parts adds to several blocks,
+    What a record adds at most is what it adds to `one`. A unit with rows in several parts adds to several blocks,
     together no more than all its rows to one.
 
     Attributes:
@@ -532,7 +532,7 @@ def choose_bin_count(n_records: float, noise: float) -> int:
 
     The error of the noise grows with their root, and that of ties falls with their square.
 
-    Both are equal in an area under a curve at (n_records / noise)**0.4 or so bins; a quarter more keeps the error that
+    Both are equal in an area under a curve at (n_records / noise)**0.4 or so bins. A quarter more keeps the error that
     no error bar shows, that of the ties, below the other.
 
     Args:

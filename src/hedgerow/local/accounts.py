@@ -6,7 +6,7 @@ ends. A run that is killed stays reserved as a whole. An account is chosen by pu
 set that the caller gives, or else all rows of the process, of a folder (commands), or of a `budget`.
 
 Within one process all runs count in its own memory. `budget` adds an account with a limit, or with a file that other
-processes share; processes that begin within it, and estimators that are sent to them, find the file.
+processes share. Processes that begin within it, and estimators that are sent to them, find the file.
 """
 
 from __future__ import annotations
@@ -537,7 +537,7 @@ def budget(
 
     Args:
         epsilon: what all runs of the account may cost together; None only adds up.
-        book: a file that keeps the account: earlier blocks and other processes with this file count as well, and worker
+        book: a file that keeps the account. Earlier blocks and other processes with this file count as well, and worker
             processes (``n_jobs``) of this block find it: those that begin in it, and those that are sent an estimator.
             None keeps it in memory, for this block and this process.
         delta: of the sum, in (0, 1).

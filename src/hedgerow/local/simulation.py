@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan's run on made-up rows, from the sites' tables to a score, before anyone shows a row.
 
-The rows follow from the plan and a seed alone. Features are independent and even over their bounds or categories; a
+The rows follow from the plan and a seed alone. Features are independent and even over their bounds or categories. A
 third of them, two at least, move the label, each by a straight line, a step or a bump, and one product of two does.
 How strongly is fixed: trees without noise reach an AUC of about .85 for two classes.
 """

@@ -162,7 +162,7 @@ def write_block_statistics(loss, labels, scores, begin, end, packed, own):  # ty
 def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignore[no-untyped-def]
     """Write statistics of a table by class and one score, with one read per pair and record.
 
-    Of an odd number of steps the nearest to the score is read, and of two the further one from 0: the mirror image of a
+    Of an odd number of steps the nearest to the score is read, and of two the further one from 0. The mirror image of a
     score has the mirror image of its step.
     """
     n_steps = table.shape[2]

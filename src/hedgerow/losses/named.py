@@ -8,7 +8,7 @@ two sides, each with a slope and a clip of its own, and the Hessian is 1 for eve
     quantile    clip(r, -2 tau k, 2 (1 - tau) k)                   k is the joint clip: pinball loss, smoothed within it
     expectile   2 (1 - tau) clip(r, k)  where r > 0, and  2 tau clip(r, k)  below
 
-In integers it is (g, c), rounded towards zero, with the larger side's clip for both: the norm is
+In integers it is (g, c), rounded towards zero, with the larger side's clip for both. The norm is
 sqrt(max(clip)**2 + c**2), whatever the label and the score are. So the sensitivity does not depend on the rows, and of
 one side it is an upper bound.
 

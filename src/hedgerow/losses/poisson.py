@@ -18,12 +18,12 @@ to g are looked up by steps of 1/256 of score:
 
     c h is cut off at N / sqrt(2), and then |g| at sqrt(N**2 - (c h)**2)        so g**2 + (c h)**2 <= N**2
 
-whatever the label and the score are. In integers the room is the whole root of what the integer c h leaves of N**2, and
-the sensitivity is the largest g**2 + (c h)**2 over the steps that scores can have (`Loss.sensitivity_squared`): a
+whatever the label and the score are. In integers the room is the whole root of what the integer c h leaves of N**2.
+The sensitivity is the largest g**2 + (c h)**2 over the steps that scores can have (`Loss.sensitivity_squared`): a
 maximum over numbers that exist.
 
 N is `model.joint_clip`, by default 1/2, that is M / 4 counts, and .7 counts at least; without a clip no residual is
-beyond 2, and no vector beyond hypot(2, 2 c). Counts above the mean lie further from it than those below, so a clip that
+beyond 2. No vector beyond hypot(2, 2 c). Counts above the mean lie further from it than those below, so a clip that
 many of them reach pulls all predictions down: at 1/4, by a tenth where the mean was a twentieth of M; at 1/2, by a
 thirtieth. Where h is cut off much, the steps of a leaf, sums of g over sums of h, are longer than Newton's where means
 are large; so it may have as much of the norm as g. c is `model.hessian_scale`, by default N.

@@ -20,7 +20,7 @@ What is known of a record is for how many intervals it was at risk, m, and wheth
 
 So a record counts as at risk in an interval only if its fate there is known, and a record that was followed to the end
 of an interval exactly was at risk in it. The likelihood of both is that of m independent draws, of which the last may
-be the event, so the loss of a record and its derivatives are sums over its own intervals:
+be the event. So the loss of a record and its derivatives are sums over its own intervals:
 
     g = h_1 + ... + h_m - event             h = h_1 (1 - h_1) + ... + h_m (1 - h_m)
 

@@ -169,7 +169,7 @@ def bound_statistics(loss: Loss, score_bound: int) -> Statistics:
     """Return the range of a record's statistics for scores within +-`score_bound` units of 2**-16.
 
     A table is read off, so its numbers are exact. For the squared loss they are the clip and the constant; for softmax
-    the bounds of `Loss.largest_statistic`, and no ratio: each record's statistics are shrunk and rounded one by one.
+    the bounds of `Loss.largest_statistic`, and no ratio. Each record's statistics are shrunk and rounded one by one.
     """
     if loss.kind in ("table", "hazard"):
         table = loss.table[:, loss.steps_within(score_bound)].astype(np.int64)

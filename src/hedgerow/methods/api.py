@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that an author of a method needs; they stay for as long as `API_VERSION` does.
+"""The names that an author of a method needs. They stay for as long as `API_VERSION` does.
 
     from hedgerow.methods.api import Method, Parts, Query, Run, Schedule, Settings, add_method
 

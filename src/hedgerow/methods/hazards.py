@@ -11,7 +11,7 @@ but s times them are. The slope s is the likeliest for the events of the bins,
 
     sum over bins  f (events - expected events at slope s) = 0
 
-and for any slope the baseline follows from the life table: among those at risk in an interval the hazards of the bins,
+and for any slope the baseline follows from the life table. Among those at risk in an interval the hazards of the bins,
 each logistic in b_j + s f, must have the mean p_j. Who is at risk follows from the hazards before, and from how many
 were censored before, which is taken to be alike in all bins. So b_j rises against the life table as those of high risk
 are gone.

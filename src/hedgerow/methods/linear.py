@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear models over a public grid: equations, design matrix, and the sums that a node makes.
 
-A record's value of a feature is one of at most 256 codes, so whatever a linear model makes of a feature is a table from
-code to number, and such a table is a tree of depth 8 or less that asks for that feature alone. (Of the finer grids of
+A record's value of a feature is one of at most 256 codes. So whatever a linear model makes of a feature is a table from
+code to number. Such a table is a tree of depth 8 or less that asks for that feature alone. (Of the finer grids of
 ``iterative_hessian`` and ``quantile``, neighbouring cells share a leaf and its number.) A linear model is therefore an
 ensemble with one tree per feature: model files, exports, evaluation and nodes need nothing new.
 

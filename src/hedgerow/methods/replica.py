@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A replica of a run's program: all parties with the plan and the releases have the same queries.
 
-The coordinator runs one, and so does every node, which therefore never needs to be told what it is asked: the queries
+The coordinator runs one, and so does every node, which therefore never needs to be told what it is asked. The queries
 of an evaluation need no bytes on the wire either, for they follow from the task.
 """
 

@@ -2,7 +2,7 @@
 """Noise bands: the standard deviations that the noise alone gives the shapes of a model.
 
 The noise is ours, so its size is known, and all here is post-processing of the model file. It is known where features
-take turns in an order that the noise cannot change; docs/reading-a-model.md has the derivation and how it was checked.
+take turns in an order that the noise cannot change: docs/reading-a-model.md has the derivation and how it was checked.
 
     a leaf      its value is -rate clip(G / (H + ridge)), of noisy sums; H without noise is read off many trees.
     a shape     the sum of its trees, less its mean over the records.

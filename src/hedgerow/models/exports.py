@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models as files of other programs: XGBoost's JSON, explainable boosting machines, ONNX.
 
-docs/models.md says what each predicts and how it is read; this is what the code rests on.
+docs/models.md says what each predicts and how it is read. This is what the code rests on.
 
 **XGBoost** (2.1 to 3.4) sends a value left iff it is below the node's threshold in single precision, NaN to the default
 side, and a category right iff it is in the node's list: a category (type "c") is its index in the plan, and K, their
 number, is every value that is not listed, as pandas has ``pd.Categorical(column, categories=[*categories, "other"])``.
-Leaf values are multiples of 2**-16: as long as no sum can reach 2**8, single precision adds them without rounding, so
+Leaf values are multiples of 2**-16: as long as no sum can reach 2**8, single precision adds them without rounding. So
 log-odds agree exactly and probabilities to the rounding of one exponential. Numbers are scaled to the label's units and
 agree to about 1e-7 of its range per 100 trees, or, for bounds far from zero, to single precision.
 
 Nodes through which all records go one way, and splits between equal leaves, are left out. `sum_hessian` holds the
-released leaf weights where the model has them (SHAP's path-dependent explainer reads them), else one per leaf; all are
+released leaf weights where the model has them (SHAP's path-dependent explainer reads them), else one per leaf. All are
 divided by one power of two, so that not all of them are whole numbers. Converters (onnxmltools 1.16) take a booster
 whose weights are all whole for a regression, and write one that gives log-odds plus base_score for probabilities. They
 also add base_score to the log-odds where the first tree is a single leaf of 0; such a leaf is `ALMOST_ZERO` instead.
@@ -418,7 +418,7 @@ class _OnnxTrees:
         if node["nodes_truenodeids"] != node["nodes_falsenodeids"]:
             return
         # A node and a leaf of one number. Runtimes take a root with two such children for a tree of a single leaf
-        # (onnxruntime 24679), so the leaf gets another number, and the old one is used by no node.
+        # (onnxruntime 24679). So the leaf gets another number. The old one is used by no node.
         child = "nodes_truenodeids" if node["nodes_trueleafs"] else "nodes_falsenodeids"
         node[child], _ = self._append_leaf(self.leaf_value[node[child]], output)
 

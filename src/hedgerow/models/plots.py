@@ -51,7 +51,7 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
     The file is PNG, SVG or PDF, by its ending, and PNG if it is an open file.
 
     All panels share one vertical scale, so heights can be compared. A shape is what the trees on that feature alone
-    add to the score, less its mean; trees of several features are not in it, and the subtitle says how much they are.
+    add to the score, less its mean. Trees of several features are not in it. The subtitle says how much they are.
     If the effect of the noise is known, two pale bands show one and two standard deviations of it
     (`hedgerow.models.bands`). The line at the bottom says so, or why there are no bands.
 

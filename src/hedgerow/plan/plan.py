@@ -5,7 +5,7 @@ Everything a run does follows from its plan: the schema, the trees, the noise, t
 nothing in it may be read off private data; what is (for comparisons) is marked, and the report then says so.
 
 Methods other than boosted trees have a section of their own, read only where `model.algorithm` says so, and read some
-fields of [model] as well; the others would be ignored, so they are refused. All this stands with the methods: see
+fields of [model] as well. The others would be ignored, so they are refused. All this stands with the methods: see
 `hedgerow.plan.registry`.
 """
 

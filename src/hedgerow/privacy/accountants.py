@@ -3,7 +3,7 @@
 
 An event without a known cost is an error (`hedgerow.privacy.cost`), an un-noised one is epsilon = infinity. Kinds of
 events are not mixed by adding up epsilons: `gdp`, `rdp` and `pld` take releases of pure differential privacy in by a
-bound that is proved there; `pure` refuses everything else.
+bound that is proved there. `pure` refuses everything else.
 
 **gdp**, the exact accountant of Gaussian releases: Gaussian differential privacy (mu-GDP).
 
@@ -29,7 +29,7 @@ mapping x -> v - x exists on the integers too). For the discrete Gaussian the fo
 an integer vector, so the moved noise sums to the same constant (docs/proofs/sampled-gaussian.md).
 
 An individual filter at a node leaves a record out of every further sum once its own divergences at one order would pass
-a budget (Feldman and Zrnic 2020, arXiv 2008.11193, theorem 4.5); all releases under it together then cost the budget at
+a budget (Feldman and Zrnic 2020, arXiv 2008.11193, theorem 4.5). All releases under it together then cost the budget at
 that order, however many they are, and at every order no more than each at its worst.
 
 Without samples the curve is a line: `epsilon_rdp` is the second opinion beside the exact accountant.
@@ -38,7 +38,7 @@ Without samples the curve is a line: `epsilon_rdp` is the second opinion beside 
 
 A pure release is dominated by randomised response of its (amplified) epsilon (Kairouz, Oh and Viswanath 2015, theorem
 3.1: every e-DP mechanism is post-processing of it), Gaussian releases by one Gaussian of their total mu, and a Gaussian
-release over a Poisson sample by that of its worst unit: a smaller shift is post-processing of a larger one, and
+release over a Poisson sample by that of its worst unit. A smaller shift is post-processing of a larger one, and
 dominating pairs compose adaptively (Zhu, Dong and Wang 2022, arXiv 2106.08567, theorem 10). A filter that cannot act
 changes nothing of that: one whose releases, each at its worst, stay within its budget. The library composes these on a
 grid and rounds losses up, so that what it says is a bound.
@@ -588,7 +588,7 @@ class Accountant:
 def _gdp(events: Sequence[Event], delta: float) -> float:
     """Exact for Gaussian releases; integer noise pays the slack of its grid; a bound for pure releases.
 
-    A ledger with a release over a sample of less than all is bounded as a whole by Renyi accounting: such releases have
+    A ledger with a release over a sample of less than all is bounded as a whole by Renyi accounting. Such releases have
     no exact mu, and adding up epsilons of two kinds would be a guess.
     """
     if has_samples(events):
@@ -601,7 +601,7 @@ def _gdp(events: Sequence[Event], delta: float) -> float:
         return math.inf
     epsilon = epsilon_of_mu(math.sqrt(cost.gdp_weight) * ROUND_UP, twin_delta, cost.total_variation)
     if cost.total_variation > 0 or any(type(event) in PURE_EVENTS for event in events):
-        # zCDP holds for the discrete Gaussian without any slack, so the better of the two bounds is a bound: on a
+        # zCDP holds for the discrete Gaussian without any slack, so the better of the two bounds is a bound. On a
         # coarse grid, or at a large epsilon, where (1 + e^epsilon) times the distance is too large. It is also what
         # many small pure releases are best bounded by.
         epsilon = min(epsilon, epsilon_of_rho(cost.zcdp_weight / 2, twin_delta))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a budget account as a report quotes it: all runs over some rows, and what they cost together.
 
-A report speaks of one run. The account holds every run that was charged to it, so a reader learns from the report what
+A report speaks of one run. The account holds every run that was charged to it. So a reader learns from the report what
 all of them have cost by the time it was made. All of it follows from releases and public facts.
 """
 

@@ -19,7 +19,7 @@ Releases of pure differential privacy:
 **Sampling.** If every unit is among the records of a release with a chance of at most q, independently of all others
 and unknown to those who see the release, an e-DP release over the sample is log(1 + q (exp(e) - 1))-DP under
 add/remove-one (Balle, Barthe and Gaboardi 2018, arXiv 1807.01647, theorem 8). Each release has a sample of its own
-here; that costs less than one sample for several: with x = exp(a) - 1 and y = exp(b) - 1, (1 + q x)(1 + q y) <=
+here. That costs less than one sample for several: with x = exp(a) - 1 and y = exp(b) - 1, (1 + q x)(1 + q y) <=
 1 + q (x + y + x y).
 
 **Choices.** An exponential mechanism of bounded range e (the log-ratios of its outcomes' probabilities, on two
@@ -284,7 +284,7 @@ def for_rows(event: Event, n_rows: int) -> Event:
 
     A release is a sum over rows, so its sensitivity to so many is at most so many times that to one: exact where all of
     them pull alike. Over a sample, each of them is drawn by itself. Renyi divergences, those of hockey sticks and pure
-    privacy are quasi-convex, so the loss is at most that of all rows whenever one of them is drawn, which happens with
+    privacy are quasi-convex. So the loss is at most that of all rows whenever one of them is drawn, which happens with
     the chance 1 - (1 - q)^n. In the local model each row has noise of its own. A filter keeps the costs of one row
     below its budget: at the rate 1, by Cauchy's inequality, those of n rows below n² times as much; over samples
     nothing is known of them, so they count as if there was no filter.

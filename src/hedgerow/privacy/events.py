@@ -2,7 +2,7 @@
 """The events that a ledger records and that an accountant reads; a meaning, once given to a type name, never changes.
 
 An event says what was released in terms of privacy alone: how much noise, how often, on which grid. It is enough to
-account for a run without knowing the algorithm. Adjacency is always "add or remove one unit"; the unit (a record, or a
+account for a run without knowing the algorithm. Adjacency is always "add or remove one unit". The unit (a record, or a
 person with a bounded number of rows) and the sensitivity belong to the query that was asked.
 
 Source of the idea: google/differential-privacy, dp_accounting/dp_event.py.
@@ -112,8 +112,8 @@ class LocalGaussianEvent(LatticeEvent):
     """A release of the local model: *every* record's vector has noise of its own before any sum.
 
     That noise is at least N_Z(0, sigma²) on each entry, so a vector is private by itself, no matter who sees
-    it before or after it is summed; S is that of one record's vector. Adjacency is "replace by zero the statistics of
-    one unit" with the number of rows of every site public: who takes part is no secret in the local model. The noise
+    it before or after it is summed. S is that of one record's vector. Adjacency is "replace by zero the statistics of
+    one unit" with the number of rows of every site public. Who takes part is no secret in the local model. The noise
     of other records is not counted.
     """
 
@@ -125,7 +125,7 @@ class DiscreteGaussianSumEvent(EventBase):
     """Like `DiscreteGaussianEvent`, but the noise is a sum of `n_shares` independent draws from N_Z(0, share_sigma²).
 
     Such a sum is not a discrete Gaussian; the accountants add the difference. `n_shares` counts only the shares that
-    are guaranteed to be present and unknown to the adversary (the honest survivors); further shares only help.
+    are guaranteed to be present and unknown to the adversary (the honest survivors). Further shares only help.
     noise_multiplier <= share_sigma sqrt(n_shares) / S.
     """
 
@@ -191,7 +191,7 @@ class SelectionEvent(PureEvent):
     """Choices by the exponential mechanism, P(c) proportional to exp(score / scale), one in each of disjoint parts.
 
     The sensitivity is the range over which one unit can move the scores: the largest change less the smallest, so a
-    release has the bounded range epsilon. A row is in one part at most, and the parts are public; the ranges of a
+    release has the bounded range epsilon. A row is in one part at most, and the parts are public. The ranges of a
     unit's rows add up, so all choices of a release together cost what one of that range does.
     """
 
@@ -314,7 +314,7 @@ def round_multiplier(sigma_squared: int, sensitivity_squared: int) -> float:
     """
     _check_positive_int("sigma_squared", sigma_squared)
     _check_positive_int("sensitivity_squared", sensitivity_squared)
-    # isqrt of the quotient scaled by 4^shift is the root's floor to `shift` bits after the point; shift is such that
+    # isqrt of the quotient scaled by 4^shift is the root's floor to `shift` bits after the point. `shift` is such that
     # the root has at least 53 significant bits, so the only further loss is the conversion to float, undone below.
     shift = max(0, 60 + (sensitivity_squared.bit_length() - sigma_squared.bit_length()) // 2)
     root = math.isqrt((sigma_squared << 2 * shift) // sensitivity_squared)

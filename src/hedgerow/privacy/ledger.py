@@ -3,7 +3,7 @@
 
 What was released before a run counts with it: a plan's [[prepared]] releases. Bounds, the number of records and classes
 may be found by noisy sums instead of being declared (`hedgerow.survey`). The plan that they are written into names
-these sums, so that its digest, the noise of its training, its ledger and every report hold them as well: nothing that
+these sums, so that its digest, the noise of its training, its ledger and every report hold them as well. Nothing that
 was spent can be lost between the two.
 """
 

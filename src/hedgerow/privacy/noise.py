@@ -8,11 +8,11 @@ is involved (Mironov 2012: its low bits leak), and all randomness comes from the
 uniform bytes, the draws have exactly this distribution.
 
 The compiled loops read a stream of random bytes. When the stream ends inside a draw, a loop stops *before* that draw
-and says so; the caller appends bytes and the draw starts again from its first byte. No byte that was read is thrown
+and says so. The caller appends bytes and the draw starts again from its first byte. No byte that was read is thrown
 away; otherwise long draws, more often those of large values, would be under-represented. Every value is a non-negative
 int64 below 2^62; see `attempt_discrete_gaussian` for why no operation overflows.
 
-A batch is drawn at once, and its running time depends on the values drawn; no time per value can be seen from outside
+A batch is drawn at once, and its running time depends on the values drawn. No time per value can be seen from outside
 (Jin et al. 2021, arXiv 2112.05307, on timing). The proof of what such noise costs is docs/proofs/discrete-gaussian.md.
 """
 
@@ -214,9 +214,9 @@ def bernoulli_exp_one(stream: Stream, position: int) -> tuple[int, int]:
 def attempt_discrete_laplace(stream: Stream, position: int, scale: int) -> tuple[int, int, int]:
     """Attempt to draw from P(x) ~ exp(-|x| / scale). Returns (accepted, value, next position).
 
-    u uniform below `scale` is kept with probability exp(-u / scale), v counts successes of exp(-1) before a failure;
-    u + scale v is geometric; it gets a random sign, and one of the two signs of zero is refused. accepted is -1 when v
-    leaves its range.
+    u uniform below `scale` is kept with probability exp(-u / scale), v counts successes of exp(-1) before a failure.
+    The number u + scale v is geometric. It gets a random sign, and one of the two signs of zero is refused. `accepted`
+    is -1 when v leaves its range.
 
     Source: Canonne, Kamath & Steinke 2020 (arXiv 2004.00010), Algorithm 2 with s = 1, t = scale.
     """

@@ -2,7 +2,7 @@
 """How much signal a plan's noise leaves, and what share of a model is left with it: by public numbers alone.
 
 The forecast is of (AUC - 1/2) over that of the default without noise (epsilon infinite) on the same rows. Noise of
-standard deviation 1 / s in units of the signal hides what is weaker than it; the share of what is learned that lies
+standard deviation 1 / s in units of the signal hides what is weaker than it. The share of what is learned that lies
 above goes from 0 to 1 as s grows. The curve that was measured is
 
     share(s) = 1 / (1 + (h / s) ** k)
@@ -11,7 +11,7 @@ a straight line of log-odds over ln s, which rises everywhere: at the signal h a
 strong they are, so there are two such curves: below the first lies a quarter of runs, below the second a half.
 `python -m experiments forecast` fits them by quantile regression over eleven public data sets, each with the same
 weight. The range goes up to 1, because some runs lost nothing. Its lower end loses `LOSS_FACTOR` times what the first
-curve loses, because a new set may be unlike all of these; the run says how often the runs of a set lie within the range
+curve loses, because a new set may be unlike all of these. The run says how often the runs of a set lie within the range
 that the other sets give. Where the range would be wider than `MAX_HALF_WIDTH` to either side, nothing is said: with
 little signal models of different labels keep anything from nothing to all.
 """
@@ -143,7 +143,7 @@ def is_measured(plan: Plan) -> bool:
 def count_at_most(plan: Plan, ledger: Ledger, leaf_weights: Sequence[int]) -> int | None:
     """Bound the number of records that a run used, by its first release; None if that release counts none.
 
-    Before the first tree all scores are 0, and each record adds one Hessian to a leaf of the default's first tree: its
+    Before the first tree all scores are 0. Each record adds one Hessian to a leaf of the default's first tree. Its
     largest gradient is as large, so it is the record's norm over the square root of 2. Weights are cut off at 0, which
     makes their sum larger, and two standard deviations of its noise are added.
 

@@ -357,7 +357,7 @@ def _describe_rows(report: PrivacyReport) -> str:
 
 @_sentence(Topic.PROMISE, Depth.PERSON, _holds, _is_small)
 def _say_factor(report: PrivacyReport) -> str:
-    # Delta is added to chances. It is not the chance that the odds change by more than e^epsilon, which is larger: at
+    # Delta is added to chances. It is not the chance that the odds change by more than e^epsilon, which is larger. At
     # epsilon 1 and delta 1e-5 Gaussian noise lets them do so with 1.6e-4.
     rows = _describe_rows(report)
     other = f"if {rows} had counted as zeros" if _is_local(report) else f"without {rows}"

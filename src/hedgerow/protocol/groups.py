@@ -193,7 +193,7 @@ class LineUp:
 
     Of a round, a group's mark is the logarithm of its squared distance from the group that is nearest to it, over the
     usual (median) one of two of the others. Each group's noise is alike, so the mark of honest groups with like rows is
-    about 0, whatever the noise is; that of a group whose sums are of other rows, or of none, grows with them. So do the
+    about 0, whatever the noise is. That of a group whose sums are of other rows, or of none, grows with them. So do the
     marks of a true group beside two that lie alike, and those of groups with unlike rows: nobody is accused by them.
 
     If groups are drawn anew, each site has the marks of all groups in which it stood. If one site is far ahead of all

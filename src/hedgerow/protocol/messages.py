@@ -20,7 +20,7 @@ The script is one table for both parties:
     WAITING    Answer ->         <- RoundRequest or Finished
     FINISHED   Done ->                            FINISHING, then OVER (Salvaged in place of Finished: an early end)
 
-A node says Hello on every connection; the coordinator says Welcome and sends again what the node may have missed.
+A node says Hello on every connection. The coordinator says Welcome and sends again what the node may have missed.
 Either may end the run, with a code word. A new Enrol, for a later attempt, begins a new epoch of the same run.
 """
 

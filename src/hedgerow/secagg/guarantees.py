@@ -4,13 +4,13 @@
 n members, c of them colluding with the coordinator, threshold t, at least u survivors in any manifest.
 
 - Curious coordinator: t > c, so that the colluders cannot rebuild a secret.
-- Lying coordinator: for both secrets of one node it needs t answers of one kind and t of the other; the n - c honest
+- Lying coordinator: for both secrets of one node it needs t answers of one kind and t of the other. The n - c honest
   answer one kind each and the c colluders both, so 2t > n + c makes it impossible. The same intersection allows at
   most one release for one purpose.
 - Isolation by unequal lists: an honest answer excludes at most n - u nodes, and to strip a node's masks t - c honest
   answers must exclude it. So at most (n - c)(n - u)/(t - c) honest nodes are stripped, and every released sum holds at
   least ceil((n - c)(1 - (n - u)/(t - c))) honest vectors.
-- With the echo exchange a node answers only after q > (n + c)/2 nodes signed the same manifest; two such quorums meet
+- With the echo exchange a node answers only after q > (n + c)/2 nodes signed the same manifest. Two such quorums meet
   in an honest node, so the manifest is unique and the group is u - c.
 
 Who shares masks and secrets with whom: up to SPARSE_ABOVE everyone with everyone, beyond it everyone with DEGREE others
@@ -217,7 +217,7 @@ def most_marked(population: int, marked: int, drawn: int, n_events: int) -> int:
 def derive_sparse(n_nodes: int, n_colluders: int, max_drops: int, n_groups: int = 1) -> tuple[int, int, int]:
     """Return (degree k, threshold t, committee's quorum q) of a sparse graph against a lying coordinator.
 
-    The members stand on a ring in an order that none of them chose, each joined to the k/2 next ones on both sides; the
+    The members stand on a ring in an order that none of them chose, each joined to the k/2 next ones on both sides. The
     first k are the committee. The c colluders are chosen before the order is drawn, the d missing members after it. The
     probability that any of the following events occurs, in any group and any set-up of a run, is at most
     2^-SECURITY_BITS:

@@ -343,7 +343,7 @@ class Participant:
     def confirm(self, certificate: bytes) -> Step[Participant]:
         """Answer an echo certificate: return the step that sends the shares, if a quorum signed the manifest.
 
-        The step has no record: the answer has been in the store since the echo left, and a node that comes back at its
+        The step has no record: the answer has been in the store since the echo left. A node that comes back at its
         echo asks for a certificate again. Raises Refusal.
         """
         self._require_running(None)

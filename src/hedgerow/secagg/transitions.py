@@ -4,7 +4,7 @@
 Nothing else decides what may happen when: the state machines ask `advance` and raise the codes of the row they are
 in. `docs/wire.md` has diagrams of this table. State names say what the party knows or waits for.
 
-No text here takes a value that was secret, or bytes that a peer sent: a peer is named by its number and a field by
+No text here takes a value that was secret, or bytes that a peer sent. A peer is named by its number and a field by
 its name, never by its content.
 """
 

@@ -212,7 +212,7 @@ def size_beside(roster: Roster, members: Collection[int], parameters: EpochParam
 def most_beside(roster: Roster, parameters: EpochParameters, node: int) -> int:
     """Return how many members may at most be in a node's group, itself included, before any is known.
 
-    A sparse graph is used among the nodes that are there: for the whole of a large roster it would have to withstand
+    A sparse graph is used among the nodes that are there. For the whole of a large roster it would have to withstand
     more colluders than the wishes name.
     """
     there, wishes = size_beside(roster, range(len(roster.sites)), parameters, node), parameters.wishes

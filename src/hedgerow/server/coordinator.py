@@ -2,7 +2,7 @@
 """The coordinator of a run: `RunSession` answers events with messages, `run_coordinator` drives it.
 
 The session has no socket and no clock. Everything is journalled before the messages that depend on it are returned. The
-run does not wait for sites that fall silent, leave or refuse; it goes on with the others down to the threshold of
+run does not wait for sites that fall silent, leave or refuse. It goes on with the others down to the threshold of
 secure aggregation, and waits for sites to return when there are fewer. Once the manifest of a purpose was sent, the
 purpose is finished with that manifest, or the run ends.
 
@@ -167,7 +167,7 @@ def check_groups(task: Task, roster: Roster) -> None:
     """Raise PlanError "plan-groups-too-small" if the roster's smallest group is too small for its sums.
 
     The promise against colluders holds in each group as for a federation of its size. A group of four or more sites can
-    lose one; in a group of three, one missing site costs the group the round, which goes on with the others.
+    lose one. In a group of three, one missing site costs the group the round, which goes on with the others.
     """
     plan = task.run_plan
     n_groups = plan.federation.groups
@@ -1078,7 +1078,7 @@ def release(run: CoordinatorRun, now: InSlot) -> None:
         # Journal the release without the groups to whose sums no records add up, and with all votes behind it.
         line = replace(line, release=np.concatenate([released, _list_votes(run, slot, opened.survivors)]))
     except SumAbandoned as fault:
-        # All sites learn that the run ends, so the cause is a release like any other: write it down with its cost, and
+        # All sites learn that the run ends. So the cause is a release like any other: write it down with its cost, and
         # give the run up, in one write.
         if fault.reason is Code.SUM_OUT_OF_RANGE and not run.replica.n_groups:
             fault.what += f" In the sum were {', '.join(survivors)}: the masks do not show whose vector it was."

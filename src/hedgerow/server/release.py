@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn sums into releases: add the noise, charge the ledger, and refuse false sums.
 
-This is the only place where a sum becomes a release: the noise is drawn once per purpose, the ledger refuses a second
+This is the only place where a sum becomes a release. The noise is drawn once per purpose, the ledger refuses a second
 release for the same purpose, and a program sees only the release. `run_program` and `run_evaluation` carry out a
 program if all sums are taken in this process; `hedgerow.server.coordinator` does it over a network.
 """
@@ -573,7 +573,7 @@ class EvaluatedModel:
         ledger = self.ledger
         for release in own:
             ledger = ledger.append(release)
-        # The same units may be in the training rows and in the held-out rows, so the costs add up (sequential
-        # composition), and the report reads the ledger of both.
+        # The same units may be in the training rows and in the held-out rows. So the costs add up (sequential
+        # composition). The report reads the ledger of both.
         report = build_report(ledger, self.report.with_evaluation(cost))
         return Outcome(task.plan, task.ensemble, ledger, report, evaluation, cost)

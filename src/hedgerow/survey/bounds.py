@@ -11,7 +11,7 @@ together with its neighbours. The constants are those that the measurements of d
   tail biases all predictions, and no budget can undo that. So the range extends beyond the values seen: to twice their
   range in any case, and further as long as that costs nothing.
 - A range is refused (`is_seen` is false) if records do not stand out by far, or may spread over a small part of it
-  only: the model would then be little but noise. A person has to declare a refused range; there is no guess.
+  only: the model would then be little but noise. A person has to declare a refused range. There is no guess.
 - The result does not depend on signs, nor on units, except for powers of two that a value just reaches. With less
   noise, at least as much of the tail is seen.
 """

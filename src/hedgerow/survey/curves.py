@@ -6,7 +6,7 @@ counts d_j of events in interval j, c_j of records lost in it, and r_j at risk i
 
     S_j = (1 - d_1 / r_1) ... (1 - d_j / r_j),    r_j = d_j + c_j / 2 + all that were followed further,
 
-which is the Kaplan-Meier estimate if no interval has both events and losses, and else the life table's: a record that
+which is the Kaplan-Meier estimate if no interval has both events and losses, and else the life table's. A record that
 was lost in an interval was at risk in half of it. All computations on the release are post-processing.
 
 The variance of log S_j is Greenwood's for the sample, plus that of the noise to first order. Bands cover both. A curve

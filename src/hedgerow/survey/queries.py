@@ -445,7 +445,7 @@ def _encode(text: str) -> bytes:
 #     CellCounts  per column one to one public bin of its cell                      1 per column
 #     JointCounts per column one to one public bin of its cell and its label's      1 per column
 #
-# A cell's bin depends on that cell (and, in JointCounts, on the same record's label) alone, so the norms are exact: one
+# A cell's bin depends on that cell (and, in JointCounts, on the same record's label) alone, so the norms are exact. One
 # record more changes the answer by that record's own contribution. docs/proofs/queries.md, section "Statistics before
 # training".
 

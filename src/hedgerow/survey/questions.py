@@ -16,11 +16,11 @@
     rates    JointCounts      the label by bin of each column                                        0.16
     curves   SurvivalCounts   survival curves, alone                                        1
 
-For a plan's gaps, each question has a fixed share of mu**2 of the whole promise: the training is calibrated to what is
-left (`Plan.prepared`), and a zoom that is not needed costs nothing. For a table, the shares are weights: each question
+For a plan's gaps, each question has a fixed share of mu**2 of the whole promise. The training is calibrated to what is
+left (`Plan.prepared`). A zoom that is not needed costs nothing. For a table, the shares are weights: each question
 takes its weight's part of the remaining mu**2, relative to all weights that may still follow. What one stage does not
 need thus goes to later ones, and the last one spends the rest (to the last digit if the coordinator adds the noise).
-Although later noise depends on earlier releases, all mu**2 add up to no more than the whole: this is a filter (Koskela,
+Although later noise depends on earlier releases, all mu**2 add up to no more than the whole. This is a filter (Koskela,
 Tobaben & Honkela, arXiv 2209.15596, for Gaussian releases; docs/proofs/queries.md).
 """
 

@@ -4,7 +4,7 @@
 A candidate is a cell number c of a feature: cells up to c go left. ``uniform`` and ``log`` fix them in the plan.
 ``iterative_hessian`` (Maddock et al., CCS'22, Algorithm 2) refines them by Hessian histograms that it pays for.
 ``adaptive`` refines them by the leaf Hessians that training releases anyway, so it costs nothing: each released leaf
-says how much Hessian lies in its cells; the density over cells is updated, and the candidates are its quantiles.
+says how much Hessian lies in its cells. The density over cells is updated, and the candidates are its quantiles.
 ``quantile`` cuts at quantiles of exact counts, for comparison with methods that read the data; it has no guarantee.
 """
 

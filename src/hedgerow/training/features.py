@@ -3,7 +3,7 @@
 
     cyclical   tree t takes the next k features of a public random order (CCS'22, section 5.1; k = 1 gives an EBM)
     random     tree t takes k features at random
-    adaptive   single features are taken in proportion to what their released sums have shown to be gained by them; in
+    adaptive   single features are taken in proportion to what their released sums have shown to be gained by them. In
                the last part of the run every second tree tries k features together, and a subset that gains is taken
                like a single feature. All of it is post-processing of released sums, so it costs no privacy.
 
@@ -183,7 +183,7 @@ class _AdaptiveOrder:
         self._numbers: dict[Subset, int] = {}
         self._n_features = n_features
         self._even = np.zeros(most)
-        # The root of each subset's gain, and their exact sum in units of 2**-1074: every float is a whole number of
+        # The root of each subset's gain, and their exact sum in units of 2**-1074. Every float is a whole number of
         # them, and thousands of roots are not to be summed again for every tree.
         self._roots, self._total = np.zeros(most), 0
         self._last_tree = np.zeros(most, dtype=np.int64)

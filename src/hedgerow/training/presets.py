@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Named methods as settings of a plan: those of Maddock et al., of four other papers, and our default.
 
-Pure data. A preset is the [model] section of a plan, that of its algorithm, and the accountant, with its source;
+Pure data. A preset is the [model] section of a plan, that of its algorithm, and the accountant, with its source.
 `apply_preset` writes it over a plan's own, and keeps nothing of the plan's [model] but its structure seed and which
 features may meet.
 """

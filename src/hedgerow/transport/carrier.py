@@ -5,7 +5,7 @@ A `Carrier` knows which nodes there are, takes an envelope for one and brings ba
 clients, a folder of files. What it carries is signed and sealed beneath (`transport/envelope.py`).
 
 Nodes cannot speak first: whatever they have to say is the reply to a request. So messages for a site wait until the
-coordinator waits, and go together as one request; a site has one request at a time, and the next one waits for its
+coordinator waits, and go together as one request. A site has one request at a time, and the next one waits for its
 reply. A request without a reply is posted again, byte for byte: a node answers a repeated one from its store.
 """
 

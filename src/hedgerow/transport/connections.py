@@ -6,7 +6,7 @@ over HTTP was meant for this machine.
 
 gRPC refuses a connection beyond `grpc.max_allowed_incoming_connections` before it begins a handshake, so that a process
 keeps files for its databases whatever strangers do. It does not choose: strangers who were there first would keep the
-sites out. That choice is made here. gRPC gives no handle on its connections, but they are files of this process: each
+sites out. That choice is made here. gRPC gives no handle on its connections, but they are files of this process. Each
 is found among them by its own address and port, and ended by shutting its socket down, as if its peer had hung up.
 
 A firewall or a proxy that admits only the sites' addresses makes this needless; it stays for coordinators that have

@@ -2,7 +2,7 @@
 """Envelopes: what a carrier hands over, sealed end to end, so that it can neither read nor change it.
 
 Who carries a run's messages, such as Flower's SuperLink, sees all of them. What one node sends, together with what the
-others send, would show it the sum before its noise; so every message is signed by a key of the roster and sealed
+others send, would show it the sum before its noise. So every message is signed by a key of the roster and sealed
 (X25519, HKDF-SHA256, ChaCha20-Poly1305) for the one party that it is for.
 
 One *link* is the coordinator's connection to one node, from a greeting to the next. A greeting is signed but open: its
@@ -57,8 +57,8 @@ class Envelope(Encoded):
         kind: also the kind in the head.
         site: the node's; "" in a greeting.
         link: drawn at random for each link.
-        number: one more than that of the request before; a greeting's is higher than all that its node has seen of
-            this coordinator, and a lost one's is the highest.
+        number: one more than that of the request before. A greeting's is higher than all that its node has seen of
+            this coordinator. A lost one's is the highest.
         key: the sender's X25519 key for this link.
         request: SHA-256 of the request that this answers, without its signature; zeros in a request.
         body: a sealed Bundle, bound to the envelope without it; in a greeting an open one.

@@ -3,7 +3,7 @@
 
 Only certificates of the roster complete a TLS handshake, and the certificate decides which site a node is. A second
 node of a connected site waits until the first one has given a sign of life and is turned away as `duplicate-node`, so
-that a copy started by mistake cannot disturb a run; when the first one gives none, its connection ends and the new one
+that a copy started by mistake cannot disturb a run. When the first one gives none, its connection ends and the new one
 takes its place, so that a dead connection locks no site out.
 
 `Monitors` tells how the run is, on the same port, and takes nothing in. Only the roster's monitors may watch; their

@@ -84,8 +84,8 @@ Result = TypeVar("Result")
 class LinkSettings:
     """Time limits and sizes of one end of a stream.
 
-    Three limits (to say the first message, to take one, to take the last) count only seconds in which this process ran,
-    so they are longer on a busy machine.
+    Three limits (to say the first message, to take one, to take the last) count only seconds in which this process ran.
+    So they are longer on a busy machine.
 
     Attributes:
         max_message_bytes: largest message taken or sent.
@@ -807,7 +807,7 @@ class GrpcWatch(_Dialler):
         """Translate the status of a refused or broken stream."""
         word = error.details() or ""
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            # One port has several servers in turn, and only that of a run is watched: that it has no such method says
+            # One port has several servers in turn, and only that of a run is watched. That it has no such method says
             # nothing of its version, which it says itself.
             said = _VERSION_FORM.fullmatch(word)
             is_other = said is not None and int(said[1]) != VERSION

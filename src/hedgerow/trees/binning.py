@@ -9,14 +9,14 @@ cells, so a node bins its rows once and every later question is a table over sma
     categorical   categories[0] | ... | categories[-1] | not listed | missing
     code          0               ...   K - 1            K            K + 1
 
-Edges are single precision, and values are compared as single precision, as XGBoost does: an exported model then sends
+Edges are single precision, and values are compared as single precision, as XGBoost does. An exported model then sends
 every value, down to the last bit, to the same side.
 
 Values become codes in one pass, by one short search each.
 
 Bounds may be far wider than the rows, and then few cells hold all of them. So a cell of a number is divided into at
-most 256 places, as public as the grid, and a node keeps the place of each value beside its code. A grid whose edges are
-some of these (`FeatureGrid.cut_again`) can take the place of the first one while a run goes on: a table says the new
+most 256 places, as public as the grid. A node keeps the place of each value beside its code. A grid whose edges are
+some of these (`FeatureGrid.cut_again`) can take the place of the first one while a run goes on. A table says the new
 code of each old one with its place.
 """
 
@@ -197,7 +197,7 @@ class FeatureGrid:
     def acceleration(self) -> tuple[FloatArray, np.float32, np.float32, NDArray[np.uint16], np.int64]:
         """Search tables: edges and a NaN, offset, scale, edges before each bucket, and most in a bucket.
 
-        A bucket number is a monotone function of the value, computed alike for edges and values, so an edge in an
+        A bucket number is a monotone function of the value, computed alike for edges and values. So an edge in an
         earlier bucket is never above the value, and one in a later bucket never at or below it.
         """
         low, high = self.edges[[0, -1]] if len(self.edges) else np.zeros(2, dtype=np.float32)

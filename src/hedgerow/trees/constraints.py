@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Constraints from the plan: directions of scores with features, and groups of features.
 
-**Directions.** A feature's codes are steps, from one value to the next; a missing value is on none of them. By how much
+**Directions.** A feature's codes are steps, from one value to the next. A missing value is on none of them. By how much
 a sum of trees rises on a step differs with the rest of the record. The sum never falls on it if the least that each
 tree rises there, over all other features, adds up to 0 or more. That is what is kept, for every step of every feature
-with a direction. So a tree may take back what earlier trees, or a linear start, have added for sure: else steps in the
-right direction could never be corrected, and the noise in them would add up.
+with a direction. So a tree may take back what earlier trees, or a linear start, have added for sure. Else steps in the
+right direction could never be corrected. The noise in them would add up.
 
 For a new tree this orders pairs of its leaves: those whose boxes (per feature the codes that reach them) meet in all
 features but one, where one ends at a step and the other begins. The second may lie below the first by no more than
 the sum of all trees before rises on that step for sure.
 
-Leaf values are projected onto that order: each value counts with a weight, the released Hessian of its leaf and the
+Leaf values are projected onto that order. Each value counts with a weight, the released Hessian of its leaf and the
 ridge, so that the projected values minimise the same noisy second-order loss as the values did. Leaves are taken up in
-their order; one that lies too low for a leaf before it is pooled with it, weighted, and so on until nothing is out of
+their order. One that lies too low for a leaf before it is pooled with it, weighted, and so on until nothing is out of
 order (generalised pool-adjacent-violators: Burdakov, Grimvall, Sysoev 2006). On a tree of one numeric feature, that is
-the exact weighted least-squares projection; on others it is close to it, and a last pass keeps the order exactly. All
+the exact weighted least-squares projection. On others it is close to it, and a last pass keeps the order exactly. All
 of it is post-processing of what was released, so it costs no privacy, and no split depends on it.
 
 **Groups.** The features on one path of a tree are all in one group. Features that are in no group are one more group.

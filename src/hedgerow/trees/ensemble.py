@@ -13,7 +13,7 @@ In a file each tree is complete: 2**depth - 1 nodes numbered as in a heap (see `
     weights         per leaf, its released weight; null when it was not kept
 
 The grid is not stored, since it follows from the plan. The file has the edges of features that were cut again (`edges`,
-by the feature's number), and a digest of all edges: a program with another rule for grids refuses the file instead of
+by the feature's number), and a digest of all edges. A program with another rule for grids refuses the file instead of
 misreading its thresholds.
 
 For exports and for looking at a model, `prune_tree` leaves out what no record can reach. A trained tree is complete,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Greedy splits from noisy sums: the best split of each node, and the bins left to be split.
 
-Trees grow level by level over the bins between candidates. What a node can still hold follows from the structure alone:
+Trees grow level by level over the bins between candidates. What a node can still hold follows from the structure alone.
 `GrowingTrees.alive` marks, per node and feature, the bins that the splits above it have left, so that the noise in the
 others is never added to anything. Missing values of a numeric feature go to a side drawn by coin.
 

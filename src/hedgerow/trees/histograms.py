@@ -6,8 +6,8 @@ while a span of blocks is summed.
 
 Where all trees of a batch ask for the same features, these are taken two by two: half the additions of one by one, and
 the same sums to the last unit. A record adds its statistics to one cell of every pair, a bin of the one feature by a
-bin of the other; the sums of the cells' rows and columns are the sums of the two features' bins. Which cells a record
-is in does not depend on the tree: they are found once, and kept, in as much memory as codes of a byte, while bins and
+bin of the other. The sums of the cells' rows and columns are the sums of the two features' bins. Which cells a record
+is in does not depend on the tree. They are found once, and kept, in as much memory as codes of a byte, while bins and
 features stay what they are. Every record is still in one bin of each feature, so what leaves the node and its
 sensitivity are unchanged. (Training 25 trees of depth 4 over 28 features takes 1.7 s with pairs and 2.6 s without for a
 million records, 0.5 s and 0.6 s for a tenth of them.)

@@ -9,12 +9,12 @@ Trees that ask for a single feature add up to that feature's *shape function*, a
 grid, as in an explainable boosting machine (Lou, Caruana and Gehrke, KDD 2012). Its importance is its standard
 deviation over the records, whose distribution over the cells is estimated from the released leaf weights. Trees of
 several features are divided by the law of total variance: every split is credited with the variance between its two
-children. Such trees are counted as if they were independent of each other, so features that trees share are measured
-more roughly than features that have trees of their own; `Importances.interaction_share` says how much that concerns.
+children. Such trees are counted as if they were independent of each other. So features that trees share are measured
+more roughly than features that have trees of their own. `Importances.interaction_share` says how much that concerns.
 
 **Contributions**: what each feature adds to a record's score, exact Shapley values of an ensemble.
 
-The game, for one record and one tree: the features of a set S are known, so a record goes where it goes; at a node that
+The game, for one record and one tree: the features of a set S are known, so a record goes where it goes. At a node that
 asks for another feature it goes both ways, in the proportion of the released leaf weights below. The value of S is what
 the record then reaches on average. A feature's contribution is its Shapley value in this game, summed over the trees;
 with no feature known, the ensemble's value is the base. This is the path-dependent TreeSHAP (Lundberg et al., 2020,
@@ -22,7 +22,7 @@ Nature Machine Intelligence 2, algorithm 1), which XGBoost calls `pred_contribs`
 
 Only the leaves that a record might reach count, each by itself: a leaf's value times a product over the m features on
 its path, of 1 or 0 where the feature is known (does the record go that way?) and of a share of the weights where it is
-not. There are 2**m patterns of the former, m is at most the depth of a tree, and the Shapley values of all patterns are
+not. There are 2**m patterns of the former, m is at most the depth of a tree. The Shapley values of all patterns are
 one small table per leaf. A tree that asks for one feature needs no such table: it adds to that feature what it says of
 its code, less its mean.
 

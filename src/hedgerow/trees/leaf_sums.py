@@ -5,7 +5,7 @@ One pass over the records adds the last trees' values to the scores and sums the
 trees. All of it is integers, so results do not depend on how records are divided among threads, blocks or sites.
 
 Records are visited in blocks that stay in the first-level cache. Within a block, routing goes bottom-up over the nodes
-of a tree rather than top-down over each record: for every node, one comparison per record decides whether the answer of
+of a tree rather than top-down over each record. For every node, one comparison per record decides whether the answer of
 the left or the right child is kept. That takes 2**d - 1 comparisons instead of d for a walk. But they are branch-free
 comparisons of adjacent bytes, and a processor does 16 to 64 of them at a time:
 
@@ -13,7 +13,7 @@ comparisons of adjacent bytes, and a processor does 16 to 64 of them at a time:
                     reached[left child]            elsewhere;  half = number of leaves below the left child
 
 A tree of one feature is a table by code, and so are all the trees of that feature together. So their records are gone
-through once for each feature instead of twice for each tree: to update, values are added up by code before; to sum, the
+through once for each feature instead of twice for each tree: to update, values are added up by code before. To sum, the
 records are summed by code, and codes by leaf after. Both are sums of integers, so no bit depends on it.
 """
 

@@ -389,7 +389,7 @@ def _middles(hessians, used, middle):  # type: ignore[no-untyped-def]
 def _pool_leaf(gradients, hessians, used, middle, at, noise):  # type: ignore[no-untyped-def]
     """Return one leaf's sums pooled with its neighbours', which count less with distance.
 
-    The distance of two leaves is the Hessian mass between their middles, in standard deviations of the noise; the
+    The distance of two leaves is the Hessian mass between their middles, in standard deviations of the noise. The
     weight falls as 1 / (1 + t + t**2 / 2), which follows exp(-t) closely and needs no library's exponential.
     """
     g, h = 0.0, 0.0

@@ -6,7 +6,7 @@ did not pick the trees. It is SHAKE-256 of the seed and a label, read as 64-bit 
 every version, which numpy's generators do not promise. It must never be used for noise, masks or subsampling.
 
 Source: Maddock et al., CCS'22, section 4.3.2 (totally random splits) and 5.1 (feature interactions). A split is drawn
-among the candidates that still divide the node's cells, so no leaf is empty by construction; a node that no candidate
+among the candidates that still divide the node's cells, so no leaf is empty by construction. A node that no candidate
 divides sends everything left. Missing values go to a side drawn by coin, independently of the data.
 
 `intervals` and `find_shapes` say what the finished structure of any batch of trees means for routing and for its

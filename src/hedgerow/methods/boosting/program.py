@@ -15,7 +15,7 @@ Candidates by iterative Hessians read the root's histograms. What all of it cost
 `hedgerow.methods.boosting.schedule`.
 
 Everything after a release is post-processing. The generator is deterministic: any party with the plan and the releases
-computes the same queries and the same model, so a node can check each query against the plan.
+computes the same queries and the same model. So a node can check each query against the plan.
 """
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ delta of 1e-4. With less noise, values that follow releases more closely fit cha
 def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
     """Return the settings with central splits and expected values, where a unit has signal enough.
 
-    Values are expected where a plan leaves them to the rule, and only with noise of the coordinator: sums with noise of
+    Values are expected where a plan leaves them to the rule, and only with noise of the coordinator. Sums with noise of
     the sites hold more of it than is known.
     """
     model, privacy, label = plan.model, plan.privacy, plan.label.type

@@ -18,7 +18,7 @@ histograms. Every release has a sample of its own where the paper has one per tr
 to a side drawn by coin.
 
 With "exponential" the exact sums are known to the coordinator, who is trusted to choose by the mechanism and to keep
-them to itself; "histogram" asks for no such choice, and everything that is computed is computed from noisy releases.
+them to itself. "histogram" asks for no such choice, and everything that is computed is computed from noisy releases.
 """
 
 from __future__ import annotations

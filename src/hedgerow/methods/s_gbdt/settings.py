@@ -3,7 +3,7 @@
 
 Every "auto" is decided from the parameters that its authors found best (docs/s-gbdt.md). A run over samples is bounded
 by one Renyi account: at every order a, the initial score costs a / (2 z0²) and each regular round the divergence of a
-sampled Gaussian. The noise is the least that keeps the promise at the best order; the filter's budget is what the
+sampled Gaussian. The noise is the least that keeps the promise at the best order. The filter's budget is what the
 regular rounds cost there, so extra rounds add nothing (arXiv 2309.12041, algorithms 7 and 8).
 
 Without samples divergences are a / 2 times squared norms at every order a, so the filter bounds mu² as well, and the

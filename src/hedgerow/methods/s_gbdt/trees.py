@@ -7,7 +7,7 @@ The gradient alone is clipped to +-g*, so a record of small gradient has a small
 on.
 
 The filter: every round charges each record the Renyi divergence, at one order, of the round's release with and without
-it. A record whose next charge would pass the budget adds zero to the round and pays nothing for it; it may come back
+it. A record whose next charge would pass the budget adds zero to the round and pays nothing for it. It may come back
 later when its gradient is smaller (Feldman and Zrnic 2020, arXiv 2008.11193, algorithm 3). The charge is for being a
 candidate: it already counts on the sample being secret, so it is due whether or not the record is drawn. Who is active
 is private. A round may stop short of the budget and keep the rest back for the last rounds
