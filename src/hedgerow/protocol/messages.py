@@ -31,55 +31,33 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Annotated, cast, get_args
 
-from hedgerow.codec import (
-    HASH_BYTES,
-    U32,
-    U64,
-    Blob,
-    Bytes,
-    CodecFault,
-    CodeWord,
-    Encoded,
-    Flaw,
-    Hash,
-    Integers,
-    IntVector,
-    Many,
-    Member,
-    Real,
-    Shown,
-    Text,
-    Unsigned,
-    YesNo,
-    fail,
-    kind_in,
-)
+from hedgerow import codec
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.plan.plan import MAX_STRUCTURE_SEED
 
 MAX_MESSAGE_BYTES = 1 << 27
 """Longest message of a run; an engine may disconnect a peer that sends more."""
-NO_HASH = bytes(HASH_BYTES)
+NO_HASH = bytes(codec.HASH_BYTES)
 
 MAX_RELEASES = 1 << 16
-Count = Annotated[int, Unsigned(4, most=MAX_RELEASES)]
+Count = Annotated[int, codec.Unsigned(4, most=MAX_RELEASES)]
 """Number of releases."""
-Releases = Annotated[tuple[IntVector, ...], Many(Integers(most=1 << 22), size=4, most=MAX_RELEASES)]
-Seed = Annotated[int, Unsigned(8, most=MAX_STRUCTURE_SEED)]
-PlanBytes = Annotated[bytes, Blob(most=1 << 22)]
-ModelBytes = Annotated[bytes, Blob(most=1 << 26)]
-AnyReal = Annotated[float, Real()]
+Releases = Annotated[tuple[codec.IntVector, ...], codec.Many(codec.Integers(most=1 << 22), size=4, most=MAX_RELEASES)]
+Seed = Annotated[int, codec.Unsigned(8, most=MAX_STRUCTURE_SEED)]
+PlanBytes = Annotated[bytes, codec.Blob(most=1 << 22)]
+ModelBytes = Annotated[bytes, codec.Blob(most=1 << 26)]
+AnyReal = Annotated[float, codec.Real()]
 
 
-def translate_fault(fault: CodecFault) -> RemoteProtocolError:
+def translate_fault(fault: codec.CodecFault) -> RemoteProtocolError:
     """Return the error for bytes that are no message of a run."""
-    is_version = fault.flaw is Flaw.UNKNOWN_VERSION
+    is_version = fault.flaw is codec.Flaw.UNKNOWN_VERSION
     return RemoteProtocolError("malformed-message", code="unknown-version" if is_version else None, fault=fault.what)
 
 
-def _require_at_most(total: int, releases: tuple[IntVector, ...]) -> None:
+def _require_at_most(total: int, releases: tuple[codec.IntVector, ...]) -> None:
     if len(releases) > total:
-        fail("There are more releases than it says.")
+        codec.fail("There are more releases than it says.")
 
 
 class MessageKind(IntEnum):
@@ -114,7 +92,7 @@ class MessageKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hello(Encoded):
+class Hello(codec.Encoded):
     """Node: the first message of every connection. A new node has no run and no epoch (32 zero bytes each).
 
     Attributes:
@@ -126,26 +104,26 @@ class Hello(Encoded):
     """
 
     KIND = MessageKind.HELLO
-    connection: U64
-    run_id: Hash = NO_HASH
-    epoch: Hash = NO_HASH
+    connection: codec.U64
+    run_id: codec.Hash = NO_HASH
+    epoch: codec.Hash = NO_HASH
     n_releases: Count = 0
-    build: Shown = ""
+    build: codec.Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome(Encoded):
+class Welcome(codec.Encoded):
     """Coordinator: the answer to a Hello, with its number.
 
     Whatever a node receives before it was meant for an earlier connection, and is dropped.
     """
 
     KIND = MessageKind.WELCOME
-    connection: U64
+    connection: codec.U64
 
 
 @dataclass(frozen=True, slots=True)
-class Invitation(Encoded):
+class Invitation(codec.Encoded):
     """Coordinator: take part in this run?
 
     Attributes:
@@ -157,14 +135,14 @@ class Invitation(Encoded):
     """
 
     KIND = MessageKind.INVITATION
-    run_id: Hash
+    run_id: codec.Hash
     plan: PlanBytes
-    behaviour: Hash = NO_HASH
-    build: Shown = ""
+    behaviour: codec.Hash = NO_HASH
+    build: codec.Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationInvitation(Encoded):
+class EvaluationInvitation(codec.Encoded):
     """Coordinator: take part in the evaluation of a model over the rows that you hold out?
 
     Attributes:
@@ -180,21 +158,21 @@ class EvaluationInvitation(Encoded):
     """
 
     KIND = MessageKind.EVALUATION
-    run_id: Hash
+    run_id: codec.Hash
     plan: PlanBytes
     model: ModelBytes
     epsilon: AnyReal
     delta: AnyReal
-    first_round: U32
-    noise: CodeWord
-    by: Annotated[tuple[str, ...], Many(Text(), size=1)] = ()
-    sites: Annotated[tuple[str, ...], Many(Text())] = ()
-    behaviour: Hash = NO_HASH
-    build: Shown = ""
+    first_round: codec.U32
+    noise: codec.CodeWord
+    by: Annotated[tuple[str, ...], codec.Many(codec.Text(), size=1)] = ()
+    sites: Annotated[tuple[str, ...], codec.Many(codec.Text())] = ()
+    behaviour: codec.Hash = NO_HASH
+    build: codec.Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyInvitation(Encoded):
+class SurveyInvitation(codec.Encoded):
     """Coordinator: take part in a survey of your columns, before there is a plan?
 
     Attributes:
@@ -205,15 +183,15 @@ class SurveyInvitation(Encoded):
     """
 
     KIND = MessageKind.SURVEY
-    run_id: Hash
-    about: CodeWord
+    run_id: codec.Hash
+    about: codec.CodeWord
     questions: PlanBytes
-    behaviour: Hash = NO_HASH
-    build: Shown = ""
+    behaviour: codec.Hash = NO_HASH
+    build: codec.Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready(Encoded):
+class Ready(codec.Encoded):
     """Node: it has checked the plan, its owner's policy and its data, reserved the budget, and will take part.
 
     Attributes:
@@ -223,13 +201,13 @@ class Ready(Encoded):
     """
 
     KIND = MessageKind.READY
-    run_id: Hash
-    plan_digest: Hash
-    shows_figures: YesNo = False
+    run_id: codec.Hash
+    plan_digest: codec.Hash
+    shows_figures: codec.YesNo = False
 
 
 @dataclass(frozen=True, slots=True)
-class Deferred(Encoded):
+class Deferred(codec.Encoded):
     """Node: it asks its owner before it says Ready or Refused; that may take days."""
 
     KIND = MessageKind.DEFERRED
@@ -244,19 +222,19 @@ PAYLOADS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Payload(Encoded):
+class Payload(codec.Encoded):
     """A message of secure aggregation inside one of a run, of one of the kinds in `PAYLOADS`."""
 
-    kind: Annotated[MessageKind, Member(MessageKind)]
-    content: Bytes
+    kind: Annotated[MessageKind, codec.Member(MessageKind)]
+    content: codec.Bytes
 
     def check(self) -> None:
         if self.kind not in PAYLOADS:
-            fail(f"{self.kind.name} carries no payload.")
+            codec.fail(f"{self.kind.name} carries no payload.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RoundRequest(Encoded):
+class RoundRequest(codec.Encoded):
     """Coordinator: answer the query of this round.
 
     Attributes:
@@ -269,7 +247,7 @@ class RoundRequest(Encoded):
     KIND = MessageKind.ROUND_REQUEST
     round: Count
     releases: Releases
-    signed_spec: Bytes
+    signed_spec: codec.Bytes
     structure_seed: Seed = 0
 
     def check(self) -> None:
@@ -277,16 +255,16 @@ class RoundRequest(Encoded):
 
 
 @dataclass(frozen=True, slots=True)
-class Abandoned(Encoded):
+class Abandoned(codec.Encoded):
     """Coordinator: nothing will be released in this slot; `code` says why."""
 
     KIND = MessageKind.ABANDONED
-    round: U32
-    code: CodeWord
+    round: codec.U32
+    code: codec.CodeWord
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Finished(Encoded):
+class Finished(codec.Encoded):
     """Coordinator: the run is over; the last of its `n_releases` releases, and the digest of the model they make.
 
     After an evaluation or a survey the digest is that of the task and the releases.
@@ -295,7 +273,7 @@ class Finished(Encoded):
     KIND = MessageKind.FINISHED
     n_releases: Count
     releases: Releases
-    result_digest: Hash
+    result_digest: codec.Hash
     structure_seed: Seed = 0
 
     def check(self) -> None:
@@ -303,7 +281,7 @@ class Finished(Encoded):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Salvaged(Encoded):
+class Salvaged(codec.Encoded):
     """Coordinator: the run cannot go on, and ends with the model of its `n_releases` releases so far.
 
     Attributes:
@@ -317,44 +295,44 @@ class Salvaged(Encoded):
     KIND = MessageKind.SALVAGED
     n_releases: Count
     releases: Releases
-    result_digest: Hash
+    result_digest: codec.Hash
     structure_seed: Seed
-    code: CodeWord
+    code: codec.CodeWord
 
     def check(self) -> None:
         _require_at_most(self.n_releases, self.releases)
 
 
 @dataclass(frozen=True, slots=True)
-class Stop(Encoded):
+class Stop(codec.Encoded):
     """Coordinator: the run is given up; `code` says why."""
 
     KIND = MessageKind.STOP
-    code: CodeWord
+    code: codec.CodeWord
 
 
 @dataclass(frozen=True, slots=True)
-class Paused(Encoded):
+class Paused(codec.Encoded):
     """Coordinator: it ends here, between two rounds, and goes on with the run later; the nodes keep their places."""
 
     KIND = MessageKind.PAUSED
 
 
 @dataclass(frozen=True, slots=True)
-class Refused(Encoded):
+class Refused(codec.Encoded):
     """Node: it will not do what was asked; `round` is the one that it stands in."""
 
     KIND = MessageKind.REFUSED
-    round: U32
-    code: CodeWord
+    round: codec.U32
+    code: codec.CodeWord
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Encoded):
+class Done(codec.Encoded):
     """Node: it has the whole result; the digest of what its own replica made."""
 
     KIND = MessageKind.DONE
-    result_digest: Hash
+    result_digest: codec.Hash
 
 
 Message = (
@@ -362,7 +340,7 @@ Message = (
     | Abandoned | Finished | Salvaged | Stop | Paused | Refused | Done
 )  # fmt: skip
 
-_BY_KIND: dict[int, type[Encoded]] = {
+_BY_KIND: dict[int, type[codec.Encoded]] = {
     kind: message for message in get_args(Message) for kind in (PAYLOADS if message is Payload else (message.KIND,))
 }
 
@@ -388,12 +366,12 @@ def decode(data: bytes, kinds: Collection[MessageKind] = frozenset(MessageKind))
         RemoteProtocolError: "malformed-message" or "unknown-version".
     """
     try:
-        kind = kind_in(data)
+        kind = codec.kind_in(data)
         if kind not in kinds or len(data) > MAX_MESSAGE_BYTES:
-            fail("It is too long, or of a kind that its sender may not send.")
+            codec.fail("It is too long, or of a kind that its sender may not send.")
         message = _BY_KIND[kind]
         return cast(Message, message.from_bytes(data))
-    except CodecFault as fault:
+    except codec.CodecFault as fault:
         raise translate_fault(fault) from None
 
 

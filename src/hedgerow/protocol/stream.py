@@ -18,32 +18,7 @@ from typing import Annotated, Self, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from hedgerow.codec import (
-    MAX_ROWS,
-    MAX_TEXT_BYTES,
-    U32,
-    U64,
-    Blob,
-    CodecFault,
-    CodeWord,
-    Dictionary,
-    Encoded,
-    Fixed,
-    Flaw,
-    Hash,
-    Many,
-    Maybe,
-    Member,
-    Nested,
-    Real,
-    Record,
-    Shown,
-    Unsigned,
-    Word,
-    head,
-    kind_in,
-    layout,
-)
+from hedgerow import codec
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.protocol import hedgerow_pb2 as pb
 
@@ -116,7 +91,7 @@ def read_code(code: str) -> WireCode:
 
 FRAME_HEADROOM = 1 << 16
 """Bytes above the limit up to which gRPC passes a message on, so that it can be refused by name."""
-Read = TypeVar("Read", bound=Encoded)
+Read = TypeVar("Read", bound=codec.Encoded)
 
 
 class StreamKind(IntEnum):
@@ -137,11 +112,11 @@ class StreamKind(IntEnum):
     CURRENT = 76
 
 
-_OF_STREAMS = tuple(head(kind) for kind in StreamKind)
+_OF_STREAMS = tuple(codec.head(kind) for kind in StreamKind)
 
 
 @dataclass(frozen=True, slots=True)
-class Introduction(Encoded):
+class Introduction(codec.Encoded):
     """Node: who it is. The certificate of the TLS session decides; the coordinator compares, and believes nothing.
 
     Attributes:
@@ -152,14 +127,14 @@ class Introduction(Encoded):
     """
 
     KIND = StreamKind.INTRODUCTION
-    site: Shown
-    roster_digest: Hash
-    plan_digest: Annotated[bytes, Maybe(Fixed(32), none=b"")] = b""
-    version: Shown = ""
+    site: codec.Shown
+    roster_digest: codec.Hash
+    plan_digest: Annotated[bytes, codec.Maybe(codec.Fixed(32), none=b"")] = b""
+    version: codec.Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Admittance(Encoded):
+class Admittance(codec.Encoded):
     """Coordinator: the node has joined.
 
     Attributes:
@@ -168,12 +143,12 @@ class Admittance(Encoded):
     """
 
     KIND = StreamKind.ADMITTANCE
-    max_message_bytes: Annotated[int, Unsigned(8, least=1)]
-    version: Shown = ""
+    max_message_bytes: Annotated[int, codec.Unsigned(8, least=1)]
+    version: codec.Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell(Encoded):
+class Farewell(codec.Encoded):
     """Either side: why it ends the stream. It carries no number and no text from a site's data.
 
     Attributes:
@@ -182,14 +157,14 @@ class Farewell(Encoded):
     """
 
     KIND = StreamKind.FAREWELL
-    code: CodeWord
-    reason: Shown
+    code: codec.CodeWord
+    reason: codec.Shown
 
     @classmethod
     def from_refusal(cls, refusal: WireRefusal) -> Self:
         """Build the farewell of a refusal."""
         shown = "".join(letter for letter in refusal.what if letter.isprintable())
-        return cls(refusal.code, shown.encode()[:MAX_TEXT_BYTES].decode(errors="ignore"))
+        return cls(refusal.code, shown.encode()[: codec.MAX_TEXT_BYTES].decode(errors="ignore"))
 
     def refusal(self) -> WireRefusal:
         """Return the farewell as an error of this side, with the peer's words beyond the code's own sentence."""
@@ -197,9 +172,9 @@ class Farewell(Encoded):
         return WireRefusal(code, self.reason.removeprefix(WireRefusal(code).what).strip())
 
 
-def translate_fault(fault: CodecFault) -> WireRefusal:
+def translate_fault(fault: codec.CodecFault) -> WireRefusal:
     """Return the refusal of bytes that are no message."""
-    is_version = fault.flaw is Flaw.UNKNOWN_VERSION
+    is_version = fault.flaw is codec.Flaw.UNKNOWN_VERSION
     return WireRefusal(WireCode.UNKNOWN_VERSION if is_version else WireCode.MALFORMED, fault.what)
 
 
@@ -207,7 +182,7 @@ def read_as(expected: type[Read], content: bytes) -> Read:
     """Read a message of the expected kind; raise WireRefusal."""
     try:
         return expected.from_bytes(content)
-    except CodecFault as fault:
+    except codec.CodecFault as fault:
         raise translate_fault(fault) from None
 
 
@@ -233,12 +208,12 @@ def read_first(expected: type[Read], content: bytes) -> Read:
     Raises WireRefusal, which is the other side's own if it says Farewell.
     """
     try:
-        kind = kind_in(content)
+        kind = codec.kind_in(content)
         if kind == StreamKind.FAREWELL:
             raise read_as(Farewell, content).refusal()
         if kind != expected.KIND:
             raise WireRefusal(WireCode.UNEXPECTED_FRAME, f"The first must be of kind {expected.KIND}.")
-    except CodecFault as fault:
+    except codec.CodecFault as fault:
         raise translate_fault(fault) from None
     return read_as(expected, content)
 
@@ -252,7 +227,7 @@ def farewell_in(content: bytes) -> Farewell | None:
         return None
     try:
         return Farewell.from_bytes(content)
-    except CodecFault:
+    except codec.CodecFault:
         raise WireRefusal(WireCode.UNEXPECTED_FRAME) from None
 
 
@@ -266,7 +241,7 @@ MAX_ENROLMENT_BYTES = 64 << 20
 MAX_CERTIFICATE_BYTES = 4096
 NOTHING = bytes(32)
 
-Signature = Annotated[bytes, Fixed(64)]
+Signature = Annotated[bytes, codec.Fixed(64)]
 
 
 class AskingStep(IntEnum):
@@ -278,7 +253,7 @@ class AskingStep(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Knock(Encoded):
+class Knock(codec.Encoded):
     """Invited party: a commitment to its keys and its nonces, before it has heard anything of the coordinator's.
 
     Attributes:
@@ -288,13 +263,13 @@ class Knock(Encoded):
     """
 
     KIND = StreamKind.KNOCK
-    party: Shown
-    commitment: Hash
-    tag: Hash
+    party: codec.Shown
+    commitment: codec.Hash
+    tag: codec.Hash
 
 
 @dataclass(frozen=True, slots=True)
-class Challenge(Encoded):
+class Challenge(codec.Encoded):
     """Coordinator: a random number, drawn once for an invitation, and only after its party has committed itself.
 
     Attributes:
@@ -302,11 +277,11 @@ class Challenge(Encoded):
     """
 
     KIND = StreamKind.CHALLENGE
-    nonce: Hash
+    nonce: codec.Hash
 
 
 @dataclass(frozen=True, slots=True)
-class Opening(Encoded):
+class Opening(codec.Encoded):
     """Invited party: the keys and number behind its commitment. Both ends now know the four words.
 
     Attributes:
@@ -322,19 +297,19 @@ class Opening(Encoded):
     """
 
     KIND = StreamKind.OPENING
-    party: Shown
-    identity_key: Hash
-    certificate: Annotated[bytes, Blob(MAX_CERTIFICATE_BYTES)]
+    party: codec.Shown
+    identity_key: codec.Hash
+    certificate: Annotated[bytes, codec.Blob(MAX_CERTIFICATE_BYTES)]
     proof: Signature
-    nonce: Hash
-    sealed: Hash
-    max_rows: Annotated[int, Unsigned(8, most=MAX_ROWS)]
-    tag: Hash
+    nonce: codec.Hash
+    sealed: codec.Hash
+    max_rows: Annotated[int, codec.Unsigned(8, most=codec.MAX_ROWS)]
+    tag: codec.Hash
     signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
-class Asking(Encoded):
+class Asking(codec.Encoded):
     """Invited party, again and again: how far it has come, and what it waits for.
 
     Attributes:
@@ -346,15 +321,15 @@ class Asking(Encoded):
     """
 
     KIND = StreamKind.ASKING
-    party: Shown
-    step: Annotated[AskingStep, Member(AskingStep)]
-    roster: Hash
-    nonce: Hash
+    party: codec.Shown
+    step: Annotated[AskingStep, codec.Member(AskingStep)]
+    roster: codec.Hash
+    nonce: codec.Hash
     signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
-class Standing(Encoded):
+class Standing(codec.Encoded):
     """Coordinator: the state of the enrolment, and the roster once there is one.
 
     Attributes:
@@ -364,13 +339,13 @@ class Standing(Encoded):
     """
 
     KIND = StreamKind.STANDING
-    roster: Annotated[bytes, Blob(MAX_ENROLMENT_BYTES)] = b""
-    sealed: Annotated[tuple[bytes, ...], Many(Fixed(32))] = ()
-    nonces: Annotated[tuple[bytes, ...], Many(Fixed(32))] = ()
+    roster: Annotated[bytes, codec.Blob(MAX_ENROLMENT_BYTES)] = b""
+    sealed: Annotated[tuple[bytes, ...], codec.Many(codec.Fixed(32))] = ()
+    nonces: Annotated[tuple[bytes, ...], codec.Many(codec.Fixed(32))] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted(Encoded):
+class Wanted(codec.Encoded):
     """Party of the roster, over mutual TLS: after a run, it asks for the newest model's file.
 
     Attributes:
@@ -378,11 +353,11 @@ class Wanted(Encoded):
     """
 
     KIND = StreamKind.WANTED
-    party: Shown
+    party: codec.Shown
 
 
 @dataclass(frozen=True, slots=True)
-class Current(Encoded):
+class Current(codec.Encoded):
     """Party of an earlier roster, over mutual TLS while a run goes on: it asks for the one that the run has.
 
     The answer is a Standing with the roster alone. What the party makes of it is for its owner to say.
@@ -392,11 +367,11 @@ class Current(Encoded):
     """
 
     KIND = StreamKind.CURRENT
-    party: Shown
+    party: codec.Shown
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Encoded):
+class Result(codec.Encoded):
     """Coordinator: the file. Who takes it compares its trees with those that its own replica has made.
 
     Attributes:
@@ -404,16 +379,16 @@ class Result(Encoded):
     """
 
     KIND = StreamKind.RESULT
-    model: Annotated[bytes, Blob(MAX_ENROLMENT_BYTES)]
+    model: Annotated[bytes, codec.Blob(MAX_ENROLMENT_BYTES)]
 
 
 # Monitors and reports -------------------------------------------------------------------------------------------------
 # What a monitor sees of a run: only what every party knows, or anyone who watches the network; nothing from rows.
 # A monitor sends one request and receives reports; both are checked before they are believed.
 
-Amount = Annotated[float, Real(least=0.0)]
-Seconds = Annotated[float, Real(least=0.0, most=1e15)]
-MaybeWord = Annotated[str, Word(least=0)]
+Amount = Annotated[float, codec.Real(least=0.0)]
+Seconds = Annotated[float, codec.Real(least=0.0, most=1e15)]
+MaybeWord = Annotated[str, codec.Word(least=0)]
 
 
 class SiteState(StrEnum):
@@ -464,7 +439,7 @@ class Salvage:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteReport(Record):
+class SiteReport(codec.Record):
     """One site.
 
     Attributes:
@@ -477,17 +452,17 @@ class SiteReport(Record):
         version: of Hedgerow, as its node has said; "" where it has not.
     """
 
-    name: Shown
-    state: CodeWord = SiteState.ABSENT
+    name: codec.Shown
+    state: codec.CodeWord = SiteState.ABSENT
     code: MaybeWord = ""
-    rounds: U32 = 0
-    dropouts: U32 = 0
-    refusals: U32 = 0
-    version: Shown = ""
+    rounds: codec.U32 = 0
+    dropouts: codec.U32 = 0
+    refusals: codec.U32 = 0
+    version: codec.Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
-class EventReport(Record):
+class EventReport(codec.Record):
     """One event of a run; rounds and phases are not events: the reports themselves say them.
 
     Attributes:
@@ -499,16 +474,16 @@ class EventReport(Record):
         code: why, a stable code, or "".
     """
 
-    number: U64
+    number: codec.U64
     seconds: Seconds
-    kind: CodeWord
-    round: U32
-    site: Shown = ""
+    kind: codec.CodeWord
+    round: codec.U32
+    site: codec.Shown = ""
     code: MaybeWord = ""
 
 
 @dataclass(frozen=True, slots=True)
-class RunReport(Record):
+class RunReport(codec.Record):
     """A run at one moment.
 
     Attributes:
@@ -533,25 +508,27 @@ class RunReport(Record):
         task: what the run is for: `training`, `evaluation` of a model of the plan, or `survey`.
     """
 
-    process: Annotated[bytes, Fixed(8)]
-    run_id: Hash
-    plan_digest: Hash
-    version: Shown
-    phase: CodeWord
+    process: Annotated[bytes, codec.Fixed(8)]
+    run_id: codec.Hash
+    plan_digest: codec.Hash
+    version: codec.Shown
+    phase: codec.CodeWord
     failure: MaybeWord = ""
-    rounds_done: U32 = 0
-    rounds_planned: U32 = 0
+    rounds_done: codec.U32 = 0
+    rounds_planned: codec.U32 = 0
     seconds: Seconds = 0.0
     rounds_per_second: Seconds = 0.0
     epsilon_spent: Amount = 0.0
     epsilon_limit: Amount = 0.0
     delta: Amount = 0.0
-    bytes_sent: U64 = 0
-    bytes_received: U64 = 0
-    rounds_abandoned: U32 = 0
-    sites: Annotated[tuple[SiteReport, ...], Many(Nested(SiteReport), most=4096)] = ()
-    streams_refused: Annotated[Mapping[str, int], Dictionary(Word(), Unsigned(4))] = field(default_factory=dict)
-    task: CodeWord = TRAINING
+    bytes_sent: codec.U64 = 0
+    bytes_received: codec.U64 = 0
+    rounds_abandoned: codec.U32 = 0
+    sites: Annotated[tuple[SiteReport, ...], codec.Many(codec.Nested(SiteReport), most=4096)] = ()
+    streams_refused: Annotated[Mapping[str, int], codec.Dictionary(codec.Word(), codec.Unsigned(4))] = field(
+        default_factory=dict
+    )
+    task: codec.CodeWord = TRAINING
 
     @property
     def is_over(self) -> bool:
@@ -578,7 +555,7 @@ MIN_INTERVAL, MAX_INTERVAL = 0.2, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class WatchRequest(Encoded):
+class WatchRequest(codec.Encoded):
     """Monitor: tell me of the run. It is all that a monitor ever says.
 
     Attributes:
@@ -587,8 +564,8 @@ class WatchRequest(Encoded):
     """
 
     KIND = StreamKind.WATCH_REQUEST
-    roster_digest: Hash
-    interval: Annotated[float, Real(least=0.0)] = 0.5
+    roster_digest: codec.Hash
+    interval: Annotated[float, codec.Real(least=0.0)] = 0.5
 
     @property
     def seconds(self) -> float:
@@ -597,7 +574,7 @@ class WatchRequest(Encoded):
 
 
 @dataclass(frozen=True, slots=True)
-class Update(Encoded):
+class Update(codec.Encoded):
     """Coordinator: how the run is, and what happened since it last told this monitor.
 
     Attributes:
@@ -608,13 +585,13 @@ class Update(Encoded):
 
     KIND = StreamKind.TOLD
     report: RunReport
-    events: Annotated[tuple[EventReport, ...], Many(Nested(EventReport), most=MAX_EVENTS)] = ()
-    missed: U64 = 0
+    events: Annotated[tuple[EventReport, ...], codec.Many(codec.Nested(EventReport), most=MAX_EVENTS)] = ()
+    missed: codec.U64 = 0
 
 
 def report_bytes(report: RunReport) -> bytes:
     """Return the part of an `Update` that all monitors share; `event_bytes` is appended to it."""
-    parts = [head(StreamKind.TOLD)]
+    parts = [codec.head(StreamKind.TOLD)]
     report.write_fields(parts)
     return b"".join(parts)
 
@@ -622,7 +599,7 @@ def report_bytes(report: RunReport) -> bytes:
 def event_bytes(events: Sequence[EventReport], missed: int) -> bytes:
     """Return the rest of the message: events and the number of missed ones."""
     parts: list[bytes] = []
-    (_, of_events), (_, of_missed) = layout(Update)[1:]
+    (_, of_events), (_, of_missed) = codec.layout(Update)[1:]
     of_events.write(events, parts)
     of_missed.write(missed, parts)
     return b"".join(parts)

@@ -20,43 +20,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, ClassVar, Self, TypeVar
 
-from hedgerow.codec import (
-    HASH_BYTES,
-    MAX_ROWS,
-    U8,
-    U16,
-    U32,
-    U64,
-    Blob,
-    Blobs,
-    Bytes,
-    CodecFault,
-    Encoded,
-    Fixed,
-    Flaw,
-    Hash,
-    Line,
-    Many,
-    Member,
-    Nested,
-    Nodes,
-    Ratio,
-    Record,
-    Unsigned,
-    digest,
-    fail,
-    with_hash,
-    without_hash,
-)
-from hedgerow.crypto import (
-    OVERHEAD_BYTES,
-    SHARE_BYTES,
-    SIGNATURE_BYTES,
-    Identity,
-    PrimitiveFault,
-    require_public,
-    verify,
-)
+from hedgerow import codec, crypto
 from hedgerow.secagg.guarantees import MAX_NODES, Guarantees, Wishes, derive
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.transitions import Code, Refusal, refuse
@@ -94,13 +58,13 @@ class Kind(IntEnum):
 
 
 _CODES = {
-    Flaw.MALFORMED: Code.MALFORMED,
-    Flaw.UNKNOWN_VERSION: Code.UNKNOWN_VERSION,
-    Flaw.DISORDERED: Code.REPEATED_NODE,
+    codec.Flaw.MALFORMED: Code.MALFORMED,
+    codec.Flaw.UNKNOWN_VERSION: Code.UNKNOWN_VERSION,
+    codec.Flaw.DISORDERED: Code.REPEATED_NODE,
 }
 
 
-class Sent(Encoded):
+class Sent(codec.Encoded):
     """A message. Parsing other bytes raises Refusal MALFORMED, UNKNOWN_VERSION or REPEATED_NODE."""
 
     __slots__ = ()
@@ -112,7 +76,7 @@ class Sent(Encoded):
         """Parse the message in `data`; raise Refusal."""
         try:
             return super().from_bytes(data)
-        except CodecFault as fault:
+        except codec.CodecFault as fault:
             raise refuse(_CODES[fault.flaw], fault.what, cls.SENDER) from None
 
 
@@ -121,7 +85,7 @@ class Signed(Sent):
 
     __slots__ = ()
 
-    def to_signed(self, identity: Identity) -> bytes:
+    def to_signed(self, identity: crypto.Identity) -> bytes:
         """Return the message with its signature appended."""
         body = self.to_bytes()
         return body + identity.sign(_domain(self.KIND), body)
@@ -134,17 +98,17 @@ class Signed(Sent):
 
 def split_signed(data: bytes, peer: int | str | None = None) -> tuple[bytes, bytes]:
     """Split a signed message into body and signature; raise Refusal MALFORMED if it is too short."""
-    if len(data) <= SIGNATURE_BYTES:
+    if len(data) <= crypto.SIGNATURE_BYTES:
         raise refuse(Code.MALFORMED, "It is shorter than a signature.", peer)
-    return data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
+    return data[: -crypto.SIGNATURE_BYTES], data[-crypto.SIGNATURE_BYTES :]
 
 
 def check_signature(public: bytes, kind: Kind, data: bytes, peer: int | str | None) -> None:
     """Raise Refusal BAD_SIGNATURE unless the signed message `data` of `kind` verifies under `public`."""
     body, signature = split_signed(data, peer)
     try:
-        verify(public, _domain(kind), body, signature)
-    except PrimitiveFault as error:
+        crypto.verify(public, _domain(kind), body, signature)
+    except crypto.PrimitiveFault as error:
         raise refuse(Code.BAD_SIGNATURE, f"In a {kind.name}.", peer) from error
 
 
@@ -153,19 +117,19 @@ def _domain(kind: int | None) -> bytes:
     return Kind(kind or 0).name.encode()
 
 
-class StoredState(Encoded):
+class StoredState(codec.Encoded):
     """A party's state, with its SHA-256 after it: a torn or damaged file is a CodecFault."""
 
     __slots__ = ()
 
     def to_bytes(self) -> bytes:
         """Return the bytes to store, with their hash appended."""
-        return with_hash(super().to_bytes())
+        return codec.with_hash(super().to_bytes())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Read the state that was stored; raise CodecFault."""
-        return super().from_bytes(without_hash(data))
+        return super().from_bytes(codec.without_hash(data))
 
 
 Stored = TypeVar("Stored", bound=StoredState)
@@ -175,7 +139,7 @@ def read_state(kind: type[Stored], data: bytes) -> Stored:
     """Read the state that was stored; raise OwnMistake CORRUPT_STATE."""
     try:
         return kind.from_bytes(data)
-    except (CodecFault, Refusal) as error:
+    except (codec.CodecFault, Refusal) as error:
         raise refuse(Code.CORRUPT_STATE) from error
 
 
@@ -194,12 +158,12 @@ class NoiseMode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Site(Record):
+class Site(codec.Record):
     """One organisation of the roster, the Ed25519 key (32 bytes) of its node, and the most rows it has; 0: not said."""
 
-    name: Line
-    key: Hash
-    max_rows: Annotated[int, Unsigned(8, most=MAX_ROWS)] = 0
+    name: codec.Line
+    key: codec.Hash
+    max_rows: Annotated[int, codec.Unsigned(8, most=codec.MAX_ROWS)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,20 +174,20 @@ class Roster(Sent):
     """
 
     KIND = Kind.ROSTER
-    coordinator: Hash
-    sites: Annotated[tuple[Site, ...], Many(Nested(Site), least=1, most=MAX_NODES)]
+    coordinator: codec.Hash
+    sites: Annotated[tuple[Site, ...], codec.Many(codec.Nested(Site), least=1, most=MAX_NODES)]
 
     def __post_init__(self) -> None:
         keys = [self.coordinator, *(site.key for site in self.sites)]
         names = [site.name for site in self.sites]
-        if not all(0 <= site.max_rows <= MAX_ROWS for site in self.sites):
+        if not all(0 <= site.max_rows <= codec.MAX_ROWS for site in self.sites):
             raise refuse(Code.ROSTER_MISMATCH, "A site's largest number of rows is out of range.")
         if not 1 <= len(names) <= MAX_NODES or len(set(names)) != len(names) or len(set(keys)) != len(keys):
             raise refuse(Code.ROSTER_MISMATCH, "Names and keys must be distinct, and sites 1 to 4096.")
         try:
             for key in keys:
-                require_public(key)
-        except PrimitiveFault as error:
+                crypto.require_public(key)
+        except crypto.PrimitiveFault as error:
             raise refuse(Code.ROSTER_MISMATCH, error.what) from error
 
     def __hash__(self) -> int:
@@ -236,7 +200,7 @@ class Roster(Sent):
 
     def hash(self) -> bytes:
         """Return the 32-byte hash that bundles and parameters carry."""
-        return digest("roster", self.to_bytes())
+        return codec.digest("roster", self.to_bytes())
 
     def find_node(self, key: bytes) -> int:
         """Return the number of the node with this identity key; raise Refusal UNKNOWN_NODE if there is none."""
@@ -262,13 +226,13 @@ class EpochParameters(Sent):
 
     KIND = Kind.PARAMETERS
     SENDER = "coordinator"
-    run_id: Hash
-    attempt: Annotated[int, Unsigned(1, least=1)]
-    roster_hash: Hash
-    n_slots: Annotated[int, Unsigned(2, least=1, most=MAX_SLOTS)]
+    run_id: codec.Hash
+    attempt: Annotated[int, codec.Unsigned(1, least=1)]
+    roster_hash: codec.Hash
+    n_slots: Annotated[int, codec.Unsigned(2, least=1, most=MAX_SLOTS)]
     wishes: Wishes
-    noise: Annotated[NoiseMode, Member(NoiseMode)]
-    drawing: Annotated[bytes, Blob(most=HASH_BYTES)] = b""
+    noise: Annotated[NoiseMode, codec.Member(NoiseMode)]
+    drawing: Annotated[bytes, codec.Blob(most=codec.HASH_BYTES)] = b""
 
     def hash(self) -> bytes:
         """Return the 32-byte hash that every set-up message carries."""
@@ -281,7 +245,7 @@ def _hash_parameters(parameters: EpochParameters) -> bytes:
 
     It is cached, because a set-up asks for it once for every pair of nodes.
     """
-    return digest("parameters", parameters.to_bytes())
+    return codec.digest("parameters", parameters.to_bytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,15 +295,15 @@ class NodePolicy:
 
 
 MAX_VECTORS = 64
-SEALED_SHARE_BYTES = SHARE_BYTES + OVERHEAD_BYTES
+SEALED_SHARE_BYTES = crypto.SHARE_BYTES + crypto.OVERHEAD_BYTES
 WITHHELD, SEED_SHARE, SLOT_KEY_SHARE = 0, 1, 2
-Hashes = Annotated[tuple[bytes, ...], Many(Fixed(HASH_BYTES))]
-SealedShares = Annotated[tuple[bytes, ...], Many(Fixed(SEALED_SHARE_BYTES))]
+Hashes = Annotated[tuple[bytes, ...], codec.Many(codec.Fixed(codec.HASH_BYTES))]
+SealedShares = Annotated[tuple[bytes, ...], codec.Many(codec.Fixed(SEALED_SHARE_BYTES))]
 
 
 def _require_one_each(nodes: Sequence[int], values: Sequence[bytes]) -> None:
     if len(nodes) != len(values):
-        fail("Nodes, and what is said of them, differ in number.")
+        codec.fail("Nodes, and what is said of them, differ in number.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,16 +311,16 @@ class KeyBundle(Signed):
     """Node to all, signed: its public keys for the epoch, those of the slots by their hash; a nonce's commitment."""
 
     KIND = Kind.KEY_BUNDLE
-    parameters: Hash
-    node: U16
-    nonce_commitment: Hash
-    channel_key: Hash
-    slot_keys_hash: Hash
+    parameters: codec.Hash
+    node: codec.U16
+    nonce_commitment: codec.Hash
+    channel_key: codec.Hash
+    slot_keys_hash: codec.Hash
 
 
 def hash_slot_keys(slot_keys: bytes) -> bytes:
     """Return the 32-byte hash by which a bundle signs its node's slot keys (concatenated)."""
-    return digest("slot-keys", slot_keys)
+    return codec.digest("slot-keys", slot_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,8 +328,8 @@ class Advertisement(Sent):
     """Node to the coordinator: its signed key bundle for all, and its slot keys, which go to its neighbours only."""
 
     KIND = Kind.ADVERTISEMENT
-    bundle: Bytes
-    slot_keys: Bytes
+    bundle: codec.Bytes
+    slot_keys: codec.Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,10 +337,10 @@ class NonceReveal(Signed):
     """Node to all, signed: the nonce, and the hash of the key list it saw."""
 
     KIND = Kind.NONCE
-    parameters: Hash
-    node: U16
-    key_list: Hash
-    nonce: Hash
+    parameters: codec.Hash
+    node: codec.U16
+    key_list: codec.Hash
+    nonce: codec.Hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,13 +348,13 @@ class SignedList(Sent):
     """Coordinator: KeyBundles to all, or NonceReveals in a NonceDelivery; each signed, in the order of their nodes."""
 
     SENDER = "coordinator"
-    kind: Annotated[Kind, Member(Kind)]
-    parameters: Hash
-    messages: Blobs
+    kind: Annotated[Kind, codec.Member(Kind)]
+    parameters: codec.Hash
+    messages: codec.Blobs
 
     def check(self) -> None:
         if self.kind not in (Kind.KEY_LIST, Kind.NONCE_LIST):
-            fail("It is not a list of signed messages.")
+            codec.fail("It is not a list of signed messages.")
 
 
 def build_signed_list(kind: Kind, parameters: bytes, messages: Sequence[bytes]) -> bytes:
@@ -420,8 +384,8 @@ class NonceDelivery(Sent):
 
     KIND = Kind.NONCE_DELIVERY
     SENDER = "coordinator"
-    nonce_list: Bytes
-    slot_keys: Blobs
+    nonce_list: codec.Bytes
+    slot_keys: codec.Blobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,10 +397,10 @@ class ShareMessage(Signed):
     """
 
     KIND = Kind.SHARES
-    view: Hash
-    node: U16
-    holders: Nodes
-    sealed: Blobs
+    view: codec.Hash
+    node: codec.U16
+    holders: codec.Nodes
+    sealed: codec.Blobs
 
     def check(self) -> None:
         _require_one_each(self.holders, self.sealed)
@@ -448,9 +412,9 @@ class ShareDelivery(Sent):
 
     KIND = Kind.SHARE_DELIVERY
     SENDER = "coordinator"
-    view: Hash
-    senders: Nodes
-    sealed: Blobs
+    view: codec.Hash
+    senders: codec.Nodes
+    sealed: codec.Blobs
 
     def check(self) -> None:
         _require_one_each(self.senders, self.sealed)
@@ -461,9 +425,9 @@ class Acknowledgement(Signed):
     """Node to all, signed: whose shares the node holds, for the view of the set-up that it saw."""
 
     KIND = Kind.ACKNOWLEDGEMENT
-    view: Hash
-    node: U16
-    held: Nodes
+    view: codec.Hash
+    node: codec.U16
+    held: codec.Nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,17 +436,17 @@ class ReadyList(Sent):
 
     KIND = Kind.READY_LIST
     SENDER = "coordinator"
-    view: Hash
-    acknowledgements: Blobs
+    view: codec.Hash
+    acknowledgements: codec.Blobs
 
 
 def view_hash(parameters: bytes, key_list: bytes, nonce_list: bytes) -> bytes:
     """Return the 32-byte hash of all that the nodes agreed on before they share keys."""
-    return digest("view", parameters, key_list, nonce_list)
+    return codec.digest("view", parameters, key_list, nonce_list)
 
 
 @dataclass(frozen=True, slots=True)
-class VectorSpec(Record):
+class VectorSpec(codec.Record):
     """One vector of a slot.
 
     Attributes:
@@ -494,19 +458,19 @@ class VectorSpec(Record):
             noise is added.
     """
 
-    vector_id: Line
-    length: U32
-    width: U8
-    entry_bound: U64
-    sum_bound: U64
+    vector_id: codec.Line
+    length: codec.U32
+    width: codec.U8
+    entry_bound: codec.U64
+    sum_bound: codec.U64
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseSpec(Record):
+class NoiseSpec(codec.Record):
     """The discrete Gaussian noise of a slot: who adds it, and the total variance (grid units squared, 0 for none)."""
 
-    mode: Annotated[NoiseMode, Member(NoiseMode)]
-    variance: Annotated[Fraction, Ratio(16)] = Fraction(0)
+    mode: Annotated[NoiseMode, codec.Member(NoiseMode)]
+    variance: Annotated[Fraction, codec.Ratio(16)] = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,11 +488,11 @@ class RoundSpec(Signed):
 
     KIND = Kind.ROUND_SPEC
     SENDER = "coordinator"
-    epoch: Hash
-    slot: U32
-    purpose: Line
-    model: Hash
-    vectors: Annotated[tuple[VectorSpec, ...], Many(Nested(VectorSpec), size=1, most=MAX_VECTORS)]
+    epoch: codec.Hash
+    slot: codec.U32
+    purpose: codec.Line
+    model: codec.Hash
+    vectors: Annotated[tuple[VectorSpec, ...], codec.Many(codec.Nested(VectorSpec), size=1, most=MAX_VECTORS)]
     noise: NoiseSpec
 
 
@@ -539,7 +503,7 @@ def spec_hash(signed_spec: bytes) -> bytes:
     The signature stays out, because one body can have several valid ones. The hash is cached, because an aggregator
     compares every message with it.
     """
-    return digest("spec", split_signed(signed_spec)[0])
+    return codec.digest("spec", split_signed(signed_spec)[0])
 
 
 def bind_context(spec: RoundSpec, signed_spec: bytes) -> RoundContext:
@@ -547,7 +511,7 @@ def bind_context(spec: RoundSpec, signed_spec: bytes) -> RoundContext:
     return RoundContext(spec.epoch, spec_hash(signed_spec), spec.slot)
 
 
-NO_ACCOUNT = bytes(HASH_BYTES)
+NO_ACCOUNT = bytes(codec.HASH_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,17 +524,17 @@ class Header(Signed):
 
     KIND = Kind.HEADER
     context: RoundContext
-    node: U16
-    payload: Hash
-    seed_commitment: Hash
-    sealed: Hash
-    account: Hash = NO_ACCOUNT
-    vote: Annotated[int, Unsigned(1, most=2)] = 0
+    node: codec.U16
+    payload: codec.Hash
+    seed_commitment: codec.Hash
+    sealed: codec.Hash
+    account: codec.Hash = NO_ACCOUNT
+    vote: Annotated[int, codec.Unsigned(1, most=2)] = 0
 
 
-_NO_HASH = bytes(HASH_BYTES)
+_NO_HASH = bytes(codec.HASH_BYTES)
 _NO_HEADER = Header(RoundContext(_NO_HASH, _NO_HASH, 0), 0, _NO_HASH, _NO_HASH, _NO_HASH)
-SIGNED_HEADER_BYTES = len(_NO_HEADER.to_bytes()) + SIGNATURE_BYTES
+SIGNED_HEADER_BYTES = len(_NO_HEADER.to_bytes()) + crypto.SIGNATURE_BYTES
 MAX_HANDED_BACK = 4
 """Most headers of one site that a neighbour hands back: the last one of each run."""
 HANDED_BACK_BYTES = MAX_HANDED_BACK * SIGNED_HEADER_BYTES
@@ -601,7 +565,7 @@ def read_kept_header(data: bytes, key: bytes) -> Header | None:
 
 def header_hash(signed_header: bytes) -> bytes:
     """Return the 32-byte hash of a header's body, by which a manifest lists the header."""
-    return digest("header", split_signed(signed_header)[0])
+    return codec.digest("header", split_signed(signed_header)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,9 +573,9 @@ class MaskedVector(Sent):
     """Node to the aggregator: header, sealed seed shares (61 bytes for each ready neighbour), masked entries."""
 
     KIND = Kind.MASKED_VECTOR
-    header: Bytes
+    header: codec.Bytes
     sealed: SealedShares
-    payload: Bytes
+    payload: codec.Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -624,8 +588,8 @@ class Manifest(Signed):
     KIND = Kind.MANIFEST
     SENDER = "coordinator"
     context: RoundContext
-    purpose: Line
-    survivors: Nodes
+    purpose: codec.Line
+    survivors: codec.Nodes
     headers: Hashes
 
     def check(self) -> None:
@@ -635,7 +599,7 @@ class Manifest(Signed):
 @lru_cache(maxsize=8)
 def manifest_hash(signed_manifest: bytes) -> bytes:
     """Return the 32-byte hash of a manifest's body."""
-    return digest("manifest", split_signed(signed_manifest)[0])
+    return codec.digest("manifest", split_signed(signed_manifest)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -648,8 +612,8 @@ class UnmaskRequest(Sent):
 
     KIND = Kind.UNMASK_REQUEST
     SENDER = "coordinator"
-    manifest: Bytes
-    headers: Blobs
+    manifest: codec.Bytes
+    headers: codec.Blobs
     sealed: SealedShares
 
 
@@ -658,8 +622,8 @@ class Echo(Signed):
     """Node to all, signed: "this is the manifest I saw"."""
 
     KIND = Kind.ECHO
-    node: U16
-    manifest: Hash
+    node: codec.U16
+    manifest: codec.Hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -668,9 +632,9 @@ class EchoCertificate(Sent):
 
     KIND = Kind.ECHO_CERTIFICATE
     SENDER = "coordinator"
-    manifest: Hash
-    nodes: Nodes
-    signatures: Annotated[tuple[bytes, ...], Many(Fixed(SIGNATURE_BYTES))]
+    manifest: codec.Hash
+    nodes: codec.Nodes
+    signatures: Annotated[tuple[bytes, ...], codec.Many(codec.Fixed(crypto.SIGNATURE_BYTES))]
 
     def check(self) -> None:
         _require_one_each(self.nodes, self.signatures)
@@ -684,17 +648,17 @@ class Answer(Signed):
     """
 
     KIND = Kind.ANSWER
-    node: U16
-    manifest: Hash
-    kinds: Annotated[tuple[int, ...], Many(Unsigned(1, most=SLOT_KEY_SHARE))]
-    shares: Annotated[tuple[bytes, ...], Many(Fixed(SHARE_BYTES))]
+    node: codec.U16
+    manifest: codec.Hash
+    kinds: Annotated[tuple[int, ...], codec.Many(codec.Unsigned(1, most=SLOT_KEY_SHARE))]
+    shares: Annotated[tuple[bytes, ...], codec.Many(codec.Fixed(crypto.SHARE_BYTES))]
 
     def __repr__(self) -> str:
         return f"Answer(node={self.node}, kinds={self.kinds})"
 
     def check(self) -> None:
         if len(self.shares) != len(self.kinds) - self.kinds.count(WITHHELD):
-            fail("Shares are more or fewer than it says.")
+            codec.fail("Shares are more or fewer than it says.")
 
 
 def derive_share_context(context: RoundContext, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:
@@ -706,9 +670,9 @@ def derive_share_context(context: RoundContext, sender: int, holder: int, payloa
             sender's.
     """
     numbers = sender.to_bytes(2, "big") + holder.to_bytes(2, "big")
-    return digest("sealed-seed-share", context.to_bytes(), numbers, payload, commitment)
+    return codec.digest("sealed-seed-share", context.to_bytes(), numbers, payload, commitment)
 
 
 def hash_sealed(sealed: Sequence[bytes]) -> bytes:
     """Return the 32-byte hash of a message's sealed shares, in order."""
-    return digest("sealed", *sealed)
+    return codec.digest("sealed", *sealed)
