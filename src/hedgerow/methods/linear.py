@@ -385,6 +385,7 @@ class LinearFit:
     """A linear model that rounds of gradients move; nodes add its trees, one per feature, to their scores.
 
     Attributes:
+        run, basis: the run, and its rows.
         largest: the largest magnitude of a tree's value, in units of 2**-16.
         carried: the trees that nodes know; each move of the coefficients is added.
         factor: as `LinearBasis.held` needs it for features with a direction.
