@@ -84,7 +84,7 @@ class Database:
             raise _explain_fault(path, fault, damaged) from fault
 
     def _make_tables(self, schema: str, version: int) -> None:
-        # A process that shares the file waits: it is carried over to a new version once.
+        # Lock the file: a process that shares it waits, so that it is upgraded once.
         self._connection.execute("begin immediate")
         ((found,),) = self._connection.execute("pragma user_version").fetchall()
         is_stuck = found in self._upgrades and self._unless and self._connection.execute(self._unless).fetchall()

@@ -73,7 +73,7 @@ class LifeSign:
 
         self._written = self._clock()
         content = {"sign": self._written, "contact": self._contact, "ended": self._ended}
-        # Nothing that a run needs: a disk that is full ends it where something is lost.
+        # No run needs this file, so a full disk does not end the node here.
         with suppress(EnvironmentFault):
             write_atomically(self._folder / SIGN, json.dumps(content).encode(), mode=0o600)
 

@@ -280,7 +280,7 @@ class Console(Page):
         content, media_type = self._metrics.encode(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": media_type})
 
-    # What it is shown -------------------------------------------------------------------------------------------------
+    # What the run tells the page ------------------------------------------------------------------------------------
 
     def is_there(self) -> bool:
         """Return True always: people who look later need the whole curve of epsilon."""

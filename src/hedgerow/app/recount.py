@@ -100,7 +100,10 @@ def add_up(releases: Sequence[Mapping[str, Any]], in_whole_numbers: bool = True)
 
 
 def convert_mu(mu2: float, distance: float, delta: float) -> float:
-    """Return the epsilon of mu-GDP within a total variation, which costs (1 + e^epsilon) times itself."""
+    """Return the epsilon at `delta` of releases within a total variation `distance` of mu-GDP ones.
+
+    The distance costs (1 + e^epsilon) times itself in delta.
+    """
     mu = math.sqrt(mu2)
 
     def excess(epsilon: float) -> float:

@@ -286,7 +286,7 @@ def print_sheet(console: Console, sheet: Sheet, *, widest: int = 18) -> None:
         style = "green" if name in _PICTURES else ""
         table.add_column(name, overflow="fold", no_wrap=name in _UNBROKEN, style=style)
     for row in sheet.rows:
-        # What is never broken over lines is cut, or it would take the room of the first column, which names the row.
+        # Cut cells that are never broken over lines: they would take the room of the first column, which names the row.
         cut = (
             cell if head not in _UNBROKEN or len(cell) <= _MAX_UNBROKEN else cell[: _MAX_UNBROKEN - 1] + "…"
             for head, cell in zip(sheet.heads, row, strict=True)

@@ -219,7 +219,7 @@ def invite(
         from hedgerow.client.policy import parse_policy
 
         asked = {parse_policy(build_policy(text, "the data")).max_epsilon for text in policies.values() if text}
-        # A newcomer who is asked for less than those before is out of budget when they are not.
+        # Name every limit: a newcomer may be asked for less than earlier sites, and be out of budget before them.
         note(f"Each site is asked to allow epsilon {' or '.join(f'{most:g}' for most in sorted(asked))} over all runs.")
         if plan.privacy.epsilon in asked:
             note("One run of the plan uses that up. --max-epsilon asks for more: for evaluations and further runs.")
@@ -297,7 +297,7 @@ def _require_own_roster(book: study.StudyBook, made: identities.PinnedRoster | N
     if own is None or not place.is_file():
         return
     found = identities.read_roster(place)
-    # While newcomers are sent theirs, the study's own is newer than the file.
+    # The study's own roster is newer than the file until all newcomers have been sent it.
     if found not in (own, made) and not identities.follows(own, found):
         raise UsageError("study-roster-by-hand", path=place)
 

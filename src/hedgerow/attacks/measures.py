@@ -144,12 +144,12 @@ def separate(scores: Floats, present: Bools, bound: Bound) -> Separation:
         others = [of(np.delete(scores, run, axis=0), np.delete(present, run, axis=0)) for run in runs]
         return Figure(value, math.sqrt(max((len(runs) - 1) * float(np.var(others)), floor(value))), allowed)
 
-    def of_area(value: float) -> float:
+    def vary_area(value: float) -> float:
         # The variance of an area where members are like others; it is less where they are not (Hanley, McNeil 1982).
         own = _shrink(value, min(n_present, n_absent))
         return 4 * own * (1 - own) * (1 / n_present + 1 / n_absent) / 12
 
-    def of_rate(at: float) -> Callable[[float], float]:
+    def vary_rate(at: float) -> Callable[[float], float]:
         # The variance of the share, plus that of the threshold: the share grows with the rate by share / rate at most.
         def variance(value: float) -> float:
             own = _shrink(value, n_present)
@@ -158,10 +158,10 @@ def separate(scores: Floats, present: Bools, bound: Bound) -> Separation:
         return variance
 
     rates = {
-        at: measure(lambda own, labels, at=at: find_rate(own, labels, at), of_rate(at), bound.rate(at))  # type: ignore[misc]
+        at: measure(lambda own, labels, at=at: find_rate(own, labels, at), vary_rate(at), bound.rate(at))  # type: ignore[misc]
         for at in FALSE_ALARM_RATES
     }
-    return Separation(measure(find_auc, of_area, bound.auc), rates)
+    return Separation(measure(find_auc, vary_area, bound.auc), rates)
 
 
 def _shrink(share: float, count: int) -> float:

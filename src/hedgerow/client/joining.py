@@ -312,7 +312,7 @@ def join(
         epsilon=epsilon,
         delta=delta,
         data_set=policy.data_set,
-        total=0.0,  # The book says it below.
+        total=0.0,  # Replaced by what the book says, below.
         most=policy.max_epsilon,
         total_delta=policy.delta,
         noise=find_visibility(task, policy.shows_figures),

@@ -239,7 +239,7 @@ class _Comparison:
         found, n_all = self.column["missing"], self.n_records["value"]
         if not _MIN_CELLS <= self.n_rows < _MAX_OF_ALL * n_all:
             return
-        # A share that is not shown may be as large as the noise hides.
+        # A survey that shows no share of missing cells hides it in its noise: take 0, with that noise.
         deviation = self.n_records["deviation"]
         share, noise = (found["value"], found["deviation"]) if found else (0.0, deviation / n_all)
         noise = (noise + share * deviation / n_all) * self.excess

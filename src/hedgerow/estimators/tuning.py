@@ -197,7 +197,7 @@ def _merge_accounts(
     ledger = chosen.model_.ledger
     for number, other in enumerate(tried):
         if number != best:
-            # The survey's releases are on it already.
+            # The ledger has the survey's releases already, which all settings share.
             n_shared = len(other.model_.plan.prepared)
             ledger = ledger.with_run(f"setting {number}", other.model_.ledger.releases[n_shared:], n_shared)
     report = build_report(ledger, chosen.model_.report)

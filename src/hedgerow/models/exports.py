@@ -463,7 +463,7 @@ def _describe_node(
 ) -> dict[str, Any]:
     return {
         "nodes_featureids": feature, "nodes_modes": mode, "nodes_missing_value_tracks_true": missing_true,
-        # The threshold as it is compared: the decimal stands for a number of single precision.
+        # Write the threshold in single precision, in which readers compare it.
         "nodes_splits": float(np.float32(split)),
         "nodes_truenodeids": if_true[0], "nodes_trueleafs": if_true[1],
         "nodes_falsenodeids": if_false[0], "nodes_falseleafs": if_false[1],

@@ -140,7 +140,7 @@ class Model:
 
     def _count_at_most(self) -> int | None:
         weights = self.ensemble.leaf_weights
-        # Another version's default may have had another largest Hessian beside its largest gradient.
+        # The count rests on this version's largest Hessian and gradient; another version's default may have had others.
         if weights is None or not len(weights) or self.created_with != __version__:
             return None
         return count_at_most(self.plan, self.ledger, weights[0].tolist())

@@ -328,7 +328,7 @@ def named_losses() -> Mapping[str, type[NamedLoss]]:
 
 
 def add_rules(method: str, rules: PlanRules) -> None:
-    """Let plans have this method."""
+    """Register the rules of plans that name this method, in place of earlier ones."""
     # Two names with one section are one name.
     taken = {section_name(other): other for other in _RULES}
     _RULES[taken.get(section_name(method), method)] = rules

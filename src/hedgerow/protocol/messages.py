@@ -436,7 +436,7 @@ SCRIPT: tuple[Cue, ...] = (
     _cue(_ALIVE, _K.WELCOME, set()),
     _cue(_ALIVE, _K.ABANDONED, {_N.WAITING}),
     _cue({_N.INVITED, *_IN_EPOCH}, _K.FINISHED, {_N.FINISHED}),
-    # It may come wherever a set-up or a round has stopped.
+    # A salvaged result may come wherever a set-up or a round has stopped.
     _cue({_N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.SALVAGED, {_N.FINISHED}),
     _cue(_ALIVE, _K.STOP, {_N.STOPPED}),
     _cue(_ALIVE, _K.PAUSED, set()),

@@ -170,7 +170,7 @@ class RunBoard:
             return
         ending = self._run if self._base.phase == RunState.FINISHING else None
         if event.kind is RunEventKind.LEFT and ending is not None and ending.sites[event.site].has_answered:
-            # It has sent Done, and hangs up because of that.
+            # A node that has sent Done hangs up: it has the model.
             self._sites[event.site] = replace(site, state=SiteState.DONE, code="")
             return
         # A node that refuses hangs up. Keep the refusal, which tells more than that the node left.

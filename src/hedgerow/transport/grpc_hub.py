@@ -307,7 +307,7 @@ class GrpcHub:
         self._sites = {site.certificate_sha256: site.name for site in roster.sites}
         self._events: queue.SimpleQueue[tuple[HubEvent, GrpcLink | None]] = queue.SimpleQueue()
         self._links: dict[str, GrpcLink] = {}
-        # Set when the party above has read the end of the site's last stream.
+        # By site: set when the coordinator has read the end of the site's last stream.
         self._left: dict[str, asyncio.Event] = {}
         self._past = Traffic()
         self._names = {party.certificate_sha256: f"site {party.name}" for party in roster.sites}

@@ -365,7 +365,7 @@ def _encode(values, edges, middle, scale, starts, most, codes):  # type: ignore[
         bucket = np.uint32(np.int32(MIDDLE) - away if bits < np.int32(0) else np.int32(MIDDLE) + away)
         left = np.uint32(starts[bucket])
         if most <= FEW_EDGES:
-            # Nothing is at or above the NaN behind the last edge, and no edge of a later bucket is counted.
+            # Two looks are enough: no value reaches the NaN behind the last edge, or an edge of a later bucket.
             left += np.uint32(edges[left] <= value)
             left += np.uint32(edges[left] <= value)
         else:

@@ -444,7 +444,7 @@ def find_shapes(trees: TreeBatch) -> Shapes:
     """
     n_trees, n_nodes, n_codes = trees.goes_left.shape
     is_single = (trees.feature == trees.feature[:, :1]).all(axis=1)
-    # Follow the codes of trees on one feature; of other trees only the sides that any code takes are known.
+    # Follow each code through trees on one feature. For other trees find only the leaves that any code can reach.
     node = np.zeros((n_trees, n_codes), dtype=np.int64)
     is_alive = np.ones((n_trees, 1), dtype=np.bool_)
     has_right: NDArray[np.bool_] = (trees.goes_left == 0).any(axis=2)

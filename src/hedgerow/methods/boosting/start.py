@@ -154,7 +154,7 @@ class MeanStart(Start):
         spread = yield replace(about_spread, **carried.send())
         carried.score_bound = SCORE_LIMIT
         n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
-        # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
+        # Add one standard deviation: a spread that is lost in the noise must not be taken for a small one.
         doublings = choose_doublings((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
         doublings *= loss_kind(self.plan).doubles
         weights = np.array([[max(1, int(released[1])), 0]])
