@@ -22,12 +22,15 @@ from hedgerow.trees.leaf_sums import BLOCK, SPAN, SiteRecords, _update_and_sum, 
 from hedgerow.trees.random_trees import concatenate
 from tests.builders import LABELS, make_data, make_plan, query_of, random_fitted, random_trees, train
 
+FEW = leaf_sums_module.FEW_TO_SUM
 
-@pytest.fixture(params=[0, leaf_sums_module.FEW_TO_SUM], ids=["kernel", "numpy"], scope="module", autouse=True)
+
+@pytest.fixture(params=[(0, 0), (FEW, 0), (FEW, FEW)], ids=["kernel", "tables", "walk"], scope="module", autouse=True)
 def most_by_numpy(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test by the kernel and by what stands in for it where records are few."""
+    """Every test by the kernel, and by the two ways that stand in for it where records are few."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leaf_sums_module, "FEW_TO_SUM", request.param)
+        for name, most in zip(("FEW_TO_SUM", "FEW_TO_WALK"), request.param, strict=True):
+            patch.setattr(leaf_sums_module, name, most)
         yield
 
 

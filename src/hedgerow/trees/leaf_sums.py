@@ -50,6 +50,8 @@ REPLICAS = 4
 """Copies of sums: consecutive records of one leaf, or of one bin, then do not wait for each other."""
 FEW_TO_SUM = 8192
 """Up to this many records numpy takes a fraction of a millisecond a tree; compiling the kernel takes nine seconds."""
+FEW_TO_WALK = 64
+"""Up to this many records a walk down all trees takes less time than their tables."""
 SPAN = 32 * BLOCK
 """Most records whose packed statistics are added up before they are unpacked; see `losses.kernels.unpack`."""
 
@@ -263,8 +265,13 @@ def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_threads: int 
 def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) -> None:
     """Add fitted trees to the scores, in place."""
     if records.n_records <= FEW_TO_SUM:
-        for leaves, values in zip(_route_few(records.codes, update.trees), update.values, strict=True):
-            np.add(records.scores, values.T[:, leaves], out=records.scores)
+        leaves = _route_few(records.codes, update.trees)
+        # Of few records all trees are added at once; of more, the values of all trees would fill the memory.
+        step = len(leaves) if records.n_records <= FEW_TO_WALK else 1
+        for first in range(0, len(leaves), max(step, 1)):
+            own = leaves[first : first + step]
+            added = update.values[np.arange(first, first + len(own))[:, None], own].sum(axis=0, dtype=np.int32)
+            np.add(records.scores, added.T, out=records.scores)
         return
     old, nothing = pack_trees(update.trees), pack_trees(make_empty_batch(update.trees.goes_left.shape[2]))
     in_threads(
@@ -285,18 +292,17 @@ def _sum_few(records: SiteRecords, trees: TreeBatch, loss: Loss) -> IntVector:
     return by_tree.swapaxes(1, 2).astype(np.int64).reshape(-1)
 
 
-def _route_few(codes: CodeArray, trees: TreeBatch) -> Iterator[NDArray[np.integer[Any]]]:
-    """Yield the leaf of each record, tree after tree: integers [n]."""
-    shapes, record = find_shapes(trees), np.arange(codes.shape[1])
-    for tree, single in enumerate(shapes.single.tolist()):
-        if single >= 0:
-            yield shapes.leaf_of_code[tree][codes[single]]
-            continue
-        node = np.zeros(len(record), dtype=np.intp)
-        for _ in range(trees.depth):
-            code = codes[trees.feature[tree, node], record]
-            node = 2 * node + 2 - trees.goes_left[tree, node, code]
-        yield node - trees.n_leaves + 1
+def _route_few(codes: CodeArray, trees: TreeBatch) -> NDArray[np.integer[Any]]:
+    """Return the leaf of each record in each tree: integers [B, n]."""
+    tree, record = np.arange(trees.n_trees)[:, None], np.arange(codes.shape[1])
+    if len(record) > FEW_TO_WALK and (find_shapes(trees).single >= 0).all():
+        shapes = find_shapes(trees)
+        return shapes.leaf_of_code[tree, codes[shapes.single]]
+    node = np.zeros((trees.n_trees, len(record)), dtype=np.intp)
+    for _ in range(trees.depth):
+        code = codes[trees.feature[tree, node], record]
+        node = 2 * node + 2 - trees.goes_left[tree, node, code]
+    return node - trees.n_leaves + 1
 
 
 _NONE = np.zeros((2, 0), dtype=np.int64)
