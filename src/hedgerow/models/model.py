@@ -198,8 +198,8 @@ class Model:
         outcome = "complete" if self.salvaged is None else self.salvaged.text()
         return (
             f"{self.report.text(sites=self.sites)}\n"
-            '  agreed plan       digest of the plan with structure_seed = "joint" (where the plan that was agreed '
-            "on says so, `hedgerow privacy` prints this one, else that of plan):\n"
+            '  agreed plan       compare this digest with `hedgerow privacy` if the agreed plan has structure_seed = '
+            '"joint", otherwise the digest of plan:\n'
             f"    {filed['agreed_digest']}\n  outcome           {outcome}\n"
             f"  version           Hedgerow {filed['created_with']}\n  printed on        {date}"
         )

@@ -187,14 +187,15 @@ def outlook_facts(
         several += f", over {math.sqrt(privacy.n_records):,.0f} for noise on every record"
     mu = f"{mu_of(privacy.epsilon, privacy.delta):.3g}"
     facts = [
-        ("signal", f"s = {own.signal:,.0f} ({records}, at mu {mu}{several}): roughly, "
-         "how many standard deviations of noise the data amount to"),
+        ("signal", f"s = {own.signal:,.0f} ({records}, at mu {mu}{several}): roughly the size of the data, "
+         "in standard deviations of the noise"),
     ]  # fmt: skip
     runs = "(AUC, eleven public data sets with two classes; docs/runs/forecast.txt)"
     if own.smallest is not None and own.median is not None and own.largest is not None:
         facts.append(
-            ("measured", f"typically {own.median:.0%} of the accuracy above chance of the same trees without noise, "
-             f"{own.smallest:.0%} to {own.largest:.0%} in most runs, if the number of records is right {runs}")
+            ("measured", f"typically {own.median:.0%} of the accuracy above chance that the same trees reach "
+             f"without noise, {own.smallest:.0%} to {own.largest:.0%} in most runs, if the number of records is right "
+             f"{runs}")
         )  # fmt: skip
     elif is_measured(plan):
         facts.append(

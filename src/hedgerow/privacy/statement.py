@@ -664,8 +664,8 @@ def describe_guesses(unit: str, bound: float, *, is_local: bool) -> str:
     asked = f"whether {rows} {'was' if unit == 'record' else 'were'} in the data"
     if is_local:
         asked = f"whether what the node sent of {rows} was true or zeros"
-    guess = "somebody who knows all other rows guesses"
-    return f"{guess} {asked}, both as likely: right in at most {format_share(bound)} of cases (a coin: 50 %)"
+    guess = "somebody who knows all other rows guesses, at even odds,"
+    return f"{guess} {asked}: right in at most {format_share(bound)} of cases (a coin: 50 %)"
 
 
 def format_share(share: float) -> str:
