@@ -17,11 +17,10 @@ from hedgerow.app.evaluation import read_own, read_sites
 from hedgerow.data import differences
 from hedgerow.data.columns import Place, identifiers
 from hedgerow.data.fit import table_fit
-from hedgerow.data.raw_cells import bound_tables, read_raw_site
+from hedgerow.data.raw_cells import bound_tables, read_raw, read_raw_site
 from hedgerow.data.site_data import read_part, read_site_data, read_site_rows
 from hedgerow.data.units import Part, Records, records_from_columns, rows_within_bound
 from hedgerow.local.attacks import group_units
-from hedgerow.local.survey import read_named
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.survey.requests import OpenTable
 
@@ -130,7 +129,7 @@ def test_every_way_to_read_rows_bounds_them(rows: list[int], bound: int, tmp_pat
         "noised, recalibration": read_sites({"a": table}, plan, quiet=True)["a"].n_records,
         "check": table_fit(table, plan).rows.n_used,
         "survey of a node": read_raw_site(table, asked).n_records,
-        "survey of tables": bound_tables(read_named({"a": table}, asked).tables, asked)["a"].n_records,
+        "survey of tables": bound_tables({"a": read_raw(table, columns, "who")}, asked)["a"].n_records,
         "attack": sum(map(len, group_units(read_site_rows(table, plan), plan))),
         "comparison": compared[0],
     }

@@ -15,10 +15,11 @@ from hedgerow.app.inputs import parse_sites
 from hedgerow.data.adapters import read_adapter
 from hedgerow.data.drafts import draft_plan
 from hedgerow.data.lines import Declared, parse_declaration, read_header, without_declaration
+from hedgerow.data.raw_cells import read_raw
 from hedgerow.data.sources import adapt, column_names, file_ending, open_table, read_records
 from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import DataError, UsageError
-from hedgerow.local.survey import list_asked_columns, read_site_tables
+from hedgerow.local.survey import list_asked_columns
 from hedgerow.plan.plan import Feature, Plan
 from tests.builders import coded
 
@@ -349,7 +350,7 @@ def test_columns_of_one_name_that_nobody_needs_are_left_out(write_file: WriteFil
     assert 'name = "age"' in (draft := draft_plan(path, "dead")) and "note" not in draft
     columns, unread = list_asked_columns({"a": path}, {}, ())
     assert [column.name for column in columns] == ["age", "dead"] and unread == ("note",)
-    assert read_site_tables({"a": path}, {}).tables["a"].n_rows == 2
+    assert read_raw(path, columns).n_rows == 2
     for ask in (
         lambda: draft_plan(path, "note"),
         lambda: list_asked_columns({"a": path}, {"note": Feature(name="note", type="")}, ()),

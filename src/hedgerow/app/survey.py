@@ -20,7 +20,8 @@ from hedgerow.data.cells import describe_text_columns
 from hedgerow.data.drafts import read_codebook
 from hedgerow.data.fit import explain_lines
 from hedgerow.data.omop import locate_query
-from hedgerow.data.sources import column_names
+from hedgerow.data.raw_cells import read_raw
+from hedgerow.data.sources import Location, column_names
 from hedgerow.data.units import MAX_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
 from hedgerow.local import survey
@@ -156,35 +157,30 @@ def survey_over_tables(
         # Refuse an existing plan before anything is spent: its account differs, and somebody may have corrected it.
         new_file(str(folder / PLAN))
     places = adapt_sites({site: locate_query(place, persons) for site, place in tables.items()}, options.adapters)
-    curves = _read_curves(options, {})
-    if curves is None:
-        schema, without = _read_declarations(options, column_names(next(iter(places.values()))))
+    asked = _read_curves(options, {}) or _ask_for_statistics(options, places, {})
     charged = process_account() if account is None else open_account(account, places.values(), folder and folder / PLAN)
     with status("Reading", quiet=options.quiet):
-        if curves is None:
-            read = survey.read_site_tables(places, schema, without, options.unit or "record")
-        else:
-            read = survey.read_named(places, curves)
-    for site, rows in read.rows.items():
-        is_lost, odd = rows.share_left_out > MAX_LEFT_OUT, read.tables[site].note_cells(read.columns)
+        unit = asked.schema_plan.privacy.unit
+        read = {site: read_raw(place, asked.columns, unit) for site, place in places.items()}
+    for site, table in read.items():
+        rows, odd = table.rows, table.note_cells(asked.columns)
+        is_lost = rows.share_left_out > MAX_LEFT_OUT
         if is_lost or not options.quiet or rows.left_out or odd:
             text = " ".join(filter(None, (rows.text(), odd)))
             (warn if is_lost or odd else note)(f"Private, for the site {site} only: {text}")
         if "data-ragged-row" in rows.left_out:
             _, cause = next(explain_lines(len(column_names(places[site])), rows))
             note(f"Private, for the site {site} only: {cause}.")
-    if asks and any(rows.share_left_out > MAX_LEFT_OUT for rows in read.rows.values()):
+    if asks and any(table.rows.share_left_out > MAX_LEFT_OUT for table in read.values()):
         ask_to_go_on()
-    _say_unread(read.unread)
-    asked = curves or _open_table(options, read.columns, {})
     with status("Adding up", quiet=options.quiet):
         noise = make_noise(options.seed, os.urandom)
-        found = survey.survey_tables(asked, read.tables, noise, charged)
+        found = survey.survey_tables(asked, read, noise, charged)
         state = charged.read_state(found.report.unit, found.report.delta)
-        found = replace(found, report=found.report.made(PROCESS, len(read.tables)).with_account(state))
-        made = _build_survey(options, found, list(read.tables), label, persons)
+        found = replace(found, report=found.report.made(PROCESS, len(read)).with_account(state))
+        made = _build_survey(options, found, list(read), label, persons)
     texts = set(list_found_texts(found.statistics))
-    for site, table in read.tables.items():
+    for site, table in read.items():
         shares = {own.place.column: own.share_with_digits for own in table.columns if own.place.column in texts}
         # What was found to be text is named among the results; the owner alone hears of digits.
         if said := describe_text_columns({name: share for name, share in shares.items() if share}):
@@ -217,7 +213,8 @@ def survey_over_nodes(
 
     options, persons = _ask_for_persons(options)
     label, noise = _read_label(options), {"noise": options.noise or "distributed"}
-    asked = _read_curves(options, noise) or _ask_nodes(options, header, noise)
+    places = adapt_sites({} if header is None else {"": header}, options.adapters)
+    asked = _read_curves(options, noise) or _ask_for_statistics(options, places, noise)
     task = SurveyTask(asked)
 
     def conclude(outcome: Outcome, session: RunSession) -> Survey:
@@ -280,20 +277,27 @@ def _read_curves(options: SurveyOptions, noise: Mapping[str, str]) -> OpenTable 
     return survey.ask_curves(read_text(options.survival), options.by, _draft_privacy(options, noise))
 
 
-def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, str]) -> OpenTable:
-    """Build the request for statistics from the declarations or from a table's header."""
-    given = adapt_sites({} if header is None else {"": header}, options.adapters)
-    schema, without = _read_declarations(options, column_names(given[""]) if given else None)
-    if options.unit is not None:
-        without.append(options.unit)
-    if given:
-        columns, unread = survey.list_asked_columns(given, schema, without)
+def _ask_for_statistics(options: SurveyOptions, places: Mapping[str, Location], noise: Mapping[str, str]) -> OpenTable:
+    """Build the request for statistics from the headers of tables, or without any from the declarations."""
+    schema, without = _read_declarations(options, column_names(next(iter(places.values()))) if places else None)
+    if options.unit not in (None, "record"):
+        without.append(str(options.unit))
+    if places:
+        columns, unread = survey.list_asked_columns(places, schema, without)
         _say_unread(unread)
     else:
         columns = tuple(column for name, column in schema.items() if name not in without)
     if not columns:
         raise UsageError("survey-no-columns")
-    return _open_table(options, columns, noise)
+    names = [column.name for column in columns]
+    if options.label and options.label not in names:
+        raise UsageError(
+            "unknown-name", code="survey-column", kind="column", name=options.label, known=join_names(names)
+        )
+    if options.label and len(names) == 1:
+        # Refuse now: a plan needs features, and otherwise this would show only after paying.
+        raise UsageError("survey-no-columns")
+    return OpenTable.of(columns, options.label or "", _draft_privacy(options, noise))
 
 
 def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> tuple[dict[str, Feature], list[str]]:
@@ -325,18 +329,6 @@ def _say_unread(names: Sequence[str]) -> None:
             "is not read, and tell two columns apart by their names in the header, or by #repeated=number behind a CSV "
             "file's name."
         )
-
-
-def _open_table(options: SurveyOptions, columns: Sequence[Feature], noise: Mapping[str, str]) -> OpenTable:
-    names = [column.name for column in columns]
-    if options.label and options.label not in names:
-        raise UsageError(
-            "unknown-name", code="survey-column", kind="column", name=options.label, known=join_names(names)
-        )
-    if options.label and len(names) == 1:
-        # Refuse now: a plan needs features, and otherwise this would show only after paying.
-        raise UsageError("survey-no-columns")
-    return OpenTable.of(columns, options.label or "", _draft_privacy(options, noise))
 
 
 def _draft_privacy(options: SurveyOptions, noise: Mapping[str, str]) -> dict[str, object]:

@@ -7,13 +7,12 @@ Statistics over tables of this machine are found likewise, and make a plan.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hedgerow.data.raw_cells import RawTable, bound_tables, read_raw, read_types
+from hedgerow.data.raw_cells import RawTable, bound_tables, read_types
 from hedgerow.data.sources import Location, open_table
 from hedgerow.data.tables import require_columns
-from hedgerow.data.units import RowCount
 from hedgerow.errors import UsageError
 from hedgerow.local.accounts import Account, RunAccount, RunFacts, current_account, is_seeded
 from hedgerow.local.training import build_aggregation
@@ -107,23 +106,6 @@ _KINDS = {"numeric": "number", "date": "number", "hashed": "text", "categorical"
 
 
 @dataclass(frozen=True, eq=False)
-class SiteTables:
-    """Tables of sites, ready to be asked.
-
-    Attributes:
-        columns: what is known of each column without looking at a row.
-        tables: of each site, by name.
-        unread: columns of types that Hedgerow does not read.
-        rows: by site, how many rows are used; for its operator.
-    """
-
-    columns: tuple[Feature, ...]
-    tables: Mapping[str, RawTable]
-    unread: tuple[str, ...] = ()
-    rows: Mapping[str, RowCount] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
 class TableSurvey:
     """Statistics of a table, and their cost.
 
@@ -140,49 +122,22 @@ class TableSurvey:
     run: bytes = b""
 
 
-def read_site_tables(
-    tables: Mapping[str, Location],
-    schema: Mapping[str, Feature],
-    without: Sequence[str] = (),
-    unit: str = "record",
-) -> SiteTables:
-    """Read the tables of all sites by name, with the first table's columns except those in `without`.
-
-    Args:
-        schema: declared columns by name (`read_schema`).
-        without: columns that are not read.
-        unit: the column that says whom a row is about; "record" for none. No statistics are made of it.
-
-    Raises:
-        DataError: a table cannot be read, or lacks a column; never because of a cell.
-        UsageError: code "survey-no-columns"; code "survey-column" for a name in `schema` or `without`, or a unit, that
-            no column is called.
-    """
-    columns, unread = list_asked_columns(tables, schema, [*without, *([] if unit == "record" else [unit])])
-    return _read(tables, columns, unit, unread)
-
-
-def read_named(tables: Mapping[str, Location], asked: OpenTable) -> SiteTables:
-    """Read the requested columns of all sites' tables; DataError as `read_site_tables`."""
-    return _read(tables, asked.columns, asked.schema_plan.privacy.unit, ())
-
-
-def _read(
-    tables: Mapping[str, Location], columns: tuple[Feature, ...], unit: str, unread: tuple[str, ...]
-) -> SiteTables:
-    raw = {site: read_raw(place, columns, unit) for site, place in tables.items()}
-    return SiteTables(columns, raw, unread, {site: table.rows for site, table in raw.items()})
-
-
 def list_asked_columns(
     tables: Mapping[str, Location], schema: Mapping[str, Feature], without: Sequence[str]
 ) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """Describe each column from the headers alone, and list the columns that cannot be read.
+    """Describe each column of the first table from the headers alone, and list the columns that cannot be read.
 
-    Unreadable are columns of types unknown to Hedgerow, and columns that share a name. Arguments and errors as in
-    `read_site_tables`.
+    Unreadable are columns of types unknown to Hedgerow, and columns that share a name.
 
-    Arguments and errors as in `read_site_tables`.
+    Args:
+        tables: of all sites, by name.
+        schema: declared columns by name (`read_schema`).
+        without: columns that are not read, such as that of the unit.
+
+    Raises:
+        DataError: a table cannot be opened, or lacks a column.
+        UsageError: code "survey-no-columns"; code "survey-column" for a name in `schema` or `without` that no column
+            is called.
     """
     types = {site: read_types(place) for site, place in tables.items()}
     names = [name for name in open_table(next(iter(tables.values()))).names() if name.strip() and "\n" not in name]
