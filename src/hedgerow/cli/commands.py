@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands, in the order of ``hedgerow --help``. Each module has a group: their options, and what they do."""
+"""The commands, in the sections of ``hedgerow --help``. Each module has a group: their options, and what they do."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import textwrap
+from collections.abc import Iterable
 from functools import cache
 from itertools import groupby
 from typing import Any, NoReturn
@@ -37,6 +39,16 @@ GROUPS = (
     train, plan, privacy, check_method, survey, evaluate, recalibrate, attack, model, evidence, study, join, owner,
     ledger, coordinator, node, carry, monitor, parties,
 )  # fmt: skip
+SECTIONS = {
+    "start here": "demo init",
+    "plan a study": "plan schema privacy simulate check survey",
+    "on one machine": "train predict evaluate recalibrate attack",
+    "use and file a model": "report plot export evidence",
+    "between institutions": "study join approve ledger monitor",
+    "by hand": "identity roster coordinator node resident-node carry warm-up",
+    "for authors and shells": "check-method completion",
+}
+"""The commands by what a reader wants to do, as ``hedgerow --help`` lists them."""
 _EXIT_CODES = """\
 exit codes:
   0 done           5 model file     10 the machine           130 interrupted
@@ -84,8 +96,39 @@ class Parser(argparse.ArgumentParser):
             return self.words[args[0]].parse_known_args(args[1:], namespace)
         return super().parse_known_args(args, namespace)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the words that a wrong one is near to, in place of all."""
+        if action.choices is not None and value not in action.choices and (near := find_near(value, action.choices)):
+            raise argparse.ArgumentError(action, f"{value!r} is not known; perhaps you mean {near}")
+        super()._check_value(action, value)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError("usage", message=message[:1].upper() + message[1:], program=self.prog)
+
+
+class _Program(Parser):
+    """Lists the commands of the whole program in the sections of `SECTIONS`."""
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        (commands,) = (each for each in self._actions if isinstance(each, argparse._SubParsersAction))
+        listed = {each.dest: each for each in commands._get_subactions()}
+        for title, names in SECTIONS.items():
+            formatter.start_section(title)
+            formatter.add_arguments([listed[name] for name in names.split()])
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments(self._optionals._group_actions)
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+
+def find_near(word: object, known: Iterable[object]) -> str:
+    """Return the up to three known words that a mistyped one is near to, as text; "" for none."""
+    return " or ".join(difflib.get_close_matches(str(word), [str(each) for each in known], 3))
 
 
 class _Version(argparse.Action):
@@ -101,7 +144,7 @@ class _Version(argparse.Action):
 @cache
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of the whole command line, once; `namespace.function` is the chosen command's function."""
-    parser = Parser(
+    parser = _Program(
         prog="hedgerow",
         description="Train, check and use boosted trees over data that several sites hold and may not share, with "
         "differential privacy.",
@@ -109,7 +152,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="say which build of Hedgerow this is")
     parser.set_defaults(function=None, parser=parser, debug=False, json=False)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     for group in GROUPS:
         group.add_commands(commands)
     add = add_command(commands, "completion", complete, "print what a shell completes commands by", _COMPLETION)

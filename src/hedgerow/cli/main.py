@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hedgerow.app.output import begin_log, end_log, note, report_error, tell
-from hedgerow.cli.commands import build_parser
+from hedgerow.cli.commands import build_parser, find_near
 from hedgerow.errors import EnvironmentFault, HedgerowError, explain_import_error, explain_kernel_error
 
 OWN_FAULT = 70
@@ -91,7 +91,10 @@ def _run(arguments: list[str]) -> None:
     namespace, unknown = build_parser().parse_known_args(arguments)
     if unknown:
         # `parse_args` would speak of the whole program, whose help does not list a command's options.
-        namespace.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+        near = [each for option in options if (each := find_near(option, namespace.parser._option_string_actions))]
+        hint = f" (perhaps you mean {' or '.join(near)})" if near else ""
+        namespace.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     if namespace.function is None:
         namespace.parser.print_help()
         if namespace.parser.prog != "hedgerow":
