@@ -96,44 +96,14 @@ FILES = {
 """Of each: the request on the wire, its task, the plan of its sums, the plan that is drafted, and the report."""
 
 SCHEMA = """
-[label]
-name = "ill"
-type = "binary"
-classes = ["no", "yes"]
-[[features]]
-name = "a"
-type = "numeric"
-min = 0
-max = 110
-integer = true
-spacing = "log"
-monotone = "increasing"
-[[features]]
-name = "b"
-type = "numeric"
-min = -1.5
-[[features]]
-name = "c"
-type = "date"
-min = "2020-01-31"
-max = "2021-12-31T12:00:00"
-format = "%d.%m.%Y"
-[[features]]
-name = "d"
-type = "categorical"
-categories = ["x", "y"]
-origin = "found"
-[[features]]
-name = "e"
-type = "hashed"
-buckets = 64
-[[features]]
-name = "f"
-type = "numeric"
-min = 2
-max = 2
-[[features]]
-name = "g"
+label = {name = "ill", type = "binary", classes = ["no", "yes"]}
+features = [
+  {name = "a", type = "numeric", min = 0, max = 110, integer = true, spacing = "log", monotone = "increasing"},
+  {name = "b", type = "numeric", min = -1.5},
+  {name = "c", type = "date", min = "2020-01-31", max = "2021-12-31T12:00:00", format = "%d.%m.%Y"},
+  {name = "d", type = "categorical", categories = ["x", "y"], origin = "found"},
+  {name = "e", type = "hashed", buckets = 64}, {name = "f", type = "numeric", min = 2, max = 2}, {name = "g"},
+]
 """
 BOOK = {
     "h": Entry("numeric", True, 0.0, 4.0), "i": Entry("numeric", low=1.0), "j": Entry("date"), "k": Entry(""),

@@ -171,10 +171,7 @@ def read_schema(toml_text: str) -> dict[str, Feature]:
     Raises:
         PlanError: it is no TOML, or a field is wrong.
     """
-    return _schema(read_table(toml_text))
-
-
-def _schema(table: Mapping[str, Any]) -> dict[str, Feature]:
+    table = read_table(toml_text)
     features = table.get("features", [])
     if not isinstance(features, list):
         raise refuse("features", features, "[[features]] tables")
@@ -217,9 +214,8 @@ def ask_curves(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> Op
         PlanError: it is no TOML, a field is wrong, or its label is no time to an event.
         UsageError: code "survey-by", where no feature with categories is called so.
     """
-    table = read_table(toml_text)
-    columns = _schema(table)
-    label = read_section(Label, table.get("label"), "label")
+    columns = read_schema(toml_text)
+    label = read_section(Label, read_table(toml_text).get("label"), "label")
     if not label.intervals:
         raise refuse("label.type", label.type, '"survival" with event and intervals')
     label_kinds()[label.type].check(label)
