@@ -23,7 +23,7 @@ from sklearn.metrics import r2_score, roc_auc_score
 import hedgerow
 from experiments import ENDING
 from experiments.datasets import Table
-from hedgerow.app.accounts import BOOK
+from hedgerow.client.budget import BOOK
 from hedgerow.client.node import Node, SamplingSource, SeededSampling
 from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.losses.tables import SCORE_UNIT

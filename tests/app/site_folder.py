@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from hedgerow.app.node import note_book
-from hedgerow.client.budget import FINISHED, BudgetBook
+from hedgerow.client.budget import FINISHED, BudgetBook, note_book
 from hedgerow.client.state import NodeStore
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.toml import plan_toml

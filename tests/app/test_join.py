@@ -29,12 +29,11 @@ from hedgerow.app.join import (
     _list_rules,
     _require_company,
 )
-from hedgerow.app.node import note_book
 from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.rows import _read_now, make_loader
 from hedgerow.app.survey import SurveyOptions
 from hedgerow.cli.main import main
-from hedgerow.client.budget import BudgetBook
+from hedgerow.client.budget import BudgetBook, note_book
 from hedgerow.client.policy import Policy
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask

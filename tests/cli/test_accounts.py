@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from hedgerow.app import accounts
-from hedgerow.app.accounts import BOOK
 from hedgerow.cli.main import main
-from hedgerow.client.budget import RESERVED, BudgetBook, compose_epsilon
+from hedgerow.client.budget import BOOK, RESERVED, BudgetBook, compose_epsilon
 from hedgerow.local.accounts import VARIABLE, Account, BookStore, RunFacts
 from hedgerow.models.model import Model
 from hedgerow.privacy.events import GaussianEvent, scope_events

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival
-from hedgerow.app.accounts import BOOK
 from hedgerow.app.environments import Simulation, Study
 from hedgerow.app.rows import make_loader, make_raw_loader
 from hedgerow.cli.main import main
-from hedgerow.client.budget import BudgetBook
+from hedgerow.client.budget import BOOK, BudgetBook
 from hedgerow.errors import HedgerowError
 from hedgerow.local.accounts import forget_runs
 from hedgerow.plan.plan import Feature, parse_plan

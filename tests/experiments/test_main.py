@@ -12,7 +12,7 @@ import pytest
 
 from experiments import ENDING, harness
 from experiments.__main__ import BESIDE_TESTS, available, run
-from hedgerow.app.accounts import BOOK
+from hedgerow.client.budget import BOOK
 from hedgerow.local.accounts import BookStore
 from hedgerow.local.training import train
 from hedgerow.privacy.noise import SeededNoise

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.app.node import note_book
 from hedgerow.cli.main import main
-from hedgerow.client.budget import FINISHED, BudgetBook, BudgetLine, compose_epsilon, list_costs
+from hedgerow.client.budget import FINISHED, BudgetBook, BudgetLine, compose_epsilon, list_costs, note_book
 from hedgerow.client.joining import leave
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.state import NodeStore

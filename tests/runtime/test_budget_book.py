@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.app.node import book_file, find_book, note_book
 from hedgerow.client import budget
-from hedgerow.client.budget import BudgetBook
+from hedgerow.client.budget import BudgetBook, book_file, find_book, note_book
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStep, NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal

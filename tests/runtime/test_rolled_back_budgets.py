@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.app.backup import back_up_node, restore_node
-from hedgerow.app.node import note_book
 from hedgerow.cli.main import main
-from hedgerow.client.budget import CLOSED, LEFT, BudgetBook, PeerBook, fold_name
+from hedgerow.client.budget import CLOSED, LEFT, BudgetBook, PeerBook, fold_name, note_book
 from hedgerow.client.joining import leave
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore

@@ -10,15 +10,12 @@ from pathlib import Path
 
 from hedgerow.app.inputs import is_terminal, says_yes
 from hedgerow.app.output import note, warn
-from hedgerow.client.budget import find_near_name
+from hedgerow.client.budget import BOOK, find_near_name
 from hedgerow.data.databases import find_database_file
 from hedgerow.data.sources import Location, file_path, is_url
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.local.accounts import Account, BookStore, open_outer_budgets
 from hedgerow.plan.fields import text
-
-BOOK = "hedgerow-budget.db"
-"""The name of a folder's budget book."""
 
 
 @dataclass(frozen=True)

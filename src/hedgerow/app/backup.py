@@ -275,7 +275,7 @@ def back_up_node(folder: Path, file: Path) -> None:
 
     Raises UsageError: "node-folder"; "budget-not-found" where the book is not where the node had it; "backup-exists".
     """
-    from hedgerow.app.node import find_book
+    from hedgerow.client.budget import find_book
     from hedgerow.client.state import node_folder
 
     members = dict[str, bytes]()
@@ -323,8 +323,7 @@ def restore_node(file: Path, folder: Path, budget: Path | None = None, *, keeps_
         UsageError: code "backup-file"; "backup-exists" where the folder, the book or the invitation is there.
         PolicyRefusal: code "budget-lost" where the book that is there lacks runs that the backup has.
     """
-    from hedgerow.app.node import note_book
-    from hedgerow.client.budget import BudgetBook
+    from hedgerow.client.budget import BudgetBook, note_book
     from hedgerow.client.state import NodeStore
 
     kind, members = _unpack(file, ("site", "node"))

@@ -25,12 +25,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.app.accounts import BOOK
 from hedgerow.app.environments import train_with_progress
 from hedgerow.app.evaluation import Sites, evaluate
 from hedgerow.app.inputs import output_folder, read_plan
 from hedgerow.app.output import WIDEST, format_command, note, number, print_json, today, wrap_text
 from hedgerow.app.progress import status
+from hedgerow.client.budget import BOOK
 from hedgerow.data.datasets import SiteFiles, write_rand_hie
 from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows
 from hedgerow.data.sources import read_records

@@ -112,8 +112,7 @@ def describe_node(folder: Path, budget: Path | None = None, now: float | None = 
         UsageError: code "node-folder".
     """
     from hedgerow.app.inputs import read_plan, read_policy
-    from hedgerow.app.node import find_book
-    from hedgerow.client.budget import RESERVED, BudgetBook
+    from hedgerow.client.budget import RESERVED, BudgetBook, find_book
     from hedgerow.client.state import OwnerDesk
     from hedgerow.study import PLAN, POLICY, ROSTER
 

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.accounts import BOOK
 from hedgerow.app.actors import start_actors
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
@@ -24,7 +23,7 @@ from hedgerow.app.owner import AtTheNode, approval_command
 from hedgerow.app.progress import note_if_slow
 from hedgerow.app.rows import check_table, make_loader, make_raw_loader, open_arrivals, read_rows_ahead
 from hedgerow.app.watch import span
-from hedgerow.client.budget import BudgetBook
+from hedgerow.client.budget import BudgetBook, book_file, note_book
 from hedgerow.client.joining import check_own_plan, leave
 from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession, compute_patience, run_node
@@ -40,7 +39,6 @@ from hedgerow.data.site_data import read_part
 from hedgerow.data.sources import Location, adapt
 from hedgerow.errors import (
     AggregationError,
-    EnvironmentFault,
     HedgerowError,
     ModelError,
     PlanError,
@@ -98,46 +96,6 @@ class NodeResult:
 
 
 # The files of a node -------------------------------------------------------------------------------------------------
-
-_PLACE = "budget.path"
-
-
-def note_book(folder: Path, book: Path) -> Path:
-    """Store the book's path in the state folder, and return it. EnvironmentFault if the write fails."""
-    text = f"{book.resolve()}\n".encode()
-    place = folder / _PLACE
-    try:
-        if not place.exists() or place.read_bytes() != text:
-            descriptor = os.open(place, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(text)
-    except OSError as fault:
-        raise EnvironmentFault("disk-full", path=place, fault=fault.strerror or fault) from fault
-    return book
-
-
-def find_book(given: Path) -> Path:
-    """Return the book named by a path: a file itself, or the book of a state folder or of a data folder.
-
-    A folder without a book is returned itself.
-    """
-    if not given.is_dir():
-        return given
-    if (given / BOOK).is_file():
-        return given / BOOK
-    try:
-        return Path((given / _PLACE).read_text(encoding="utf-8").rstrip("\n"))
-    except (OSError, UnicodeDecodeError):
-        return given
-
-
-def book_file(budget: str | None, policy: str, name: str) -> Path:
-    """Return the path of the budget book: as given, else beside the policy.
-
-    It is not in the state folder, which people delete to start afresh, because the data's cost must outlive that.
-    """
-    return Path(budget or Path(policy).parent / f"{name}-budget.db")
-
 
 @contextmanager
 def open_node_files(options: NodeOptions, name: str) -> Iterator[tuple[NodeStore, BudgetBook, Path]]:

@@ -22,14 +22,14 @@ from pathlib import Path
 
 from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import is_terminal
-from hedgerow.app.node import book_file, list_tables, make_setup, note_book, read_owner
+from hedgerow.app.node import list_tables, make_setup, read_owner
 from hedgerow.app.options import NodeOptions
 from hedgerow.app.output import note, tell
 from hedgerow.app.owner import approval_command, list_facts
 from hedgerow.app.rows import check_table, make_loader, read_rows_ahead
 from hedgerow.builds import describe_build
 from hedgerow.carriers import read_site_file
-from hedgerow.client.budget import BudgetBook
+from hedgerow.client.budget import BudgetBook, book_file, note_book
 from hedgerow.client.joining import check_own_plan
 from hedgerow.client.node import available_threads, use_threads
 from hedgerow.client.node_session import NodeSession

@@ -28,7 +28,7 @@ def add_commands(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write evidence.html, evidence.json, recount.py and registry.yaml into a folder."""
     from hedgerow.app.evidence import gather_evidence, write_evidence
-    from hedgerow.app.node import find_book
+    from hedgerow.client.budget import find_book
     from hedgerow.models.model import Model
 
     file = Path(arguments.model)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import secrets
 import unicodedata
@@ -26,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hedgerow.errors import PolicyRefusal
+from hedgerow.errors import EnvironmentFault, PolicyRefusal
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant, mu_of
 from hedgerow.privacy.cost import for_rows
@@ -788,3 +789,47 @@ def _encode_events(events: Iterable[Event]) -> str:
 
 def _read(text: str, scope: str) -> tuple[Event, ...]:
     return tuple(scope_events((event_from_dict(item) for item in json.loads(text)), scope))
+
+
+# Where books are -----------------------------------------------------------------------------------------------------
+
+BOOK = "hedgerow-budget.db"
+"""The name of a folder's budget book."""
+_BOOK_PATH = "budget.path"
+
+
+def note_book(folder: Path, book: Path) -> Path:
+    """Store the book's path in the state folder, and return it. EnvironmentFault if the write fails."""
+    text = f"{book.resolve()}\n".encode()
+    place = folder / _BOOK_PATH
+    try:
+        if not place.exists() or place.read_bytes() != text:
+            descriptor = os.open(place, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text)
+    except OSError as fault:
+        raise EnvironmentFault("disk-full", path=place, fault=fault.strerror or fault) from fault
+    return book
+
+
+def find_book(given: Path) -> Path:
+    """Return the book named by a path: a file itself, or the book of a state folder or of a data folder.
+
+    A folder without a book is returned itself.
+    """
+    if not given.is_dir():
+        return given
+    if (given / BOOK).is_file():
+        return given / BOOK
+    try:
+        return Path((given / _BOOK_PATH).read_text(encoding="utf-8").rstrip("\n"))
+    except (OSError, UnicodeDecodeError):
+        return given
+
+
+def book_file(budget: str | None, policy: str, name: str) -> Path:
+    """Return the path of the budget book: as given, else beside the policy.
+
+    It is not in the state folder, which people delete to start afresh, because the data's cost must outlive that.
+    """
+    return Path(budget or Path(policy).parent / f"{name}-budget.db")
