@@ -16,18 +16,25 @@ if TYPE_CHECKING:
     from hedgerow.app.environments import Study as Study
     from hedgerow.app.survey import SurveyOptions as SurveyOptions
     from hedgerow.app.survey import survey_over_tables as survey_over_tables
+    from hedgerow.data.cells import CellsWarning as CellsWarning
+    from hedgerow.data.cells import TextColumnsWarning as TextColumnsWarning
     from hedgerow.data.site_data import read_site_data as read_site_data
     from hedgerow.data.site_data import read_sites_data as read_sites_data
+    from hedgerow.data.units import LostRowsWarning as LostRowsWarning
     from hedgerow.errors import HedgerowError as HedgerowError
+    from hedgerow.estimators.base import FewRecordsWarning as FewRecordsWarning
+    from hedgerow.estimators.base import SeveralRunsWarning as SeveralRunsWarning
     from hedgerow.estimators.boosted import DPGBDTClassifier as DPGBDTClassifier
     from hedgerow.estimators.boosted import DPGBDTRegressor as DPGBDTRegressor
     from hedgerow.estimators.boosted import DPGBDTSurvival as DPGBDTSurvival
+    from hedgerow.estimators.boosted import LabelInFeaturesWarning as LabelInFeaturesWarning
     from hedgerow.estimators.linear import DPLinearClassifier as DPLinearClassifier
     from hedgerow.estimators.linear import DPLinearRegressor as DPLinearRegressor
     from hedgerow.estimators.tuning import tune as tune
     from hedgerow.local.accounts import budget as budget
     from hedgerow.local.forecast import forecast as forecast
     from hedgerow.models.model import Model as Model
+    from hedgerow.models.model import RenamedWarning as RenamedWarning
     from hedgerow.plan.plan import Plan as Plan
     from hedgerow.plan.plan import parse_plan as parse_plan
     from hedgerow.privacy.noise import SeededNoise as SeededNoise
@@ -40,22 +47,29 @@ from hedgerow.plan import registry
 from hedgerow.version import __version__ as __version__
 
 _HOME = {
+    "CellsWarning": "hedgerow.data.cells",
     "DPGBDTClassifier": "hedgerow.estimators.boosted",
     "DPGBDTRegressor": "hedgerow.estimators.boosted",
     "DPGBDTSurvival": "hedgerow.estimators.boosted",
     "DPLinearClassifier": "hedgerow.estimators.linear",
     "DPLinearRegressor": "hedgerow.estimators.linear",
     "Federation": "hedgerow.app.environments",
+    "FewRecordsWarning": "hedgerow.estimators.base",
     "HedgerowError": "hedgerow.errors",
+    "LabelInFeaturesWarning": "hedgerow.estimators.boosted",
+    "LostRowsWarning": "hedgerow.data.units",
     "Model": "hedgerow.models.model",
     "Plan": "hedgerow.plan.plan",
     "PrivacyReport": "hedgerow.privacy.report",
     "Processes": "hedgerow.app.environments",
+    "RenamedWarning": "hedgerow.models.model",
     "SeededNoise": "hedgerow.privacy.noise",
+    "SeveralRunsWarning": "hedgerow.estimators.base",
     "Simulation": "hedgerow.app.environments",
     "Study": "hedgerow.app.environments",
     "SurveyOptions": "hedgerow.app.survey",
     "SystemNoise": "hedgerow.privacy.noise",
+    "TextColumnsWarning": "hedgerow.data.cells",
     "apply_preset": "hedgerow.training.presets",
     "budget": "hedgerow.local.accounts",
     "find_preset": "hedgerow.training.presets",
@@ -103,4 +117,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +35,10 @@ def test_a_run_has_the_fields_of_the_report_and_no_others(monkeypatch: pytest.Mo
     names = [name for values in logged.values() for name in values]
     assert sorted(names) == sorted(model.report.to_dict())
     assert logged["log_metrics"]["epsilon"] == model.report.to_dict()["epsilon"]
+    # A fitted estimator is logged by its model.
+    keep = SimpleNamespace(Model=SimpleNamespace(log=lambda **facts: facts["model"]))
+    monkeypatch.setitem(sys.modules, "mlflow.models", keep)
+    assert flavour.log_model(model) is flavour.log_model(SimpleNamespace(model_=model)) is model
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,13 @@ def test_every_public_name_is_there_and_documented() -> None:
         assert name in dir(hedgerow)
         if name != "__version__":
             assert inspect.getdoc(value), name
+
+
+def test_every_warning_can_be_filtered_by_a_public_name() -> None:
+    """Who turns a warning off, or into an error, needs no module of ours."""
+    sources = [path.read_text(encoding="utf-8") for path in (SOURCE / "hedgerow").rglob("*.py")]
+    named = {name for text in sources for name in re.findall(r"(?m)^class (\w+Warning)\(", text)}
+    assert len(named) >= 7 and named <= set(hedgerow.__all__)
 
 
 def test_types_and_homes_agree() -> None:

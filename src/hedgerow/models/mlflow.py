@@ -43,15 +43,19 @@ def log_report(model: Model) -> None:
     mlflow.log_params({name: str(value)[:_LONGEST] for name, value in content.items() if name not in numbers})
 
 
-def log_model(model: Model, name: str = "model") -> Any:
+def log_model(model: Any, name: str = "model") -> Any:
     """Log the report, and the model under this name for `load_model` and `mlflow.pyfunc.load_model`.
 
     Returns where the model is, as `mlflow.models.Model.log` does.
+
+    Args:
+        model: a `Model`, or a fitted estimator, whose `model_` is logged.
     """
     from mlflow.models import Model as Logged
 
     from hedgerow.models import mlflow as flavour
 
+    model = getattr(model, "model_", model)
     log_report(model)
     return Logged.log(artifact_path=None, name=name, flavor=flavour, model=model)
 
