@@ -428,7 +428,8 @@ def votes(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.N
     n_sites, epsilon = options.sites[0], options.epsilon[0]
     print(f"\n{n_sites} sites, epsilon {epsilon:g}, {options.trees} trees, {options.votes} runs with liars.")
     print("Runs; AUC from the lowest to the highest; models turned round, and how many of these were called spoilt;")
-    print("others that were; runs in which a message named sites without a liar; runs that no model came of.")
+    print("others that were; runs in which a false sum was said to be of sites without a liar; runs in which all were")
+    print("told that groups disagree, and in how many neither reading was of a liar; runs that no model came of.")
     honest = [(way, 0, is_by_age, LIES[0]) for way, is_by_age in product(("3 groups", "3 drawn"), (False, True))]
     # In groups that stay, liars have the majority always or never.
     lying = [("3 drawn" if lie.only else "3 groups", n_liars, is_by_age, lie) for n_liars, is_by_age, lie in CELLS]
@@ -444,17 +445,19 @@ def votes(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.N
         aucs = sorted(one.auc for one in found if math.isfinite(one.auc)) or [math.nan]
         n_turned, n_called = sum(turned), sum(map(all, zip(turned, spoilt, strict=True)))
         n_wrong, n_none = sum(one.n_misnamed > 0 for one in found), sum(not math.isfinite(one.auc) for one in found)
+        n_told, n_false = sum(one.told_in > 0 for one in found), sum(one.is_false for one in found)
         name = f"{way:<9} {n_liars} {lie.name:<22} {'by age' if is_by_age else 'alike '}"
         print(
             f"{name} {n_runs:>3}  {aucs[0]:.3f} to {aucs[-1]:.3f}  turned {n_turned:>2}, called {n_called:>2}; "
-            f"others called {sum(spoilt) - n_called}; misnamed {n_wrong}; no model {n_none}",
+            f"others called {sum(spoilt) - n_called}; misnamed {n_wrong}; told {n_told}, of no liar {n_false}; "
+            f"no model {n_none}",
             flush=True,
         )
         if n_called < MIN_CALLED * n_turned:
             misses.append(f"{name}: {n_called} of {n_turned} called")
         if not n_liars and sum(spoilt) > max(1, MAX_RAISED * n_runs):
             misses.append(f"{name}: {sum(spoilt)} honest runs called spoilt")
-        if n_wrong:
+        if n_wrong or n_false:
             misses.append(f"{name}: sites without a liar were named")
     print(f"\n{prepared.table.name}: {'MISSED: ' + '; '.join(misses) if misses else 'holds'}")
     return 1 if misses else 0
@@ -490,9 +493,7 @@ def main(argv: list[str]) -> int:
     print(
         "for each split honest nodes that object, rounds in which no records add up to the sum of the liar's group, and"
     )
-    print(
-        "of any other one; and after how many rounds all are told that groups disagree."
-    )
+    print("of any other one; and after how many rounds all are told that groups disagree.")
     print(f"Lies are aimed at {names[0]}.")
     misses = []
     for n_sites, is_by_age, epsilon in ways:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -119,3 +120,35 @@ def answer_in_order(study: Study, steps: list[tuple[str, str]]) -> None:
         look()
         is_complete = all(guest.is_confirmed for guest in study.book.guests())
         assert lines._asked is None and (study.book.roster is not None) == is_complete
+
+
+@settings(max_examples=2)
+@given(order=st.lists(st.sampled_from(PARTIES), min_size=2, max_size=6))
+def test_whoever_has_done_its_part_is_awaited_no_more(order: list[str]) -> None:
+    """The coordinator's operator calls whom the screen names: nobody is named twice for one step, or before the news
+    that the step has begun, in whichever order the parties ask.
+    """
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        said = list[str]()
+        patch.setattr("hedgerow.app.study.note", said.append)
+        study = Study(Path(folder) / "study", *PARTIES)
+        parties = {name: study.party(name) for name in PARTIES}
+        lines = _Lines(study.book, study.identity, None)
+        for name, party in parties.items():
+            study.book.confirm(name, party.enrol(study.answer), study.identity.public)
+        # The roster is offered to a party, its number taken, all numbers given out, and the party's owner agrees.
+        for name in (*order, *PARTIES * 4):
+            lines.look()
+            parties[name].ask(study.answer)
+        assert lines.look()
+    awaited = {step: list_awaited(said, step) for step in ("to fetch the roster", "to approve the roster")}
+    for names in awaited.values():
+        assert names and names[0] == set(PARTIES)
+        assert all(later < earlier for earlier, later in pairwise(names))
+    firsts = [next(at for at, line in enumerate(said) if what in line) for what in ("All parties", *awaited)]
+    assert firsts == sorted(firsts)
+
+
+def list_awaited(said: list[str], step: str) -> list[set[str]]:
+    """The parties that each line names as awaited for a step."""
+    return [{name for name in PARTIES if name in line} for line in said if step in line]

@@ -455,7 +455,6 @@ class _Lines:
         guests = self._book.guests()
         # All of them may be withdrawn meanwhile.
         _require_site(guests)
-        self._say_who_is_awaited(guests)
         unconfirmed = [guest for guest in guests if guest.party is not None and not guest.is_confirmed]
         for guest in unconfirmed:
             self._say(f"{guest.name} has enrolled. Its words: {guest.words(self._coordinator)}")
@@ -465,8 +464,15 @@ class _Lines:
         if is_terminal():
             self._ask(guests, unconfirmed)
         # Asked again where it is written: somebody may be invited meanwhile.
-        if not all(guest.is_confirmed for guest in guests) or not self._book.close_roster(self._coordinator):
-            return False
+        if is_closed := all(guest.is_confirmed for guest in guests) and self._book.close_roster(self._coordinator):
+            self._say_roster()
+            guests = self._book.guests()
+        # Last, so that it never comes before the news from which it follows.
+        self._say_who_is_awaited(guests)
+        return is_closed and all(guest.has_all for guest in guests)
+
+    def _say_roster(self) -> None:
+        """Say that the roster is made; its words, once every party has shown its number."""
         self._say("All parties are confirmed. Each is sent the roster.")
         if words := self._book.roster_words:
             roster = self._book.roster
@@ -474,7 +480,6 @@ class _Lines:
             if roster is not None and not is_first:
                 self._say(_new_roster(roster))
             self._say(f"The roster's words, the same at every party{'' if is_first else ' that came last'}: {words}")
-        return all(guest.has_all for guest in self._book.guests())
 
     def _say_who_is_awaited(self, guests: Sequence[study.Guest]) -> None:
         """Print which parties the study waits for and since when: at changes, and each minute."""
@@ -483,9 +488,11 @@ class _Lines:
             "to be confirmed": [guest.name for guest in guests if guest.party is not None and not guest.is_confirmed],
         }
         if not any(parties.values()):
-            # The words of the roster need a number of everyone: who has not shown one yet keeps all others waiting.
-            lacking = [guest.name for guest in guests if not guest.second]
-            parties["to take the roster"] = lacking or [guest.name for guest in guests if not guest.has_all]
+            # The roster's words need a number of everyone: no owner is asked before all have fetched it.
+            if lacking := [guest.name for guest in guests if not guest.second]:
+                parties["to fetch the roster"] = lacking
+            else:
+                parties["to approve the roster"] = [guest.name for guest in guests if not guest.has_all]
         awaited = ", ".join(f"{join_names(names)} {what}" for what, names in parties.items() if names)
         now = time.monotonic()
         text = f"waiting for {awaited} ({now - self._since:,.0f} s so far, until they come)" if awaited else ""
@@ -797,4 +804,6 @@ def describe_state(guest: study.Guest) -> str:
     """Return a party's progress in its enrolment, in words."""
     if guest.has_all:
         return "takes part"
+    if guest.second:
+        return "has the roster"
     return "confirmed" if guest.is_confirmed else "to be confirmed" if guest.party is not None else "invited"
