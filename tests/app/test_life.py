@@ -6,16 +6,22 @@ import json
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from hedgerow.app import node
 from hedgerow.app.backup import back_up_node, restore_node
-from hedgerow.app.life import EXIT_CODES, MAX_SILENCE, SIGN, LifeSign, describe_node
+from hedgerow.app.life import EXIT_CODES, MAX_SILENCE, SIGN, LifeSign, describe_node, read_sign
+from hedgerow.app.node import NodeOptions, ReadyNode
 from hedgerow.cli.main import main
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
+from hedgerow.errors import AggregationError
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.transport.interface import Connected, Disconnected
 from tests.app.site_folder import LIMIT, PLAN, SPENT, begin_run, book_of, end_run, furnish_site
+from tests.builders import coded
 
 RUN = bytes(32)
 
@@ -47,6 +53,32 @@ def test_a_node_that_waits_for_its_next_run_is_well(folder: Path, capsys: pytest
     assert found["states"] == [] and found["last_contact"] and found["last_run"]["status"] == "finished"
     assert found["budget"]["max_epsilon"] == LIMIT[0] and 0 < found["budget"]["spent"] < LIMIT[0]
     assert main(["join", "--status", str(folder)]) == 0
+
+
+@pytest.mark.parametrize(("stays", "run", "code"), [(True, b"", "no-run-came"), (True, RUN, "coordinator-silent"),
+                                                    (False, b"", "coordinator-silent")])  # fmt: skip
+def test_that_no_run_came_is_the_end_of_none(
+    stays: bool, run: bytes, code: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study rests for most of its time, and how its last run ended stays true. A run that is open is another case."""
+    state = folder / "state"
+    LifeSign(state).end("plan-mismatch")
+
+    def run_node(*_: object) -> None:
+        raise AggregationError("coordinator-silent", limit=150.0)
+
+    engine = SimpleNamespace(uplink=lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(node, "ENGINES", {"grpc": engine})
+    monkeypatch.setattr(node, "run_node", run_node)
+    session = SimpleNamespace(plan=None, run_id=run, is_paused=False, site="north")
+    store = SimpleNamespace(folder=state, desk=None, run_ids=lambda: [RUN])
+    ready: Any = SimpleNamespace(
+        options=NodeOptions(address="", roster="", identity="", policy="", quiet=True), session=session, store=store,
+        page=None, identity=None, roster=None,
+    )  # fmt: skip
+    with pytest.raises(AggregationError, check=coded(code)):
+        ReadyNode.take_part(ready, stays=stays, has_met=True)
+    assert read_sign(state)["ended"] == ("plan-mismatch" if code == "no-run-came" else code)
 
 
 def test_each_state_is_found_and_the_gravest_is_the_exit_code(folder: Path) -> None:

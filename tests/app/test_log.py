@@ -195,6 +195,7 @@ def test_when_no_run_is_due(stays: bool, has_met: bool, run: bytes, earlier: lis
     ("fault", "level"),
     [
         (PolicyRefusal("run-closed", status="finished"), "INFO"),
+        (AggregationError("no-run-came"), "INFO"),
         (PolicyRefusal("policy-no-rows", code="policy-no-held-out", task="a", option="b"), "INFO"),
         (
             PolicyRefusal("policy-over-budget", data_set="a", total=2.0, delta=1e-6, epsilon=1.0, spent=1.0),

@@ -320,6 +320,44 @@ def test_a_parquet_page_that_would_fill_the_memory_is_not_unpacked(
         read(path, sick_plan())
 
 
+LONG = "x" * 3000
+TEXTS: dict[str, list[str | None]] = {
+    "once in the file": [LONG, None, "f"] * 20,
+    "each in the file": [f"{LONG}{number}" for number in range(60)],
+    "some of each": [LONG] * 40 + [f"{'m' * 90}{number}" for number in range(80)],
+    "short": ["f", None] * 200,
+}
+
+
+@pytest.mark.parametrize("stored", [pa.string(), pa.large_binary(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("name", TEXTS)
+def test_cells_that_are_read_at_once_fit_into_a_page(
+    name: str, version: str, stored: pa.DataType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell that a file holds once, or packed small, is in memory as often and as long as its rows have it."""
+    most, n_rows, texts = 2**12, 100, TEXTS[name]
+    # Arrow writes a dictionary of its own as one page, however long.
+    plain = stored if name in ("once in the file", "short") or not pa.types.is_dictionary(stored) else pa.string()
+    table = pa.table({"a": pa.array(texts, pa.string()).cast(plain), "n": np.arange(len(texts), dtype=float)})
+    pq.write_table(
+        table, tmp_path / "a.parquet", compression="zstd", data_page_version=version, data_page_size=500,
+        write_batch_size=1, use_dictionary=name != "each in the file", dictionary_pagesize_limit=3500,
+        row_group_size=len(texts) - 7,
+    )  # fmt: skip
+    monkeypatch.setattr(tables, "MAX_PAGE_BYTES", most)
+    monkeypatch.setattr(tables, "_MAX_MIXED_BYTES", most)
+    found = list(tables.ParquetTable(str(tmp_path / "a.parquet")).batches(["a", "n"], n_rows, {}))
+    read = [batch[0].dictionary_decode() if pa.types.is_dictionary(batch[0].type) else batch[0] for batch in found]
+    told = [text for cells in read for text in cells.to_pylist()]
+    assert [text.decode() if isinstance(text, bytes) else text for text in told] == texts
+    assert [n for batch in found for n in batch[1].to_pylist()] == list(range(len(texts)))
+    held = [batch[0].dictionary for batch in found if pa.types.is_dictionary(batch[0].type)]
+    # A part of a page is read with the rest of it.
+    assert max(sum(len(text or "") for text in cells.to_pylist()) for cells in (*read, *held)) <= 3 * most
+    assert name != "short" or max(map(len, read)) == n_rows
+
+
 @given(
     texts=st.lists(st.one_of(st.none(), st.text(max_size=300), st.just("x" * 5000)), min_size=1, max_size=200),
     codec=st.sampled_from(["none", "snappy", "zstd", "gzip"]),
@@ -342,11 +380,13 @@ def test_all_pages_of_a_parquet_column_are_measured(
     for index in range(about.num_columns):
         chunk = about.column(index)
         at = start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
-        unpacked = packed = 0
+        unpacked = packed = n_cells = 0
         while at < start + chunk.total_compressed_size:
-            length, n_bytes = tables._read_page_head(content, at)
-            unpacked, packed, at = unpacked + length, packed + n_bytes, at + n_bytes
-        assert packed == chunk.total_compressed_size
+            head = tables._read_page_head(content, at)
+            n_cells += head.n_cells or 0
+            assert not head.has_indices or (is_dictionary and chunk.has_dictionary_page)
+            unpacked, packed, at = unpacked + head.unpacked, packed + head.n_bytes, at + head.n_bytes
+        assert packed == chunk.total_compressed_size and n_cells == chunk.num_values
         # The heads stand unpacked in both.
         assert unpacked <= chunk.total_uncompressed_size <= unpacked + packed
         if codec == "none":
@@ -357,8 +397,8 @@ def test_all_pages_of_a_parquet_column_are_measured(
 def test_any_bytes_are_a_page_or_none(content: bytes) -> None:
     """A damaged head ends by name, and in time."""
     with suppress(pa.ArrowInvalid):
-        length, n_bytes = tables._read_page_head(io.BytesIO(content), 0)
-        assert length >= 0 and n_bytes > 0
+        head = tables._read_page_head(io.BytesIO(content), 0)
+        assert head.unpacked >= 0 and head.n_bytes > 0
 
 
 def test_a_damaged_parquet_page_is_refused(sick_plan: SickPlan, write_file: WriteFile) -> None:

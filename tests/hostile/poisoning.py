@@ -300,6 +300,8 @@ def carried_out(
             misnamed += bool(faults - spoilt)
         except SumAbandoned as fault:
             stopped = f"{fault.code}, round {query.purpose.round}"
+            said = {group for group, origin in summed.items() if all(site in fault.what for site in origin.sites or ())}
+            misnamed += bool(said - spoilt)
             break
         votes = votes_of(nodes, case, run, own_noise)
         if len(votes):
@@ -427,9 +429,14 @@ def votes(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.N
     misses = []
     n_sites, epsilon = options.sites[0], options.epsilon[0]
     print(f"\n{n_sites} sites, epsilon {epsilon:g}, {options.trees} trees, {options.votes} runs with liars.")
-    print("Runs; AUC from the lowest to the highest; models turned round, and how many of these were called spoilt;")
-    print("others that were; runs in which a false sum was said to be of sites without a liar; runs in which all were")
-    print("told that groups disagree, and in how many neither reading was of a liar; runs that no model came of.")
+    print("Runs; AUC from the lowest to the highest; runs that a check ended, with the model so far or none; models of")
+    print(
+        "the other runs turned round, and how many of these were called spoilt; others that were; runs in which a false"
+    )
+    print(
+        "sum was said to be of sites without a liar; runs in which all were told that groups disagree, and in how many"
+    )
+    print("neither reading was of a liar.")
     honest = [(way, 0, is_by_age, LIES[0]) for way, is_by_age in product(("3 groups", "3 drawn"), (False, True))]
     # In groups that stay, liars have the majority always or never.
     lying = [("3 drawn" if lie.only else "3 groups", n_liars, is_by_age, lie) for n_liars, is_by_age, lie in CELLS]
@@ -441,16 +448,16 @@ def votes(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.N
         ]
         found = [result_of(prepared, case, groups, options, seed) for seed, case in enumerate(cases)]
         spoilt = [any(tally.is_against(cases[0].n_groups) for tally in one.tallies) for one in found]
-        turned = [one.auc < 0.5 for one in found]
+        turned = [one.auc < 0.5 and not one.stopped for one in found]
         aucs = sorted(one.auc for one in found if math.isfinite(one.auc)) or [math.nan]
         n_turned, n_called = sum(turned), sum(map(all, zip(turned, spoilt, strict=True)))
-        n_wrong, n_none = sum(one.n_misnamed > 0 for one in found), sum(not math.isfinite(one.auc) for one in found)
+        n_wrong, n_ended = sum(one.n_misnamed > 0 for one in found), sum(one.stopped != "" for one in found)
         n_told, n_false = sum(one.told_in > 0 for one in found), sum(one.is_false for one in found)
         name = f"{way:<9} {n_liars} {lie.name:<22} {'by age' if is_by_age else 'alike '}"
         print(
-            f"{name} {n_runs:>3}  {aucs[0]:.3f} to {aucs[-1]:.3f}  turned {n_turned:>2}, called {n_called:>2}; "
-            f"others called {sum(spoilt) - n_called}; misnamed {n_wrong}; told {n_told}, of no liar {n_false}; "
-            f"no model {n_none}",
+            f"{name} {n_runs:>3}  {aucs[0]:.3f} to {aucs[-1]:.3f}  ended {n_ended}; turned {n_turned:>2}, called "
+            f"{n_called:>2}; others called {sum(spoilt) - n_called}; misnamed {n_wrong}; told {n_told}, of no liar "
+            f"{n_false}",
             flush=True,
         )
         if n_called < MIN_CALLED * n_turned:

@@ -208,6 +208,10 @@ class ReadyNode:
                     result = run_node(session, uplink, time.monotonic, PATIENCE, observe, asked, sign.beat)
                     sign.end("")
                 except HedgerowError as fault:
+                    is_due = not is_no_run_due(session, store, stays=stays, has_met=has_met)
+                    if stays and not is_due and fault.code == "coordinator-silent":
+                        # No run has ended, so the sign of life keeps how the last one did.
+                        raise AggregationError(_NO_RUN_CAME) from fault
                     sign.end(fault.code)
                     if fault.code in _MISMATCHES and not options.quiet:
                         # A note and no warning: the refusal shows how grave it is, and a node that stays may just take
@@ -394,8 +398,9 @@ _OF_THIS_SITE = {
     "policy-coordinator", "policy-small-cohort",
 }  # fmt: skip
 """Refusals while a run goes on that are for the site's own people to mend; all others say no to one run alone."""
-_ORDINARY = {"run-closed", "policy-no-held-out", "policy-no-training", "policy-denied"}
-"""Codes that are no warnings: the owner's own decisions, and runs for rows that this site does not give."""
+_NO_RUN_CAME = "no-run-came"
+_ORDINARY = {"run-closed", "policy-no-held-out", "policy-no-training", "policy-denied", _NO_RUN_CAME}
+"""Codes that are no warnings: no run, the owner's own decisions, and runs for rows that this site does not give."""
 _UNREADABLE = {"plan-unreadable", "malformed-message", "unknown-version"}
 _SECONDS_BETWEEN_RUNS, _MAX_REST = 1.0, 300.0
 _SECONDS_FOR_A_MODEL = 60.0
@@ -445,7 +450,7 @@ def stay(
             if is_once or not _may_come_again(fault):
                 raise fault
             note(f"{fault} ({fault.code})", level="INFO" if fault.code in _ORDINARY else "WARNING")
-            if page is not None:
+            if page is not None and fault.code != _NO_RUN_CAME:
                 page.fail(fault)
             pause = min(2 * pause, _MAX_REST)
         else:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as compute
@@ -103,7 +103,9 @@ def require_columns(source: str, wanted: Sequence[str], present: Sequence[str]) 
 
 
 def rechunk(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str | None) -> Iterator[tuple[Any, ...]]:
-    """Cut batches to at most `chunk_rows` rows and drop empty ones.
+    """Cut batches to at most `chunk_rows` rows, and to fewer where a dictionary has long cells; drop empty ones.
+
+    A cell of a dictionary is written once and becomes as many bytes again for each row that has it.
 
     If `source` is named, raise DataError when there are no rows.
     """
@@ -111,10 +113,19 @@ def rechunk(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str | N
     for batch in batches:
         n_rows = len(batch[0])
         seen += n_rows
-        for start in range(0, n_rows, chunk_rows):
-            yield tuple(column.slice(start, chunk_rows) for column in batch)
+        longest = max(map(_measure_longest_of_dictionary, batch))
+        step = min(chunk_rows, max(1, MAX_PAGE_BYTES // longest)) if longest else chunk_rows
+        for start in range(0, n_rows, step):
+            yield tuple(column.slice(start, step) for column in batch)
     if not seen and source is not None:
         raise DataError("data-empty", source=source)
+
+
+def _measure_longest_of_dictionary(column: Any) -> int:
+    """Return the bytes of the longest text in an array's dictionary; 0 for an array without one."""
+    if not pa.types.is_dictionary(column.type) or not is_text(column.dictionary.type) or not len(column.dictionary):
+        return 0
+    return int(compute.max(compute.binary_length(column.dictionary.cast(pa.large_binary()))).as_py() or 0)
 
 
 _BLOCK_BYTES = 2**20
@@ -364,7 +375,7 @@ def _list_parquet_names(file: Path) -> list[str]:
         return [name.strip() for name in reader.schema_arrow.names]
 
 
-def _open_parquet(file: Path) -> Any:
+def _open_parquet(file: Path, **more: Any) -> Any:
     """Open a Parquet file; raise DataError if it is damaged."""
     # Import here: readers of CSV only save 8 MB of memory.
     from pyarrow.parquet import ParquetFile
@@ -372,7 +383,9 @@ def _open_parquet(file: Path) -> Any:
     with _catch_parquet_errors(str(file)):
         # Spark writes moments in 96 bits. Arrow would read them as nanoseconds, which end in 2262: 9999 would become
         # 1816.
-        return ParquetFile(file, pre_buffer=False, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+        return ParquetFile(
+            file, pre_buffer=False, page_checksum_verification=True, coerce_int96_timestamp_unit="us", **more
+        )
 
 
 @contextmanager
@@ -388,35 +401,71 @@ MAX_PAGE_BYTES = 4 * MAX_BYTES
 """Largest unpacked page of a Parquet file. Writers end a page at about a megabyte, except for long cells."""
 
 
-def _require_small_pages(file: Path, about: Any, groups: Sequence[int], names: Sequence[str]) -> None:
-    """Raise DataError "data-corrupt" if a column has a page that is too large when unpacked.
+_MAX_MIXED_BYTES = 4 * MAX_PAGE_BYTES
+"""Bytes of cells that are read at once from a dictionary that only a part of a column's pages uses."""
 
-    Only the page's head, which has its length, is read. Arrow unpacks a page in one block. A few kilobytes of a
-    file may become hundreds of megabytes.
+
+def _plan_reading(file: Path, about: Any, groups: Sequence[int], names: Sequence[str]) -> tuple[int, set[str]]:
+    """Return how many rows may be read at once, and which columns are dictionaries throughout.
+
+    Few rows are read at once where they may need much memory. Only the heads of pages, which have their lengths, are
+    read. Arrow unpacks a page in one block. A few kilobytes of a file may become hundreds of megabytes. A cell of a
+    dictionary becomes as many bytes again for each row that has it.
+
+    Raises:
+        DataError: code "data-corrupt"; a column has a page that is too large when unpacked.
     """
-    columns = [about.row_group(group).column(index) for group in groups for index in range(about.num_columns)]
+    n_rows, plain, dictionaries = float("inf"), set[str](), dict[str, int]()
+    columns = [(about.row_group(group).column(index), index) for group in groups for index in range(about.num_columns)]
     with open(file, "rb") as stream:
-        for chunk in columns:
+        for chunk, index in columns:
+            name = chunk.path_in_schema
             # The parts of a nested column, such as a list, have names that begin with the column's.
-            if not any(chunk.path_in_schema == name or chunk.path_in_schema.startswith(f"{name}.") for name in names):
+            if not any(name == each or name.startswith(f"{each}.") for each in names):
                 continue
             at = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
             end = at + chunk.total_compressed_size
+            if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
+                n_rows = min(n_rows, MAX_PAGE_BYTES / max(1, about.schema.column(index).length))
             while at < end:
-                unpacked, n_bytes = _read_page_head(stream, at)
-                if unpacked > MAX_PAGE_BYTES:
-                    name, most = chunk.path_in_schema, f"{MAX_PAGE_BYTES:,} are the most"
-                    fault = f"has a page of {unpacked:,} bytes in {name!r}; {most}: write smaller pages"
-                    raise DataError("data-corrupt", source=str(file), fault=fault)
-                at += n_bytes
+                head = _read_page_head(stream, at)
+                if head.unpacked > MAX_PAGE_BYTES:
+                    fault = f"has a page of {head.unpacked:,} bytes in {name!r}; {MAX_PAGE_BYTES:,} are the most: "
+                    raise DataError("data-corrupt", source=str(file), fault=f"{fault}write smaller pages")
+                if head.n_cells is None:
+                    # A cell of another type is as long in memory as in the file.
+                    longest = head.unpacked if chunk.physical_type == "BYTE_ARRAY" else 1
+                    dictionaries[name] = max(longest, dictionaries.get(name, 1))
+                elif not head.has_indices:
+                    plain.add(name)
+                    n_rows = min(n_rows, MAX_PAGE_BYTES * max(1, head.n_cells) / max(1, head.unpacked))
+                at += head.n_bytes
+    mixed = [n_bytes for name, n_bytes in dictionaries.items() if name in plain or name not in names]
+    n_rows = min(n_rows, *(_MAX_MIXED_BYTES / n_bytes for n_bytes in mixed)) if mixed else n_rows
+    return int(max(1, min(n_rows, 2**31 - 1))), {*dictionaries} - plain
 
 
-def _read_page_head(stream: IO[bytes], at: int) -> tuple[int, int]:
-    """Return a page's unpacked length, and its packed length with its head.
+class _PageHead(NamedTuple):
+    """The facts of a page's head.
 
-    Raises ArrowInvalid for bytes that are no page.
+    Attributes:
+        unpacked: bytes of the page when unpacked.
+        n_bytes: bytes in the file, with the head.
+        n_cells: its number of cells; None for a dictionary.
+        has_indices: whether its cells are indices of a dictionary.
+    """
 
-    The head is a struct in Thrift's compact protocol (Apache Parquet format, PageHeader): 2 and 3 are its lengths.
+    unpacked: int
+    n_bytes: int
+    n_cells: int | None
+    has_indices: bool
+
+
+def _read_page_head(stream: IO[bytes], at: int) -> _PageHead:
+    """Read a page's head; raise ArrowInvalid for bytes that are no page.
+
+    It is a struct in Thrift's compact protocol (Apache Parquet format, PageHeader): 2 and 3 are its lengths, and 5 or 8
+    is a struct, of which 1 is the number of cells, and 2 or 4 their encoding.
     """
     n_bytes, found, head, place = 2**10, dict[int, int](), b"", 0
 
@@ -429,7 +478,11 @@ def _read_page_head(stream: IO[bytes], at: int) -> tuple[int, int]:
             if byte < 128 or shift > 63:
                 return value
 
-    def skip(kind: int, depth: int) -> None:
+    def signed() -> int:
+        zigzag = number()
+        return zigzag >> 1 ^ -(zigzag & 1)
+
+    def skip(kind: int, depth: int, told: dict[int, int] | None = None) -> None:
         nonlocal place
         if depth > 8 or kind > 12 or kind == 11:
             raise pa.ArrowInvalid
@@ -446,11 +499,16 @@ def _read_page_head(stream: IO[bytes], at: int) -> tuple[int, int]:
             for _ in range(number() if first >> 4 == 15 else first >> 4):
                 skip(3 if first & 15 in (1, 2) else first & 15, depth + 1)
         elif kind == 12:
+            field = 0
             while kind := head[place] & 15:
+                field += head[place] >> 4
                 place += 1
                 if not head[place - 1] >> 4:
                     number()
-                skip(kind, depth + 1)
+                if kind == 5 and told is not None:
+                    told[field] = signed()
+                else:
+                    skip(kind, depth + 1)
             place += 1
 
     while True:
@@ -463,8 +521,11 @@ def _read_page_head(stream: IO[bytes], at: int) -> tuple[int, int]:
                     raise pa.ArrowInvalid
                 place += 1
                 if field in (2, 3) and kind == 5:
-                    zigzag = number()
-                    found[field] = zigzag >> 1 ^ -(zigzag & 1)
+                    found[field] = signed()
+                elif field in (5, 8):
+                    told = dict[int, int]()
+                    skip(kind, 0, told)
+                    found |= {5: told.get(1, 0), 8: told.get(2 if field == 5 else 4, 0)}
                 else:
                     skip(kind, 0)
             place += 1
@@ -476,7 +537,8 @@ def _read_page_head(stream: IO[bytes], at: int) -> tuple[int, int]:
             continue
         if min(found.get(2, -1), found.get(3, -1)) < 0:
             raise pa.ArrowInvalid
-        return found[2], place + found[3]
+        # Encodings 2 and 8 are indices of a dictionary, by their old and their new name.
+        return _PageHead(found[2], place + found[3], found.get(5), found.get(8) in (2, 8))
 
 
 _NO_TEXT = b"\xff"
@@ -502,7 +564,7 @@ def _without_odd(column: pa.Array) -> pa.Array:
     if not compute.any(is_long).as_py():
         return column
     short = compute.if_else(is_long, pa.scalar(_NO_TEXT, pa.large_binary()), plain)
-    return short.take(column.indices) if is_dictionary else short
+    return pa.DictionaryArray.from_arrays(column.indices, short) if is_dictionary else short
 
 
 def _read_parquet_batches(
@@ -510,10 +572,15 @@ def _read_parquet_batches(
 ) -> Iterator[tuple[Any, ...]]:
     source = str(file)
     with _open_parquet(file) as reader:
-        stored = {name.strip(): name for name in reader.schema_arrow.names}
-        wanted = [stored[name] for name in names]
-        with _catch_parquet_errors(source):
-            _require_small_pages(file, reader.metadata, groups, wanted)
+        schema, about = reader.schema_arrow, reader.metadata
+    stored = {name.strip(): name for name in schema.names}
+    wanted = [stored[name] for name in names]
+    with _catch_parquet_errors(source):
+        n_rows, dictionaries = _plan_reading(file, about, groups, wanted)
+    # Text that was written as a dictionary stays one until `rechunk` has cut it.
+    texts = [name for name in wanted if name in dictionaries and is_text(schema.field(name).type)]
+    chunk_rows = min(chunk_rows, n_rows)
+    with _open_parquet(file, read_dictionary=texts) as reader:
         batches = reader.iter_batches(batch_size=chunk_rows, row_groups=groups, columns=wanted)
         while True:
             with _catch_parquet_errors(source):
