@@ -442,6 +442,8 @@ def votes(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.N
     lying = [("3 drawn" if lie.only else "3 groups", n_liars, is_by_age, lie) for n_liars, is_by_age, lie in CELLS]
     for way, n_liars, is_by_age, lie in (*lying, *honest):
         n_runs = options.votes if n_liars else options.honest
+        if not n_runs:
+            continue
         cases = [
             Case(n_sites, is_by_age, epsilon, way, lie, names=f"run-{number}", n_liars=n_liars)
             for number in range(n_runs)
