@@ -33,8 +33,8 @@ from hedgerow.models.model import Model
 from hedgerow.plugins import describe_plugin, load_plugin
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.carrier import Waiting
-from hedgerow.transport.envelope import Envelope, EnvelopeKind, sign
-from hedgerow.transport.identities import Role, build_roster, new_identity
+from hedgerow.transport.envelope import Envelope, EnvelopeKind, parse, sign
+from hedgerow.transport.identities import Role, build_roster, new_identity, read_private
 from tests.carriers.conftest import Builder, Federation
 from tests.plugins.test_plugin_loading import OBLIVIOUS, forget
 from tests.ports import hold_port
@@ -157,6 +157,11 @@ def test_each_file_that_is_not_right_is_refused_by_its_name(
         assert reply.name in capsys.readouterr().err.replace("\n", "").replace(" ", "")
     reply.write_bytes(whole)
     assert airlock.party("in", "coordinator") == 0 and "Taken before: 3" in capsys.readouterr().err
+    # The site's own key signs another answer to the same file, as after a backup of its disk was restored.
+    answer, key = parse(HandedBack.from_bytes(whole).reply), airlock.federation.path("site-0.private.json")
+    again = sign(replace(answer, body=answer.body + b"."), read_private(Path(key)).seed)
+    reply.write_bytes(HandedBack(again).to_bytes())
+    assert airlock.party("in", "coordinator") == refused and reply.name in capsys.readouterr().err.replace("\n", "")
 
 
 def flip(data: bytes) -> bytes:

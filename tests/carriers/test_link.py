@@ -613,6 +613,27 @@ def test_an_older_greeting_is_refused_and_the_coordinator_is_told_the_newest_num
     run(federation, office)
 
 
+def test_a_request_out_of_its_turn_is_answered_by_none(office: Office) -> None:
+    """Who carries signed requests could leave one out, or bring an old one in another's place, and the node would take
+    the run's messages in another order than the coordinator sent them.
+    """
+    federation = office.federation  # type: ignore[attr-defined]
+    seed, secret, link = read_private(Path(federation.path("hub.private.json"))).seed, os.urandom(32), os.urandom(32)
+    bare = Envelope(EnvelopeKind.GREETING, "", link, 5, derive_public_key(secret), bytes(32))
+    greeting = parse(office.answer(FIRST_NODE, sign(replace(bare, body=bundle_messages([])), seed)))
+    keys = LinkKeys.agree(secret, greeting.key, link, "site-0")
+
+    def answer(number: int, own: bytes = link) -> tuple[EnvelopeKind, int]:
+        asked = Envelope(EnvelopeKind.REQUEST, "site-0", own, number, derive_public_key(secret), bytes(32))
+        reply = parse(office.answer(FIRST_NODE, sign(seal_messages(asked, keys.to_node, [], os.urandom), seed)))
+        return reply.kind, reply.number
+
+    assert answer(7) == (EnvelopeKind.LOST, 5) and answer(6)[0] is EnvelopeKind.REPLY
+    assert [answer(number) for number in (4, 5, 6, 8)] == [(EnvelopeKind.LOST, 6)] * 4
+    assert answer(7, own=os.urandom(32)) == (EnvelopeKind.LOST, 6)
+    assert answer(7)[0] is EnvelopeKind.REPLY
+
+
 def test_a_coordinator_that_counts_too_high_shuts_no_other_out(office: Office) -> None:
     """Nobody could coordinate the site any more, by any roster, until its owner deleted what the node keeps; and what
     an earlier roster's coordinator has sent is not taken again, should its roster come back.

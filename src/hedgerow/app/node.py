@@ -211,7 +211,7 @@ class ReadyNode:
                     is_due = not is_no_run_due(session, store, stays=stays, has_met=has_met)
                     if stays and not is_due and fault.code == "coordinator-silent":
                         # No run has ended, so the sign of life keeps how the last one did.
-                        raise AggregationError(_NO_RUN_CAME) from fault
+                        raise AggregationError("no-run-came") from fault
                     sign.end(fault.code)
                     if fault.code in _MISMATCHES and not options.quiet:
                         # A note and no warning: the refusal shows how grave it is, and a node that stays may just take
