@@ -73,7 +73,7 @@ def test_that_no_run_came_is_the_end_of_none(
     session = SimpleNamespace(plan=None, run_id=run, is_paused=False, site="north")
     store = SimpleNamespace(folder=state, desk=None, run_ids=lambda: [RUN])
     ready: Any = SimpleNamespace(
-        options=NodeOptions(address="", roster="", identity="", policy="", quiet=True), session=session, store=store,
+        options=NodeOptions(connect="", roster="", identity="", policy="", quiet=True), session=session, store=store,
         page=None, identity=None, roster=None,
     )  # fmt: skip
     with pytest.raises(AggregationError, check=coded(code)):
