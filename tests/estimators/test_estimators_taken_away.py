@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,10 @@ def test_a_fitted_estimator_is_taken_elsewhere(numbers: tuple[Any, Any], fitted:
     pytest.importorskip("matplotlib")
     fitted.plot(tmp_path / "shapes.png")
     assert (tmp_path / "shapes.png").stat().st_size
+    # A notebook shows the features by the size of what they contribute.
+    sizes = dict(zip(found.feature_names, np.abs(found.values).mean(axis=0), strict=True))
+    shown = re.findall(r"<th>(.*?)</th>", found._repr_html_())
+    assert shown == sorted(sizes, key=lambda name: -sizes[name])
 
 
 def test_graphs_give_the_classes_that_were_given(numbers: tuple[Any, Any], fitted: Any) -> None:

@@ -104,6 +104,15 @@ class Explanation:
     values: NDArray[np.float64]
     feature_names: tuple[str, ...]
 
+    def _repr_html_(self) -> str:
+        """Return how large each feature's contributions are on average, the largest first, as a table for notebooks."""
+        sizes = np.abs(self.values).mean(axis=(0, *range(2, self.values.ndim)))
+        rows = "".join(
+            f"<tr><th>{html.escape(self.feature_names[each])}</th><td>{sizes[each]:.3g}</td></tr>"
+            for each in np.argsort(-sizes, kind="stable")
+        )
+        return f"<table><caption>Mean size of contributions to {len(self.values)} predictions</caption>{rows}</table>"
+
 
 @dataclass(frozen=True, eq=False)
 class Model:
