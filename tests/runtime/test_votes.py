@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from hedgerow.client.node import Node, cast_vote
 from hedgerow.client.node_session import NodeRun
-from hedgerow.errors import AggregationError, PlanError
+from hedgerow.errors import AggregationError, PlanError, RemoteProtocolError
 from hedgerow.local.training import train
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
@@ -169,9 +170,7 @@ def voted(plan: Plan) -> SiteVotes:
 def test_units_of_several_rows_have_as_much_more_noise() -> None:
     """What is protected is a unit: all its rows at its one site."""
     units: list[dict[str, Any]] = [{}, {"unit": "who", "max_rows_per_unit": 5}]
-    one, five = (
-        TrainingTask(make_plan(n_records=1200, groups=3, votes=True, **own)).schedule.votes for own in units
-    )
+    one, five = (TrainingTask(make_plan(n_records=1200, groups=3, votes=True, **own)).schedule.votes for own in units)
     assert one is not None and five is not None
     assert five.query.sensitivity_squared == 25 * one.query.sensitivity_squared
     assert noise_of(five.query).sigma >= 4.9 * noise_of(one.query).sigma
@@ -290,6 +289,22 @@ def test_a_node_that_may_have_voted_abstains(federate: Builder, monkeypatch: pyt
     federation.run()
     assert told == [Vote.ABSTAINS] * 2 * len(ROUNDS)
     assert [tail_of(federation, number)[3] for number in ROUNDS] == [Vote.ABSTAINS] * len(ROUNDS)
+
+
+@pytest.mark.parametrize("own", Vote)
+@pytest.mark.parametrize("told", Vote)
+def test_a_site_that_helped_to_open_no_sum_knows_its_own_vote(own: Vote, told: Vote) -> None:
+    """Its vector may have come too late, so it may be left out of the votes; it was never turned into another one."""
+    node: Any = SimpleNamespace(
+        replica=SimpleNamespace(
+            vote=True, n_releases=2, n_groups=1, is_fit=lambda _: True,
+            split=lambda _: (np.ones(5, np.int64), np.array([0, told, 2], np.int64)),
+        ),
+        _seen_votes={}, _votes={2: own}, _last_masked=2, _divide_roster=lambda: [(0, 1, 2)],
+        _setup=SimpleNamespace(identity=SimpleNamespace(public=b""), roster=SimpleNamespace(find_node=lambda _: 1)),
+    )  # fmt: skip
+    with nullcontext() if told in (own, Vote.ABSTAINS) else pytest.raises(RemoteProtocolError):
+        NodeRun._require_votes(node, np.zeros(8, np.int64))
 
 
 @pytest.mark.parametrize("to", ["flipped", "dropped", "made-up"])
@@ -551,5 +566,3 @@ def test_one_process_plays_the_votes_as_well(tmp_path: Path) -> None:
     assert [(n_sites, n_voted) for n_sites, n_voted, _ in model.report.tallies] == [(9, 9)] * 3
     assert model.next_round == N_TREES
     assert kept(model, tmp_path).report.tallies == model.report.tallies
-
-
