@@ -414,8 +414,8 @@ def test_words_that_were_confirmed_count_for_no_others(
 def test_a_study_says_for_whom_it_waits_from_its_first_look_on(
     invitation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Silence looks like a fault: who has yet to come is said at once, since when, again each minute, and when others
-    are awaited.
+    """Silence looks like a fault: who has yet to come is said at once, since when, again now and then, and when
+    others are awaited.
     """
     clock = [1000.0]
     monkeypatch.setattr("hedgerow.app.study.time.monotonic", lambda: clock[0])
@@ -424,7 +424,7 @@ def test_a_study_says_for_whom_it_waits_from_its_first_look_on(
     told = list[str]()
     with closing(StudyBook(Path("wards"))) as book:
         lines = study._Lines(book, study.read_identity(book), None)
-        for clock[0] in (1000.0, 1000.3, 1030.0, 1061.0):
+        for clock[0] in (1000.0, 1000.3, 1010.0, 1061.0):
             assert not lines.look()
             told.append(" ".join(capsys.readouterr().err.split()))
         assert main(["study", "withdraw", "south"]) == 0

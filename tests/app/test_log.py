@@ -27,7 +27,7 @@ from hedgerow.errors import (
     PolicyRefusal,
     RemoteProtocolError,
 )
-from hedgerow.protocol.messages import RunState
+from hedgerow.protocol.messages import NodeState, RunState
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.server import status
 from hedgerow.server.coordinator import RunEvent, RunEventKind
@@ -113,7 +113,7 @@ def test_a_wait_says_who_is_not_connected_and_why_that_may_be(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site that has denied a roster tells the coordinator nothing: whom to call is said all the same."""
-    monkeypatch.setattr(coordinator, "_SECONDS_BETWEEN_WAITS", 0.0)
+    monkeypatch.setattr(coordinator, "space_lines", lambda _: 0.0)
     begin_log("hub")
     lines = Told(5, ["a", "b", "c"])
     lines.waiting(math.inf)
@@ -269,11 +269,30 @@ def test_a_node_ends_for_what_its_own_people_have_to_mend(
         node.stay(OPTIONS, lambda _: None)
 
 
+@pytest.mark.parametrize("state", [NodeState.OUTSIDE, NodeState.INVITED, NodeState.WAITING, NodeState.FINISHED])
+def test_a_node_that_waits_says_so_while_it_is_connected(
+    state: NodeState, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks at a site's terminal in a run took it for stuck; a lost connection is said by another line."""
+    now, session = 1000.0, SimpleNamespace(state=state, progress=(0, 0))
+    monkeypatch.setattr("hedgerow.app.node.time.monotonic", lambda: now)
+    begin_log("north")
+    lines, told = node.NodeLines(session), list[float]()  # type: ignore[arg-type]
+    for second in range(120):
+        now = 1000.0 + second
+        session.progress = (second // 50, 3) if state is NodeState.WAITING else (0, 0)
+        if second in (0, 60, 90):
+            lines.take(Disconnected("unreachable") if second == 60 else Connected())
+        lines.look()
+        told += [second] * len(said(capsys))
+    assert told == ([] if state is NodeState.FINISHED else [15, 30, 45, 105])
+
+
 def test_a_coordinator_that_waits_says_for_whom_in_every_phase(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Started again in the middle of a round it was silent for as long as sites have to return: within five seconds it
-    says who is awaited, since when and how long, again when that changes, and each minute.
+    says who is awaited, since when and how long, again when that changes, and every quarter of a minute.
     """
     now = 1000.0
     monkeypatch.setattr("hedgerow.app.coordinator.time.monotonic", lambda: now)
@@ -287,7 +306,7 @@ def test_a_coordinator_that_waits_says_for_whom_in_every_phase(
     ]:  # fmt: skip
         lines.waiting(1090.0 - now, set(awaited))
         found += [(now, text) for _, _, _, text in said(capsys)]
-    assert [at for at, _ in found] == [1004, 1010, 1071]
+    assert [at for at, _ in found] == [1004, 1010, 1050, 1071]
     assert re.findall(r"\d+|\b[ab]\b", found[0][1]) == ["a", "b", "4", "86"]
     assert re.findall(r"\d+|\b[ab]\b", found[1][1])[:3] == ["b", "10", "80"]
     # The page has it with every look, and nothing where nobody is late.

@@ -17,7 +17,7 @@ from hedgerow.app.evaluation import conclude_evaluation
 from hedgerow.app.inputs import check_can_write, join_names, signing_key, signing_roster
 from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import begin_log, note, tell
-from hedgerow.app.progress import SECONDS_BETWEEN_LINES, list_contributors, note_if_slow
+from hedgerow.app.progress import SECONDS_BETWEEN_LINES, list_contributors, note_if_slow, space_lines
 from hedgerow.app.watch import EVENT_WORDS, describe_wait
 from hedgerow.errors import AggregationError, UsageError
 from hedgerow.local.training import FederatedEvaluation
@@ -69,7 +69,6 @@ def publish(board: RunBoard, hub: ListeningHub, monitors: Monitors, page: Audien
         yield
 
 
-_SECONDS_BETWEEN_WAITS = 60.0
 _OF_ALL_SITES = {RunEventKind.DISAGREEMENT, RunEventKind.OBJECTION}
 """What is told of all sites together."""
 _WHY_ABSENT = (
@@ -111,7 +110,8 @@ class RunLines:
         self._board.note_wait(seconds, awaited)
         self._shows()
         wait, now = self._board.wait(), time.monotonic()
-        pause = SECONDS_BETWEEN_LINES if awaited and wait.awaited != self._last_awaited else _SECONDS_BETWEEN_WAITS
+        is_new = awaited and wait.awaited != self._last_awaited
+        pause = SECONDS_BETWEEN_LINES if is_new else space_lines(wait.seconds)
         if self._quiet or not (text := describe_wait(wait)) or now - self._last_wait_line < pause:
             return
         self._last_awaited = wait.awaited

@@ -31,6 +31,7 @@ from hedgerow.app.inputs import (
 )
 from hedgerow.app.options import JoinOptions, NodeOptions, OwnerOptions
 from hedgerow.app.output import name_log, note, print_facts, warn, wrap_text
+from hedgerow.app.progress import WaitLine
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError, mark_private
 from hedgerow.plan.fields import escape_for_terminal, read_sentences, read_toml
@@ -395,12 +396,16 @@ def _enrol(
     roster: PinnedRoster | None = None
     # Whom the coordinator withdraws meanwhile is not in the next one, which the owner is shown as well.
     while roster is None or applicant.roster != roster:
+        line_of_wait = None
         if applicant.roster is None:
-            note("Waiting for the other parties, and for the coordinator to confirm all of them.")
-            wait_for("Enrolled", "Waiting for the other parties, and for the coordinator to confirm all of them.")
+            waiting = "Waiting for the other parties, and for the coordinator to confirm all of them"
+            line_of_wait = WaitLine(waiting)
+            wait_for("Enrolled", f"{waiting}.")
         while (roster := applicant.roster) is None:
             before = applicant.asking()
             applicant.take(line.ask(before))
+            if line_of_wait is not None:
+                line_of_wait.look()
             if applicant.asking() == before:
                 time.sleep(_SECONDS_BETWEEN_QUESTIONS)
         wait_for(f"The roster's words: {applicant.roster_words}", "The terminal shows who is in it, and asks.")

@@ -20,9 +20,9 @@ from hedgerow.app.life import LifeSign
 from hedgerow.app.options import NodeOptions
 from hedgerow.app.output import begin_log, note, today, warn
 from hedgerow.app.owner import AtTheNode, approval_command
-from hedgerow.app.progress import note_if_slow
+from hedgerow.app.progress import note_if_slow, space_lines
 from hedgerow.app.rows import check_table, make_loader, make_raw_loader, open_arrivals, read_rows_ahead
-from hedgerow.app.watch import span
+from hedgerow.app.watch import NODE_PHASES, span
 from hedgerow.client.budget import BudgetBook, book_file, note_book
 from hedgerow.client.joining import check_own_plan, leave
 from hedgerow.client.node import available_threads, use_threads, warm_up
@@ -53,6 +53,7 @@ from hedgerow.methods.tasks import digest_model
 from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
+from hedgerow.protocol.messages import NodeState
 from hedgerow.protocol.stream import Current, Result, Standing, Wanted, WireCode, WireRefusal, read_code, read_first
 from hedgerow.survey.program import Found
 from hedgerow.survey.queries import RawSite
@@ -189,14 +190,20 @@ class ReadyNode:
             lambda: is_no_run_due(session, store, stays=stays, has_met=has_met),
         )
 
-        sign = LifeSign(store.folder)
+        sign, lines = LifeSign(store.folder), NodeLines(session)
 
         def observe(event: Connected | Disconnected) -> None:
             sign.take(event)
+            lines.take(event)
             if page is not None:
                 page.show_connection(event)
             if not options.quiet:
                 notes(event)
+
+        def beat() -> None:
+            sign.beat()
+            if not options.quiet:
+                lines.look()
 
         uplink = ENGINES[options.engine].uplink(options.connect, self.identity, self.roster, digest)
         with closing(uplink):
@@ -205,7 +212,7 @@ class ReadyNode:
             asked = AtTheNode(store.desk, store.folder)
             with nullcontext() if page is None else page.watching(session, store, self.book_place, self.policy):
                 try:
-                    result = run_node(session, uplink, time.monotonic, PATIENCE, observe, asked, sign.beat)
+                    result = run_node(session, uplink, time.monotonic, PATIENCE, observe, asked, beat)
                     sign.end("")
                 except HedgerowError as fault:
                     is_due = not is_no_run_due(session, store, stays=stays, has_met=has_met)
@@ -226,6 +233,30 @@ class ReadyNode:
             tell_differences(list_tables(options, self.policy)[0], session.plan, result)
         spent = self.book.spent(self.policy.data_set, self.policy.delta)
         return NodeResult(session.site, result, self.policy, spent)
+
+
+class NodeLines:
+    """Says now and then what a node does, or for what it waits while it is connected."""
+
+    def __init__(self, session: NodeSession) -> None:
+        self._session, self._is_connected, self._text = session, False, ""
+        self._since = self._said = time.monotonic()
+
+    def take(self, event: Connected | Disconnected) -> None:
+        """Note that the connection has come or gone, which others log."""
+        self._is_connected, self._said = isinstance(event, Connected), time.monotonic()
+
+    def look(self) -> None:
+        """Say it if it is time; to be called every second."""
+        state, now, (done, planned) = self._session.state, time.monotonic(), self._session.progress
+        text = NODE_PHASES[state][0] + (f", round {min(done + 1, planned)} of {planned}" if planned else "")
+        if text != self._text:
+            self._text, self._since = text, now
+        if state in (NodeState.FINISHED, NodeState.STOPPED) or not self._is_connected:
+            return
+        if now - self._said >= space_lines(now - self._since):
+            self._said = now
+            note(f"{text} ({now - self._since:,.0f} s so far).")
 
 
 def tell_differences(table: Location, plan: Plan, found: TableStatistics) -> None:

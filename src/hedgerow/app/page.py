@@ -30,7 +30,7 @@ from hedgerow.app import cost, fit
 from hedgerow.app.metrics import Metrics
 from hedgerow.app.output import json_text, note, number, today
 from hedgerow.app.owner import answer, list_facts
-from hedgerow.app.watch import RunView, sentence, thin
+from hedgerow.app.watch import NODE_PHASES, RunView, sentence, thin
 from hedgerow.client.budget import FINISHED, RESERVED, BudgetBook, BudgetLine, compose_epsilon, list_costs
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
@@ -448,16 +448,6 @@ _MAX_INVITATIONS = 20
 _SECONDS_BETWEEN_COUNTS = 1.0
 _IDLE_PER_WORK = 20
 """Costs are added up at most for a twentieth of the time: the node computes on the same machine."""
-_PHASES = {
-    NodeState.OUTSIDE: ("Waiting for the coordinator to propose a run", "waits"),
-    NodeState.INVITED: ("In a run, which waits for other sites", "waits"),
-    NodeState.ENROLLING: ("Agreeing on keys with the other sites", "runs"),
-    NodeState.WAITING: ("Taking part", "runs"),
-    NodeState.MASKED: ("Taking part", "runs"),
-    NodeState.ECHOED: ("Taking part", "runs"),
-    NodeState.FINISHED: ("Finished", "good"),
-    NodeState.STOPPED: ("Stopped", "bad"),
-}
 _MOODS = {"WARNING": "waits", "ERROR": "bad"}
 
 
@@ -659,7 +649,7 @@ class _Look:
             is_last: whether no other look follows.
         """
         session = self._session
-        question, (phase, mood), waiting = session.question, _PHASES[session.state], ""
+        question, (phase, mood), waiting = session.question, NODE_PHASES[session.state], ""
         is_over = session.state in (NodeState.FINISHED, NodeState.STOPPED)
         if question is not None:
             phase, waiting = "Your answer is awaited", f"The coordinator asks for a {question.kind}: see below."

@@ -27,6 +27,31 @@ SECONDS_BETWEEN_LINES = 5.0
 """Interval of progress lines if progress cannot be shown in place."""
 
 
+_LONG_WAIT = 600.0
+
+
+def space_lines(waited: float) -> float:
+    """Return the seconds between two lines about one wait; a wait of more than ten minutes has fewer."""
+    return 15.0 if waited < _LONG_WAIT else 60.0
+
+
+class WaitLine:
+    """Says for what this party waits: at once, and again now and then, so that no wait looks like a fault."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._began = self._said = time.monotonic()
+        note(f"{text}.")
+
+    def look(self) -> None:
+        """Say it again if it is time; to be called every few seconds."""
+        now = time.monotonic()
+        waited = now - self._began
+        if now - self._said >= space_lines(waited):
+            self._said = now
+            note(f"{self._text} ({waited:,.0f} s so far).")
+
+
 @contextmanager
 def note_if_slow(*, quiet: bool) -> Iterator[None]:
     """Log after a second, while the block loads a party's code, why that takes long."""

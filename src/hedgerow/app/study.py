@@ -30,6 +30,7 @@ from hedgerow.app.inputs import (
 )
 from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import name_log, note, print_facts, warn
+from hedgerow.app.progress import space_lines
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import list_foreign_parts
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     Report = Callable[[Model, RunSession, Path], object]
 
-_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_WAITS = 0.3, 60.0
+_SECONDS_BETWEEN_LOOKS = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -445,7 +446,8 @@ class _Lines:
     def __init__(self, book: study.StudyBook, identity: identities.PrivateIdentity, page: Console | None) -> None:
         self._book, self._coordinator, self._page = book, identity.public, page
         self._said = set[str]()
-        self._since, self._awaited, self._told_at = time.monotonic(), "", -math.inf
+        self._since, self._awaited = time.monotonic(), ""
+        self._changed_at = self._told_at = -math.inf
         self._question: OpenQuestion | None = None
         self._asked: study.Guest | None = None
         self._skipped = set[str]()
@@ -482,7 +484,7 @@ class _Lines:
             self._say(f"The roster's words, the same at every party{'' if is_first else ' that came last'}: {words}")
 
     def _say_who_is_awaited(self, guests: Sequence[study.Guest]) -> None:
-        """Print which parties the study waits for and since when: at changes, and each minute."""
+        """Print which parties the study waits for and since when: at changes, and now and then."""
         parties = {
             "to join": [guest.name for guest in guests if guest.party is None],
             "to be confirmed": [guest.name for guest in guests if guest.party is not None and not guest.is_confirmed],
@@ -498,8 +500,10 @@ class _Lines:
         text = f"waiting for {awaited} ({now - self._since:,.0f} s so far, until they come)" if awaited else ""
         if self._page is not None:
             self._page.show_parties([(guest.name, describe_state(guest), guest.has_all) for guest in guests], text)
-        if text and (awaited != self._awaited or now - self._told_at >= _SECONDS_BETWEEN_WAITS):
-            self._awaited, self._told_at = awaited, now
+        if awaited != self._awaited:
+            self._awaited, self._changed_at, self._told_at = awaited, now, -math.inf
+        if text and now - self._told_at >= space_lines(now - self._changed_at):
+            self._told_at = now
             self._note(f"{text[:1].upper()}{text[1:]}.")
 
     def _ask(self, guests: Sequence[study.Guest], unconfirmed: Sequence[study.Guest]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hedgerow.app.inputs import join_names
 from hedgerow.app.output import megabytes, number
 from hedgerow.privacy.rounding import format_up
-from hedgerow.protocol.messages import RunState
+from hedgerow.protocol.messages import NodeState, RunState
 from hedgerow.protocol.stream import EVALUATION, SURVEY, WAITING, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.server.wait import Patience, Wait, find_wait
 from hedgerow.transport.identities import format_spoken
@@ -25,6 +25,17 @@ PHASE_WORDS = {
     "collecting-answers": "unmasking the sum",
     "finishing": "handing the result out",
 }
+NODE_PHASES = {
+    NodeState.OUTSIDE: ("Waiting for the coordinator to propose a run", "waits"),
+    NodeState.INVITED: ("In a run, which waits for other sites", "waits"),
+    NodeState.ENROLLING: ("Agreeing on keys with the other sites", "runs"),
+    NodeState.WAITING: ("Taking part", "runs"),
+    NodeState.MASKED: ("Taking part", "runs"),
+    NodeState.ECHOED: ("Taking part", "runs"),
+    NodeState.FINISHED: ("Finished", "good"),
+    NodeState.STOPPED: ("Stopped", "bad"),
+}
+"""A node's part in a run, in words, and its mood."""
 _MARKS = {
     SiteState.ABSENT: ("·", ""),
     SiteState.CONNECTED: ("○", "waits"),
