@@ -301,18 +301,20 @@ class MakesReleasesUp:
         self.sums: list[tuple[ScoreHistogram, IntVector]] = []
         known = dataclasses.replace(patient, labels=np.ones(1, dtype=np.int32))
         self._shadow = Node("shadow", known, plan, resolve(plan))
-        honest = Releaser.release
+        honest = Releaser.release_groups
 
-        def release(own: Releaser, query: Query, total: IntVector, cohort: NoiseCohort | None = None) -> IntVector:
-            fair = honest(own, query, total, cohort)
+        def release(
+            own: Releaser, query: Query, totals: dict[int, IntVector], n_groups: int, cohort: NoiseCohort | None = None
+        ) -> dict[int, IntVector]:
+            fair = honest(own, query, totals, n_groups, cohort)
             if isinstance(query, LeafSums):
-                return self._shadow.answer(query) * 100
+                return {0: self._shadow.answer(query) * 100}
             assert isinstance(query, ScoreHistogram)
-            self.sums.append((query, total))
+            self.sums.append((query, totals[0]))
             # Equal counts in all bins of the outline make the bins of the detail as narrow as they can be.
-            return np.full_like(fair, 4 * query.unit) if not query.by_label else fair
+            return {0: np.full_like(fair[0], 4 * query.unit)} if not query.by_label else fair
 
-        monkeypatch.setattr(Releaser, "release", release)
+        monkeypatch.setattr(Releaser, "release_groups", release)
 
     def label(self) -> int | None:
         """What stands in the highest bin that is not empty, if that is one record; None for anything else."""

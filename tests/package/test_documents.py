@@ -399,7 +399,7 @@ HELP = (
 def helped(walk: Walk) -> list[str]:
     """The examples of all commands' help, in the order of the overview."""
     overview = walk.type(["hedgerow --help"])
-    names = re.findall(r"^    (\w[\w-]*)(?:$| )", overview, re.MULTILINE)
+    names = re.findall(r"^  ([a-z][a-z-]*)(?:$| )", overview, re.MULTILINE)
     assert {"train", "node", "monitor", "ledger", "roster"} <= set(names)
     pages = [*names, "plan init", "identity new", "identity show", "roster build", "roster show"]
     # One process prints them all: the walk starts forty others.
