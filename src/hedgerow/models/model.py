@@ -106,7 +106,8 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """Return how large each feature's contributions are on average, the largest first, as a table for notebooks."""
-        sizes = np.abs(self.values).mean(axis=(0, *range(2, self.values.ndim)))
+        n_each = max(1, self.values.size // max(1, len(self.feature_names)))
+        sizes = np.abs(self.values).sum(axis=(0, *range(2, self.values.ndim))) / n_each
         rows = "".join(
             f"<tr><th>{html.escape(self.feature_names[each])}</th><td>{sizes[each]:.3g}</td></tr>"
             for each in np.argsort(-sizes, kind="stable")
