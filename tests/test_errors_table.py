@@ -87,7 +87,7 @@ class Scene:
         """The public file of a new identity; the private one lies beside it."""
         path = self.folder / f"{name}.public.toml"
         if not path.exists():
-            assert main(["identity", "new", name, *self.in_folder(), *options]) == 0
+            assert main(["study", "keys", name, *self.in_folder(), *options]) == 0
         return str(path)
 
     def edited(self, name: str, old: str, new: str) -> list[str]:
@@ -95,11 +95,11 @@ class Scene:
         self.identity(name.partition(".")[0])
         path = self.folder / name
         path.write_text(path.read_text().replace(f'name = "{old}"', f'name = "{new}"'))
-        return ["identity", "show", str(path)]
+        return self.roster(str(path))
 
-    def roster(self, coordinator: str, *sites: str) -> list[str]:
+    def roster(self, *parties: str) -> list[str]:
         """Build a roster of these files."""
-        return ["roster", "build", "--coordinator", coordinator, *sites, "--out", self.path("roster.toml")]
+        return ["study", "roster", *parties, "--out", self.path("roster.toml")]
 
 
 def changed(**values: object) -> Callable[[bytes], bytes]:
@@ -131,12 +131,12 @@ def identity_too_open(scene: Scene) -> list[str]:
     scene.identity("north")
     private = scene.folder / "north.private.json"
     private.chmod(0o644)
-    return ["identity", "show", str(private)]
+    return ["monitor", "--roster", str(scene.folder), "--identity", str(private), "--connect", "localhost:1"]
 
 
 def identity_over_existing(scene: Scene) -> list[str]:
     scene.identity("north")
-    return ["identity", "new", "north", *scene.in_folder()]
+    return ["study", "keys", "north", *scene.in_folder()]
 
 
 def good_roster(scene: Scene) -> list[str]:
@@ -148,13 +148,13 @@ def good_roster(scene: Scene) -> list[str]:
 def roster_breaks_off(scene: Scene) -> list[str]:
     path = Path(good_roster(scene)[-1])
     path.write_text(path.read_text()[:-40])
-    return ["roster", "show", str(path)]
+    return ["study", "roster", str(path)]
 
 
 def roster_that_others_may_write(scene: Scene) -> list[str]:
     path = Path(good_roster(scene)[-1])
     path.chmod(0o664)
-    return ["roster", "show", str(path)]
+    return ["study", "roster", str(path)]
 
 
 def roster_over_existing(scene: Scene) -> list[str]:
@@ -379,11 +379,11 @@ CASES: dict[str, Case] = {
     "a private identity that others may read": identity_too_open,
     "a policy or a roster that others may write": roster_that_others_may_write,
     "an identity over an existing one": identity_over_existing,
-    "a name with a slash": lambda s: ["identity", "new", "north/ward", *s.in_folder()],
-    "an identity file that does not exist": lambda s: ["identity", "show", s.path("nowhere.public.toml")],
+    "a name with a slash": lambda s: ["study", "keys", "north/ward", *s.in_folder()],
+    "an identity file that does not exist": lambda s: s.roster(s.path("nowhere.public.toml")),
     "a public identity that somebody edited": lambda s: s.edited("north.public.toml", "north", "south"),
-    "a public identity that cannot be read": lambda s: ["identity", "show", s.path("plan.toml")],
-    "a site's file for the coordinator's": lambda s: s.roster(s.identity("north"), s.identity("south")),
+    "a public identity that cannot be read": lambda s: s.roster(s.path("plan.toml"), s.identity("north")),
+    "a roster without a coordinator": lambda s: s.roster(s.identity("north"), s.identity("south")),
     "one site twice in a roster": lambda s: s.roster(s.identity("hub", "--coordinator"), *[s.identity("north")] * 2),
     "a roster that breaks off": roster_breaks_off,
     "a roster over an existing one": roster_over_existing,
@@ -503,7 +503,7 @@ REFUSED: dict[tuple[str, int], tuple[str, ...]] = {
     ("identity-proof", 8): ("a public identity that somebody edited",),
     ("roster-file", 2): (
         "a public identity that cannot be read",
-        "a site's file for the coordinator's",
+        "a roster without a coordinator",
         "one site twice in a roster",
         "a roster that breaks off",
     ),

@@ -72,17 +72,16 @@ def furnish(folder: Path, sites: Sequence[str], plan: str, max_epsilon: float, m
     (folder / "policy.toml").write_text(policy, encoding="ascii")
     others = [("hub", "--coordinator")] + ([(monitor, "--monitor")] if monitor else [])
     for name, role in others:
-        assert main(["identity", "new", name, role, "--folder", str(folder)]) == 0
+        assert main(["study", "keys", name, role, "--folder", str(folder)]) == 0
     source = random.Random(1)
     for site in sites:
-        assert main(["identity", "new", site, "--folder", str(folder)]) == 0
+        assert main(["study", "keys", site, "--folder", str(folder)]) == 0
         for name in (f"{site}.csv", f"{site}-held-out.csv"):
             ages = [source.randint(0, 99) for _ in range(RECORDS_PER_SITE)]
             rows = [f"{age},{source.choice('ab')},{int(source.random() < age / 100)}\n" for age in ages]
             (folder / name).write_text("age,ward,ill\n" + "".join(rows), encoding="ascii")
-    public = [str(folder / f"{site}.public.toml") for site in sites]
-    listed = [word for name, role in others for word in (role, str(folder / f"{name}.public.toml"))]
-    assert main(["roster", "build", *public, *listed, "--out", str(folder / "roster.toml")]) == 0
+    public = [str(folder / f"{name}.public.toml") for name in (*sites, *dict(others))]
+    assert main(["study", "roster", *public, "--out", str(folder / "roster.toml")]) == 0
 
 
 _SAME_MODEL = Path(__file__).parents[1] / "deploy" / "same-model"

@@ -19,7 +19,7 @@ from hedgerow.data.datasets import ALL_SITES, rand_hie_plan_text, write_rand_hie
 VOLUMES, OUT = Path("/volumes"), Path("/out")
 USER = 10001
 POLICY = """\
-# What the owner of these rows allows, whatever a coordinator proposes; docs/deploy-by-hand.md explains each line.
+# What the owner of these rows allows, whatever a coordinator proposes; docs/operate.md explains each line.
 version = 1
 data_set = "person-years of {site}"
 max_epsilon = 3.0
@@ -63,14 +63,14 @@ def make_files(work: Path, sites: list[str]) -> None:
     numbers = [int(site.removeprefix("site-")) for site in sites]
     if not 3 <= len(sites) or not set(numbers) <= set(ALL_SITES):
         sys.exit(f"setup: the study has the sites 1 to 6, and a run needs three of them; the volumes are {sites}.")
-    hedgerow("identity", "new", "coordinator", "--coordinator", "--folder", str(VOLUMES / "coordinator"))
+    hedgerow("study", "keys", "coordinator", "--coordinator", "--folder", str(VOLUMES / "coordinator"))
     shutil.copy(VOLUMES / "coordinator" / "coordinator.public.toml", work)
     for site in sites:
-        hedgerow("identity", "new", site, "--folder", str(VOLUMES / site))
+        hedgerow("study", "keys", site, "--folder", str(VOLUMES / site))
         shutil.copy(VOLUMES / site / f"{site}.public.toml", work)
-    public = [str(work / f"{site}.public.toml") for site in sites]
+    public = [str(work / f"{party}.public.toml") for party in ("coordinator", *sites)]
     roster = work / "roster.toml"
-    hedgerow("roster", "build", *public, "--coordinator", str(work / "coordinator.public.toml"), "--out", str(roster))
+    hedgerow("study", "roster", *public, "--out", str(roster))
 
     files = write_rand_hie(work / "data")
     plan = plan_for(numbers)

@@ -443,8 +443,8 @@ class Reception:
 
 
 # Invitations and folders ----------------------------------------------------------------------------------------------
-# Identities, rosters, plans and policies in these folders are the files that `hedgerow identity`, `roster`, `plan` and
-# `node` write and read. Only the invitation and the two databases of an enrolment have formats of their own.
+# Identities, rosters, plans and policies in these folders are the files that `hedgerow study keys`, `study roster`,
+# `plan` and `node` write and read. Only the invitation and the two databases of an enrolment have formats of their own.
 
 FORMAT = "hedgerow-invitation"
 FORMAT_VERSION = 1

@@ -353,7 +353,7 @@ def test_a_backup_is_restored_by_the_command_of_its_kind(tmp_path: Path) -> None
 
 def test_the_page_lists_every_file_as_the_table_has_it() -> None:
     """An operator who backs up by other means reads there what a command would have refused."""
-    page = (Path(__file__).parents[2] / "docs" / "deploy-by-hand.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
     section = page.partition("\n### Backup\n")[2].partition("\n### ")[0]
     rows = [row.split(" | ") for row in section.splitlines() if row.startswith("| ")]
     listed = {(name, row[1].startswith("yes")) for row in rows for name in row[0].split("`")[1::2]}

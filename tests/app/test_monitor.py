@@ -159,10 +159,9 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name, *option in (("hub", "--coordinator"), ("north",), ("south",), ("watch", "--monitor")):
-            assert main(["identity", "new", name, "--folder", str(folder), *option]) == 0
+            assert main(["study", "keys", name, "--folder", str(folder), *option]) == 0
         public = [str(folder / f"{name}.public.toml") for name in ("north", "south", "hub", "watch")]
-        roster = ["roster", "build", *public[:2], "--coordinator", public[2], "--monitor", public[3]]
-        assert main([*roster, "--out", self.path("roster.toml")]) == 0
+        assert main(["study", "roster", *public, "--out", self.path("roster.toml")]) == 0
         self.roster = read_roster(folder / "roster.toml")
         self.monitors = Monitors(self.roster)
         hub = read_private(folder / "hub.private.json")

@@ -26,7 +26,7 @@ from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, SITE_CONNECTIONS
 from hedgerow.transport.identities import MAX_SITES
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("deploy-by-hand.md", "deploy.md"))
+DOCUMENT = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("operate.md", "deploy.md"))
 UNITS = {
     name: (ROOT / "deploy" / f"hedgerow-{name}.service").read_text(encoding="utf-8") for name in ("node", "coordinator")
 }

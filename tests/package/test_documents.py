@@ -164,7 +164,7 @@ class Walk:
         return printed
 
     def _run(self, command: str) -> str:
-        names = SITES if re.match(r"hedgerow identity new north\b", command) else ("north",)
+        names = SITES if re.match(r"hedgerow study keys north\b", command) else ("north",)
         printed = ""
         for name in names:
             done = subprocess.run(
@@ -352,7 +352,7 @@ def filled_in(draft: str, plan: dict[str, object]) -> str:
 
 
 README = [line for block in fenced("README.md", "sh") for line in statements(block)]
-DEPLOY = [line for block in fenced("docs/deploy-by-hand.md", "sh") for line in statements(block)]
+DEPLOY = [line for block in fenced("docs/operate.md", "sh") for line in statements(block)]
 STUDY = [line for block in fenced("docs/deploy.md", "sh") for line in statements(block)]
 MONITOR = [line for block in fenced("docs/monitor.md", "sh") for line in statements(block)]
 (DEMO, *_) = fenced("README.md", "text")
@@ -400,8 +400,8 @@ def helped(walk: Walk) -> list[str]:
     """The examples of all commands' help, in the order of the overview."""
     overview = walk.type(["hedgerow --help"])
     names = re.findall(r"^  ([a-z][a-z-]*)(?:$| )", overview, re.MULTILINE)
-    assert {"train", "node", "monitor", "ledger", "roster"} <= set(names)
-    pages = [*names, "plan init", "identity new", "identity show", "roster build", "roster show"]
+    assert {"train", "node", "monitor", "ledger", "study"} <= set(names)
+    pages = [*names, "plan init", "study keys", "study roster"]
     # One process prints them all: the walk starts forty others.
     text = walk.type([shlex.join(["python", "-c", HELP, *pages])]).replace("\\\n", " ")
     assert text.count("usage: hedgerow ") == len(pages)
@@ -438,14 +438,14 @@ def test_the_deployment_and_the_help_can_be_typed(walk: Walk) -> None:
     """
     write_tables(walk.folder)
     (walk.folder / "curves.toml").write_text(CURVES, encoding="utf-8")
-    plan, policy = fenced("docs/deploy-by-hand.md", "toml")
+    plan, policy = fenced("docs/operate.md", "toml")
     (walk.folder / "policy.toml").write_text(policy, encoding="utf-8")
     commands = [line for line in DEPLOY if is_walked(line)]
     # Pages in a browser are tried in tests/app/test_console.py and tests/runtime/test_site_page.py.
     assert {line for line in MONITOR if "--console" not in line} <= set(commands)
     until = next(number for number, line in enumerate(commands) if line.startswith("hedgerow privacy"))
     # Sites that come later make their keys in the same way.
-    walk.type([line.replace("north", "east") for line in commands if line == "hedgerow identity new north"])
+    walk.type([line.replace("north", "east") for line in commands if line == "hedgerow study keys north"])
     walk.type(commands[:until])
     draft = walk.folder / "plan.toml"
     draft.write_text(filled_in(draft.read_text(encoding="utf-8"), tomllib.loads(plan)), encoding="utf-8")
@@ -463,7 +463,7 @@ def test_the_deployment_and_the_help_can_be_typed(walk: Walk) -> None:
 def test_a_study_can_be_typed(walk: Walk) -> None:
     """From invitations to a model at every site, an evaluation and a second run; words are read off both ends."""
     write_tables(walk.folder)
-    plan, _ = fenced("docs/deploy-by-hand.md", "toml")
+    plan, _ = fenced("docs/operate.md", "toml")
     (walk.folder / "plan.toml").write_text(plan, encoding="utf-8")
     held, address = hold_port()
     try:

@@ -232,9 +232,9 @@ def test_a_toy_section_is_checked_as_any_other() -> None:
 def test_a_toy_trains_over_a_network_of_its_own(study: Path) -> None:
     """`coordinator` and `node` find the engine by its name; masks, policy, ledger and journal are those of any run."""
     for name, role in (("hub", ["--coordinator"]), *((site, []) for site in SITES)):
-        run("identity", "new", name, *role, "--folder", study)
-    hub, *sites = (study / f"{name}.public.toml" for name in ("hub", *SITES))
-    run("roster", "build", "--coordinator", hub, *sites, "--out", study / "roster.toml")
+        run("study", "keys", name, *role, "--folder", study)
+    parties = (study / f"{name}.public.toml" for name in ("hub", *SITES))
+    run("study", "roster", *parties, "--out", study / "roster.toml")
     (study / "policy.toml").write_text(
         'version = 1\ndata_set = "toy"\nmax_epsilon = 3\ndelta = 1e-5\nmin_sites = 3\nquery_kinds = ["ClassCounts"]\n',
         encoding="utf-8",

@@ -439,9 +439,9 @@ def a_roster_slipped_in(scene: Scene) -> None:
     for name in ("roster.toml", "policy.toml"):
         shutil.copy2(scene.folder / name, scene.folder / f"kept-{name}")
     (scene.folder / "false").mkdir()
-    command(scene, "identity", "new", "site-1", "--folder", "false")
-    sites = ["site-0.public.toml", "false/site-1.public.toml", "site-2.public.toml", "site-3.public.toml"]
-    build = ["roster", "build", *sites, "--coordinator", "hub.public.toml", "--monitor", "watch.public.toml"]
+    command(scene, "study", "keys", "site-1", "--folder", "false")
+    parties = ["site-0", "false/site-1", "site-2", "site-3", "hub", "watch"]
+    build = ["study", "roster", *(f"{party}.public.toml" for party in parties)]
     command(scene, *build, "--out", "same.toml")
     command(scene, *build, "--out", "next.toml", "--previous", "roster.toml")
 

@@ -165,7 +165,7 @@ def test_a_policy_names_all_lines_that_it_lacks() -> None:
 
 def test_a_policy_file_is_read_as_it_is_written() -> None:
     """The example in the documents is a policy, with each line that it comments out; fields.md has all lines."""
-    page = (Path(__file__).parents[2] / "docs" / "deploy-by-hand.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
     (example,) = (block for block in re.findall(r"```toml\n(.*?)```", page, re.S) if "data_set = " in block)
     lines = re.sub(r"(?m)^# (?=\w+ = )", "", example)
     read = parse_policy(lines)

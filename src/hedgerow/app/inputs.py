@@ -265,15 +265,6 @@ def join_names(names: Iterable[str]) -> str:
     return ", ".join(every[:12]) + rest
 
 
-def parse_max_rows(given: list[str]) -> dict[str, int]:
-    """Parse the numbers of ``--max-rows NAME=N``; raise as `read_max_rows`."""
-    rows: dict[str, int] = {}
-    for each in given:
-        name, _, number = each.partition("=")
-        rows[name] = read_max_rows(each, "" if name in rows else number, "NAME=N once for a site, as in north=5000")
-    return rows
-
-
 def read_max_rows(given: str, number: str, expected: str = "a whole number, as in 5000") -> int:
     """Read the number of rows given for ``--max-rows``; raise UsageError (code "usage")."""
     # Imported here, because it needs numpy, which other commands do without.
@@ -300,7 +291,7 @@ def read_policy(path: str) -> Policy:
     except (FileNotFoundError, IsADirectoryError):
         raise UsageError(
             "not-found", code="policy-not-found", path=path,
-            wanted="the policy that this site's owner wrote; docs/deploy-by-hand.md has one to begin with",
+            wanted="the policy that this site's owner wrote; docs/operate.md has one to begin with",
         ) from None  # fmt: skip
     except UnicodeDecodeError:
         raise UsageError("not-toml", code="policy-file", name=path, fault="it is not UTF-8 text") from None

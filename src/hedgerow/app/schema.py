@@ -70,7 +70,7 @@ def build_adapter_schema() -> Schema:
 
 
 def build_roster_schema() -> Schema:
-    """Build the JSON Schema of a roster as `hedgerow roster build` writes it."""
+    """Build the JSON Schema of a roster as `hedgerow study roster` writes it."""
     from hedgerow.codec import MAX_ROWS
     from hedgerow.transport.identities import FORMAT_VERSION, PARTY_FIELDS, ROWS_VERSION, Role
 

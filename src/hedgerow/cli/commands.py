@@ -24,7 +24,6 @@ from hedgerow.cli import (
     monitor,
     node,
     owner,
-    parties,
     plan,
     privacy,
     recalibrate,
@@ -37,7 +36,7 @@ from hedgerow.errors import UsageError, missing_extra
 
 GROUPS = (
     train, plan, privacy, check_method, survey, evaluate, recalibrate, attack, model, evidence, study, join, owner,
-    ledger, coordinator, node, carry, monitor, parties,
+    ledger, coordinator, node, carry, monitor,
 )  # fmt: skip
 SECTIONS = {
     "start here": "demo init",
@@ -45,7 +44,7 @@ SECTIONS = {
     "on one machine": "train predict evaluate recalibrate attack",
     "use and file a model": "report plot export evidence",
     "between institutions": "study join approve ledger monitor",
-    "by hand": "identity roster coordinator node resident-node carry warm-up",
+    "party by party": "coordinator node resident-node carry warm-up",
     "for authors and shells": "check-method completion",
 }
 """The commands by what a reader wants to do, as ``hedgerow --help`` lists them."""

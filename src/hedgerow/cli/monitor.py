@@ -13,11 +13,11 @@ from hedgerow.transport.interface import Address
 
 _MONITOR_EXAMPLE = """\
 example:
-  hedgerow identity new watch --monitor
+  hedgerow study keys watch --monitor
   hedgerow monitor --roster roster.toml --identity watch.private.json \\
       --connect hedgerow.example.org:7443
 
-The public file of a monitor goes into the roster (`hedgerow roster build --monitor`). It is told public numbers only,
+The public file of a monitor goes into the roster (`hedgerow study roster`). It is told public numbers only,
 and can change nothing.
 """
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from hedgerow.app.inputs import output_folder, read_plan
 from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import note, print_facts, print_json
+from hedgerow.cli import parties
 from hedgerow.cli.options import Add, above_zero, add_command, add_fields, add_group, add_shared, read_options, whole
 from hedgerow.errors import EnvironmentFault, UsageError
 
@@ -120,6 +121,7 @@ def _add_runs(actions: Any) -> None:
     add = add_command(actions, "restore", restore, text)
     add("file", metavar="FILE", help="what `hedgerow study backup` has written")
     add("folder", metavar="FOLDER", help="the folder, which must not be there")
+    parties.add_commands(actions)
     add = add_command(actions, "list", show, "say who takes part, and which runs there were")
     add("--study", **_FOLDER)
     add_shared(add, "--json")
@@ -279,7 +281,7 @@ def show(arguments: argparse.Namespace) -> None:
 
     with closing(StudyBook(study.find_folder(arguments.study))) as book:
         keys = study.read_identity(book).public
-        parties = [
+        guests = [
             {
                 "name": guest.name,
                 "role": guest.role.value,
@@ -300,12 +302,12 @@ def show(arguments: argparse.Namespace) -> None:
         name, address = book.fact("name"), book.fact("address")
     if arguments.json:
         to_compare = {"roster_words": words, "roster_fingerprint": fingerprint}
-        print_json({"study": name, "address": address, **to_compare, "parties": parties, "runs": runs})
+        print_json({"study": name, "address": address, **to_compare, "parties": guests, "runs": runs})
         return
     facts = [("study", name), ("sites dial", address), ("roster's words", shown or "none yet")]
     print_facts([*facts, ("fingerprint", fingerprint or "none yet")])
     print("\nParties")
-    print_facts([(one["name"], f"{one['state']}{', ' + one['words'] if one['words'] else ''}") for one in parties])
+    print_facts([(one["name"], f"{one['state']}{', ' + one['words'] if one['words'] else ''}") for one in guests])
     if runs:
         print("\nRuns")
         print_facts([(f"run {run['run']}", f"{run['state']}, {run['folder']}") for run in runs])

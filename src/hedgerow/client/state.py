@@ -681,7 +681,7 @@ class Question:
     def words(self) -> str:
         """The fingerprint in words: the plan's, or the roster's for a question about a roster.
 
-        `hedgerow privacy` prints the same for a plan, `hedgerow roster show` for a roster.
+        `hedgerow privacy` prints the same for a plan, `hedgerow study roster` for a roster.
         """
         return format_spoken(bytes.fromhex(self.plan_digest))
 

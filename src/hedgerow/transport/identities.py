@@ -266,7 +266,7 @@ def read_private(path: Path) -> PrivateIdentity:
             "not-found",
             code="identity-not-found",
             path=path,
-            wanted="a private file, which `hedgerow identity new` wrote",
+            wanted="a private file, which `hedgerow study keys` wrote",
         ) from None
     with os.fdopen(descriptor, "rb") as file:
         # Check the open file and not its name, so that it cannot be exchanged in between.
@@ -396,7 +396,7 @@ def read_text(path: Path, *, is_own: bool = False) -> str:
     except (FileNotFoundError, IsADirectoryError):
         raise UsageError(
             "not-found", code="identity-not-found", path=path,
-            wanted="a file that `hedgerow roster build` or `hedgerow identity new` wrote",
+            wanted="a file that `hedgerow study roster` or `hedgerow study keys` wrote",
         ) from None  # fmt: skip
     except UnicodeDecodeError:
         raise UsageError("roster-file", name=path, fault="no text of UTF-8") from None
@@ -415,7 +415,7 @@ MAX_LISTED_MONITORS = 64
 _HEADING = """\
 # A federation's roster. Every site and the coordinator keep the same file. Read this to each other over the phone:
 #     {fingerprint}
-# `hedgerow roster show` computes it again; a comment proves nothing.
+# `hedgerow study roster` computes it again; a comment proves nothing.
 """
 
 
