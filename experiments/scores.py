@@ -36,7 +36,8 @@ from hedgerow.plan.plan import FOUND, Plan
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.outlook import signal_of, with_buckets
+from hedgerow.privacy.outlook import with_buckets
+from hedgerow.privacy.signal import signal_of
 from hedgerow.privacy.statement import format_share
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query

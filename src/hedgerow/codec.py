@@ -44,6 +44,8 @@ MAX_TEXT_BYTES = 200
 MAX_WORD_BYTES = 64
 
 IntVector = NDArray[np.int64]
+# Crockford's alphabet: no letter that sounds or looks like a digit.
+_SPOKEN = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _WORD = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
@@ -66,6 +68,16 @@ class CodecFault(ValueError):
 def fail(what: str, flaw: Flaw = Flaw.MALFORMED) -> NoReturn:
     """Raise a CodecFault."""
     raise CodecFault(what, flaw)
+
+
+def format_spoken(digest: bytes) -> str:
+    """Write the first 160 bits of a digest as 8 groups of 4 characters, for reading over the phone.
+
+    With fewer bits the writer of two files could make them agree: a collision of n bits costs about 2^(n/2) tries.
+    """
+    number = int.from_bytes(digest[:20], "big")
+    letters = "".join(_SPOKEN[number >> shift & 31] for shift in range(155, -1, -5))
+    return "-".join(letters[start : start + 4] for start in range(0, 32, 4))
 
 
 def digest(domain: str, *parts: bytes) -> bytes:

@@ -44,6 +44,7 @@ from typing import Any
 from hedgerow.codec import CodecFault, Encoded, digest, kind_in
 from hedgerow.crypto import Entropy, Identity, PrimitiveFault, verify
 from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError
+from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.protocol.stream import (
     NOTHING,
     Asking,
@@ -54,8 +55,6 @@ from hedgerow.protocol.stream import (
     Opening,
     Standing,
     StreamKind,
-    WireCode,
-    WireRefusal,
     read_as,
     read_first,
     translate_fault,
@@ -451,7 +450,6 @@ FORMAT_VERSION = 1
 SUFFIX = ".invitation"
 COORDINATOR = "coordinator"
 """The name of the coordinator of every study; no party can have it."""
-PLAN, ROSTER, POLICY = "plan.toml", "roster.toml", "policy.toml"
 _MAX_BYTES = 32 << 20
 """Largest size of an invitation."""
 _WARNING = "Secret until it has been used. Anyone who has this file can ask to take part in this party's name."

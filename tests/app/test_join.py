@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import fields
 from io import StringIO
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -42,7 +42,8 @@ from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plugins import UNCOVERED, describe_plugin, load_plugin
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.privacy.rounding import format_up
-from hedgerow.protocol.stream import Current, WireCode, WireRefusal
+from hedgerow.protocol.refusals import WireCode, WireRefusal
+from hedgerow.protocol.stream import Current
 from hedgerow.server.journal import Journal
 from hedgerow.study import Notebook, StudyBook, read_invitation
 from hedgerow.transport.identities import Role, build_roster, create_identity, new_identity
@@ -484,7 +485,7 @@ def test_ending_a_run_that_no_site_has_taken_up_waits_for_nobody(
         listens.append("listens")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(coordinator, "ENGINES", {"grpc": SimpleNamespace(hub=listen)})
+    monkeypatch.setattr(coordinator, "HUBS", {"grpc": listen})
     options = CoordinatorOptions(
         identity=str(tmp_path / "coordinator.private.json"), roster=str(tmp_path / "roster.toml"),
         listen="127.0.0.1:7443",

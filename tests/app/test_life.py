@@ -67,8 +67,7 @@ def test_that_no_run_came_is_the_end_of_none(
     def run_node(*_: object) -> None:
         raise AggregationError("coordinator-silent", limit=150.0)
 
-    engine = SimpleNamespace(uplink=lambda *_: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(node, "ENGINES", {"grpc": engine})
+    monkeypatch.setattr(node, "UPLINKS", {"grpc": lambda *_: SimpleNamespace(close=lambda: None)})
     monkeypatch.setattr(node, "run_node", run_node)
     session = SimpleNamespace(plan=None, run_id=run, is_paused=False, site="north")
     store = SimpleNamespace(folder=state, desk=None, run_ids=lambda: [RUN])

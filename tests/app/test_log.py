@@ -28,7 +28,7 @@ from hedgerow.errors import (
     RemoteProtocolError,
 )
 from hedgerow.protocol.messages import NodeState, RunState
-from hedgerow.protocol.stream import WireCode, WireRefusal
+from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.server import status
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.transport.identities import Role, new_identity

@@ -43,7 +43,7 @@ from hedgerow.models.model import Model
 from hedgerow.plugins import describe_plugin, load_plugin
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
-from hedgerow.protocol.stream import WireRefusal
+from hedgerow.protocol.refusals import WireRefusal
 from hedgerow.transport.carrier import Clock, EnvelopeHub, Fetched, Patience
 from hedgerow.transport.envelope import (
     HIGHEST_NUMBER,

@@ -42,7 +42,7 @@ from hedgerow.privacy.events import (
 )
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.report import PrivacyContext, build_report
-from hedgerow.protocol.stream import Salvage
+from hedgerow.protocol.refusals import Salvage
 from tests.package.field_reference import kinds
 
 ROOT = Path(__file__).resolve().parents[2]

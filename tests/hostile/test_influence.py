@@ -22,7 +22,7 @@ from hedgerow.local.training import MaskedAggregation, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.outlook import can_compare_sites
+from hedgerow.privacy.signal import can_compare_sites
 from hedgerow.protocol.messages import RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.participant import Participant

@@ -9,7 +9,7 @@ import pytest
 from hedgerow.app.node import ConnectionNotes
 from hedgerow.carriers import site
 from hedgerow.errors import RemoteProtocolError
-from hedgerow.protocol.stream import WireCode
+from hedgerow.protocol.refusals import WireCode
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.transport.interface import Connected, Disconnected
 from tests.run_lines import Told

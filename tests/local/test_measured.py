@@ -17,15 +17,9 @@ from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.outlook import (
-    SHARE_CURVES,
-    SIGNAL_TO_COMPARE_SITES,
-    find_noise_factor,
-    order_shares,
-    outlook_facts,
-    outlook_of,
-)
+from hedgerow.privacy.outlook import SHARE_CURVES, find_noise_factor, order_shares, outlook_facts, outlook_of
 from hedgerow.privacy.report import PrivacyContext, build_report
+from hedgerow.privacy.signal import SIGNAL_TO_COMPARE_SITES
 from tests.builders import FEATURES, LABELS, bare_plan, make_data
 
 RUNS = Path(__file__).resolve().parents[2] / "docs" / "runs"

@@ -16,7 +16,7 @@ import pytest
 
 from hedgerow import errors
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, entries
-from hedgerow.protocol.stream import WireCode
+from hedgerow.protocol.refusals import WireCode
 from hedgerow.secagg.transitions import Code, refuse
 from tests.package.error_table import BEGIN, END, classes, render
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hedgerow import __version__
 from hedgerow.errors import entries
-from hedgerow.protocol.stream import WireCode
+from hedgerow.protocol.refusals import WireCode
 from hedgerow.secagg.transitions import Code
 
 ROOT = Path(__file__).resolve().parents[2]

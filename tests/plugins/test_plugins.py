@@ -26,7 +26,8 @@ from hedgerow.plan.fields import read_section
 from hedgerow.plan.plan import Label, Plan, parse_plan
 from hedgerow.plan.registry import LabelKind, add_label, label_kinds, list_foreign_parts, named_losses, rules_by_method
 from hedgerow.privacy.report import PrivacyContext
-from hedgerow.transport.engines import ENGINES, add_engine
+from hedgerow.transport.engines import HUBS, add_engine
+from hedgerow.transport.uplinks import UPLINKS
 from tests.builders import LABELS, make_plan
 from tests.plugins import toy_label, toy_method, toy_source, toy_transport
 
@@ -73,7 +74,7 @@ def plugged() -> Iterator[None]:
     add_engine("toy", toy_transport.ENGINE)
     yield
     del METHODS["toy"], rules_by_method()["toy"], LOSSES["share"], label_kinds()["share"]
-    del SOURCES[".toy"], SOURCES["toy"], ENGINES["toy"]
+    del SOURCES[".toy"], SOURCES["toy"], UPLINKS["toy"], HUBS["toy"]
 
 
 def test_what_others_add_is_theirs_whatever_it_is_a_copy_of() -> None:
@@ -204,11 +205,12 @@ def test_what_a_kind_of_label_says_of_itself_fits_together(kind: LabelKind) -> N
 ])  # fmt: skip
 def test_a_name_that_is_taken_is_refused(add: Callable[[], object]) -> None:
     """Nothing runs under another one's name; what was there stays, and nothing is half added."""
-    before = [dict(table) for table in (METHODS, LOSSES, SOURCES, ENGINES, rules_by_method(), label_kinds())]
+    tables = (METHODS, LOSSES, SOURCES, UPLINKS, HUBS, rules_by_method(), label_kinds())
+    before = [dict(table) for table in tables]
     with pytest.raises(UsageError) as caught:
         add()
     assert caught.value.code == "name-taken"
-    assert [dict(each) for each in (METHODS, LOSSES, SOURCES, ENGINES, rules_by_method(), label_kinds())] == before
+    assert [dict(table) for table in tables] == before
 
 
 def test_a_toy_section_is_checked_as_any_other() -> None:

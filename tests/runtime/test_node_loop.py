@@ -10,7 +10,7 @@ import pytest
 from hedgerow.client.node_session import run_node
 from hedgerow.client.state import NodeStep, NodeStore
 from hedgerow.errors import AggregationError
-from hedgerow.protocol.stream import FINAL, WireCode, WireRefusal
+from hedgerow.protocol.refusals import FINAL, WireCode, WireRefusal
 from hedgerow.transport.interface import Connected, Disconnected, UplinkEvent
 from tests.builders import make_plan
 

@@ -17,17 +17,8 @@ from hedgerow.app.study import _require_own_roster
 from hedgerow.app.study import withdraw as withdraw_by_hand
 from hedgerow.codec import Encoded
 from hedgerow.errors import RemoteProtocolError, UsageError
-from hedgerow.protocol.stream import (
-    Asking,
-    AskingStep,
-    Challenge,
-    Farewell,
-    Knock,
-    Opening,
-    Standing,
-    WireRefusal,
-    read_first,
-)
+from hedgerow.protocol.refusals import WireRefusal
+from hedgerow.protocol.stream import Asking, AskingStep, Challenge, Farewell, Knock, Opening, Standing, read_first
 from hedgerow.server.journal import Journal
 from hedgerow.study import Reception, StudyBook, StudyInvitation, are_same_words, spell_words
 from hedgerow.transport.identities import (

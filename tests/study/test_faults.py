@@ -17,7 +17,8 @@ import pytest
 from hedgerow.app.study import _Answering
 from hedgerow.codec import Encoded
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.stream import Standing, WireRefusal, read_first
+from hedgerow.protocol.refusals import WireRefusal
+from hedgerow.protocol.stream import Standing, read_first
 from hedgerow.study import Notebook, Reception, StudyBook
 from hedgerow.transport.identities import Role, new_identity
 

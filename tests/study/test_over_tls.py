@@ -16,10 +16,11 @@ import pytest
 
 from hedgerow.app import join
 from hedgerow.codec import Encoded
-from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal
+from hedgerow.protocol.refusals import WireCode, WireRefusal
+from hedgerow.protocol.stream import Farewell, Standing
 from hedgerow.study import Notebook
-from hedgerow.transport.grpc_hub import StudyServer, ask
-from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
+from hedgerow.transport.grpc_hub import StudyServer
+from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings, ask
 from hedgerow.transport.identities import PrivateIdentity, PublicIdentity, Role, build_roster, new_identity, read_roster
 from hedgerow.transport.interface import Address, Disconnected
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.stream import WireCode, WireRefusal
+from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.transport.identities import Role, build_roster, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
 

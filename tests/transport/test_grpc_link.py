@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.protocol.stream import WireCode, WireRefusal
+from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.transport import grpc_link
 from hedgerow.transport.grpc_link import DEFAULTS, MIN_SPEED, Caller, GrpcLink, background, get_next, within
 

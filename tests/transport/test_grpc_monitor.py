@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hedgerow.codec import VERSION, CodecFault
 from hedgerow.errors import EnvironmentFault
+from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.protocol.stream import (
     MAX_EVENTS,
     EventReport,
@@ -23,8 +24,6 @@ from hedgerow.protocol.stream import (
     SiteReport,
     Update,
     WatchRequest,
-    WireCode,
-    WireRefusal,
     event_bytes,
     read_as,
     report_bytes,

@@ -18,7 +18,8 @@ import pytest
 from hedgerow.codec import VERSION
 from hedgerow.errors import EnvironmentFault, entries
 from hedgerow.protocol.messages import Hello
-from hedgerow.protocol.stream import Admittance, Farewell, Introduction, WireCode, WireRefusal, wrap_message
+from hedgerow.protocol.refusals import WireCode, WireRefusal
+from hedgerow.protocol.stream import Admittance, Farewell, Introduction, wrap_message
 from hedgerow.transport import grpc_link
 from hedgerow.transport.identities import Role, build_roster, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left

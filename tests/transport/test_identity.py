@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from hedgerow.app.inputs import read_plan, read_policy, signing_roster
 from hedgerow.carriers import read_coordinator_file
+from hedgerow.codec import format_spoken
 from hedgerow.crypto import Identity
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.models.model import write_atomically
@@ -30,7 +31,6 @@ from hedgerow.transport.identities import (
     build_roster,
     check_name,
     create_identity,
-    format_spoken,
     new_identity,
     parse_public,
     parse_roster,

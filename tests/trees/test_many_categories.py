@@ -19,7 +19,8 @@ from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import FOUND, MANY_CATEGORIES, MAX_CATEGORIES, Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.outlook import signal_of, with_buckets
+from hedgerow.privacy.outlook import with_buckets
+from hedgerow.privacy.signal import signal_of
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.random_trees import CutTable, PublicRandom, random_trees

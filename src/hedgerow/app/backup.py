@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow import study
+from hedgerow.app.inputs import ROSTER
 from hedgerow.app.output import note, warn
 from hedgerow.errors import HedgerowError, PolicyRefusal, UsageError
 from hedgerow.storage import copy_database
@@ -244,7 +245,7 @@ def restore_study(file: Path, folder: Path) -> None:
         for run in sorted(draft.glob("run-*")):
             mark = run / (RESTORED if (run / "model.json").is_file() else "ended")
             mark.touch(mode=0o600)
-        roster = read_roster(draft / study.ROSTER) if (draft / study.ROSTER).is_file() else None
+        roster = read_roster(draft / ROSTER) if (draft / ROSTER).is_file() else None
         draft.rename(folder)
     note(f"{folder} is restored. No run in it goes on; the next one is `hedgerow study run`.")
     if roster is not None:
@@ -282,9 +283,9 @@ def back_up_node(folder: Path, file: Path) -> None:
     is_party = (folder / "enrolment.db").is_file()
     if is_party:
         name, role = _find_party(folder)
-        if not (folder / study.ROSTER).is_file():
+        if not (folder / ROSTER).is_file():
             raise UsageError("not-enrolled", name=name)
-        hub = read_roster(folder / study.ROSTER).coordinator
+        hub = read_roster(folder / ROSTER).coordinator
         members |= {f"{_FOLDER}/{path}": content for path, content in _read_kept(folder, SITE_FILES).items()}
         for path in sorted(folder.absolute().parent.glob(f"*{study.SUFFIX}")):
             if _parties_of(path) == (name, hub):

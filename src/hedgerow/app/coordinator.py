@@ -30,7 +30,8 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, make_noise
 from hedgerow.privacy.statement import NETWORK
 from hedgerow.protocol.messages import RunState
-from hedgerow.protocol.stream import Farewell, Result, Wanted, WireRefusal, read_as
+from hedgerow.protocol.refusals import WireRefusal
+from hedgerow.protocol.stream import Farewell, Result, Wanted, read_as
 from hedgerow.server.coordinator import (
     RunEvent,
     RunEventKind,
@@ -45,7 +46,7 @@ from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.status import Audience, HubTraffic, Publisher, RunBoard
 from hedgerow.transport.connections import allow_many_connections
-from hedgerow.transport.engines import ENGINES
+from hedgerow.transport.engines import HUBS
 from hedgerow.transport.grpc_hub import Monitors, StudyServer
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
 from hedgerow.transport.interface import Address, Hub, ListeningHub, Repeats, times
@@ -366,7 +367,7 @@ def serve(
     @contextmanager
     def listening(session: RunSession, board: RunBoard) -> Iterator[Hub]:
         monitors = Monitors(pinned)
-        hub = ENGINES[options.engine].hub(identity, pinned, address, digest, monitors)
+        hub = HUBS[options.engine](identity, pinned, address, digest, monitors)
         try:
             if not options.quiet:
                 names = join_names(site.name for site in pinned.sites)
@@ -453,7 +454,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
             return run_id, [], len(names)
         allow_many_connections()
         # Accept any plan: only nodes that were in this run are told.
-        with closing(ENGINES[options.engine].hub(identity, pinned, address, b"", None)) as hub:
+        with closing(HUBS[options.engine](identity, pinned, address, b"", None)) as hub:
             if not options.quiet:
                 note(f"The run {run_id.hex()[:12]} is ended.")
                 note(f"Waiting for {join_names(names)}, to tell them, for {seconds:.0f} s at most.")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hedgerow.app.output import megabytes, number, print_facts
+from hedgerow.codec import format_spoken
 from hedgerow.local.forecast import (
     MIN_GROUP,
     OFFERED_GROUPS,
@@ -33,7 +34,6 @@ from hedgerow.protocol.votes import MIN_POWER
 from hedgerow.rounds import choose_wishes
 from hedgerow.secagg.guarantees import MIN_COHORT
 from hedgerow.training.settings import Settings
-from hedgerow.transport.identities import format_spoken
 from hedgerow.trees.ensemble import Ensemble
 
 _IN_ONE_PROCESS = (

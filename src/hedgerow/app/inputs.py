@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _PICTURES = (".png", ".svg", ".pdf")
 
+PLAN, ROSTER, POLICY = "plan.toml", "roster.toml", "policy.toml"
+"""Names of these files in the folder of a study, or of a party of one."""
+
 
 def read_plan(path: str, *, is_own: bool = False) -> Plan:
     """Read a plan from a TOML file; with `is_own`, a file that nobody else can change.

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import (
+    PLAN,
+    POLICY,
+    ROSTER,
     adapt_table,
     build_policy,
     is_terminal,
@@ -37,10 +40,11 @@ from hedgerow.errors import PolicyRefusal, UsageError, mark_private
 from hedgerow.plan.fields import escape_for_terminal, read_sentences, read_toml
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plugins import UNCOVERED
-from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, read_first
+from hedgerow.protocol.refusals import WireCode, WireRefusal
+from hedgerow.protocol.stream import Farewell, Standing, read_first
 from hedgerow.secagg.guarantees import MIN_COHORT
-from hedgerow.study import PLAN, POLICY, ROSTER, Applicant, Notebook, StudyInvitation, WordInputs, are_same_words
-from hedgerow.transport.grpc_hub import ask
+from hedgerow.study import Applicant, Notebook, StudyInvitation, WordInputs, are_same_words
+from hedgerow.transport.grpc_link import ask
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
     PinnedRoster,

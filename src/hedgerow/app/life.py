@@ -111,10 +111,9 @@ def describe_node(folder: Path, budget: Path | None = None, now: float | None = 
     Raises:
         UsageError: code "node-folder".
     """
-    from hedgerow.app.inputs import read_plan, read_policy
+    from hedgerow.app.inputs import PLAN, POLICY, ROSTER, read_plan, read_policy
     from hedgerow.client.budget import RESERVED, BudgetBook, find_book
     from hedgerow.client.state import OwnerDesk
-    from hedgerow.study import PLAN, POLICY, ROSTER
 
     if not (folder / "enrolment.db").is_file():
         raise UsageError("node-folder", folder=folder)

@@ -21,7 +21,8 @@ from rich.text import Text
 
 from hedgerow.app.output import json_text, note
 from hedgerow.app.watch import RunView, span
-from hedgerow.protocol.stream import RunReport, Update, WireCode, WireRefusal, read_code
+from hedgerow.protocol.refusals import WireCode, WireRefusal, read_code
+from hedgerow.protocol.stream import RunReport, Update
 from hedgerow.transport.grpc_link import GrpcWatch, WatchEvent
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected, Disconnected

@@ -31,6 +31,7 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.setup import LoadRows, NodeSetup, no_held_out_rows, no_training_rows
 from hedgerow.client.shards import ReadPart, Shards
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
+from hedgerow.codec import format_spoken
 from hedgerow.data.differences import compare_surveyed
 from hedgerow.data.fit import TableFit
 from hedgerow.data.omop import locate_query
@@ -54,25 +55,25 @@ from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.messages import NodeState
-from hedgerow.protocol.stream import Current, Result, Standing, Wanted, WireCode, WireRefusal, read_code, read_first
+from hedgerow.protocol.refusals import WireCode, WireRefusal, read_code
+from hedgerow.protocol.stream import Current, Result, Standing, Wanted, read_first
 from hedgerow.survey.program import Found
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import TableStatistics
-from hedgerow.transport.engines import ENGINES
-from hedgerow.transport.grpc_hub import ask
+from hedgerow.transport.grpc_link import ask
 from hedgerow.transport.identities import (
     PinnedRoster,
     PrivateIdentity,
     adds_monitors_only,
     describe_change,
     follows,
-    format_spoken,
     parse_roster,
     read_private,
     read_roster,
 )
 from hedgerow.transport.interface import Connected, Disconnected, Repeats, times
+from hedgerow.transport.uplinks import UPLINKS
 from hedgerow.trees.ensemble import Ensemble
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class ReadyNode:
             if not options.quiet:
                 lines.look()
 
-        uplink = ENGINES[options.engine].uplink(options.connect, self.identity, self.roster, digest)
+        uplink = UPLINKS[options.engine](options.connect, self.identity, self.roster, digest)
         with closing(uplink):
             if not options.quiet:
                 note(f"{session.site}: dialling {options.connect} with {_describe_holdings(plan, self.roster)}.")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.plan.fields import boolean, define_field, distinct_texts, integer, number, one_of, text
-from hedgerow.transport.engines import ENGINES
+from hedgerow.transport.uplinks import UPLINKS
 
 if TYPE_CHECKING:
     from hedgerow.study import StudyInvitation
@@ -74,7 +74,7 @@ class NodeOptions(OwnerOptions):
     identity: str = _path("FILE", dataclasses.MISSING)
     policy: str = _path("FILE", dataclasses.MISSING)
     connect: str = define_field(text, "", metavar="HOST:PORT", in_file=False)
-    engine: str = define_field(text, "grpc", choices=ENGINES, in_file=False)
+    engine: str = define_field(text, "grpc", choices=UPLINKS, in_file=False)
     state: str | None = _path("FOLDER")
     external_memory: bool = define_field(boolean, False, in_file=False)
     shards: int | None = define_field(integer(1, 10_000), None, metavar="N", in_file=False)
@@ -167,7 +167,7 @@ class CoordinatorOptions:
     journal: str | None = _path("FILE")
     by_files: tuple[str, ...] = define_field(distinct_texts, ())
     listen: str = define_field(text, "", metavar="HOST:PORT")
-    engine: str = define_field(text, "grpc", choices=ENGINES, in_file=False)
+    engine: str = define_field(text, "grpc", choices=UPLINKS, in_file=False)
     repeat: int = define_field(integer(1, 3600), 30)
     seed: int | None = define_field(integer(-1, 1 << 62), None)
     plugins: tuple[str, ...] = define_field(distinct_texts, ())

@@ -33,6 +33,7 @@ from hedgerow.app.owner import answer, list_facts
 from hedgerow.app.watch import NODE_PHASES, RunView, sentence, thin
 from hedgerow.client.budget import FINISHED, RESERVED, BudgetBook, BudgetLine, compose_epsilon, list_costs
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
+from hedgerow.codec import format_spoken
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.local.forecast import forecast
 from hedgerow.methods.tasks import TrainingTask, find_visibility
@@ -43,11 +44,12 @@ from hedgerow.privacy.events import Event, scope_events
 from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.rounding import format_cost, format_up
 from hedgerow.protocol.messages import NodeState
-from hedgerow.protocol.stream import EventReport, RunReport, WireCode, WireRefusal, read_code
+from hedgerow.protocol.refusals import WireCode, WireRefusal, read_code
+from hedgerow.protocol.stream import EventReport, RunReport
 from hedgerow.server.sites import count_to_begin
 from hedgerow.server.status import EventsSince
 from hedgerow.transport.connections import is_loopback
-from hedgerow.transport.identities import PinnedRoster, format_spoken
+from hedgerow.transport.identities import PinnedRoster
 from hedgerow.transport.interface import Address, Connected, Disconnected
 from hedgerow.transport.pages import HttpPort, Request, Response, StreamingResponse
 

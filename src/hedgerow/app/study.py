@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 from hedgerow import study
 from hedgerow.app.backup import RESTORED
 from hedgerow.app.inputs import (
+    PLAN,
+    ROSTER,
     OpenQuestion,
     build_policy,
     is_terminal,
@@ -36,7 +38,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import list_foreign_parts
 from hedgerow.privacy.events import scope_events
 from hedgerow.privacy.rounding import format_cost
-from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
+from hedgerow.protocol.refusals import WireCode, WireRefusal
+from hedgerow.protocol.stream import Farewell
 from hedgerow.transport import identities
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import StudyServer
@@ -77,7 +80,7 @@ class StudyOptions:
             listen = book.fact("listen")
         return CoordinatorOptions(
             identity=str(self.folder / f"{study.COORDINATOR}{identities.PRIVATE_SUFFIX}"),
-            roster=str(self.folder / study.ROSTER),
+            roster=str(self.folder / ROSTER),
             listen=listen,
             seed=self.seed,
             log_format=self.log_format,
@@ -113,7 +116,7 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
     identity, _, _ = identities.create_identity(draft, study.COORDINATOR, identities.Role.COORDINATOR)
-    identities.write_new(draft / study.PLAN, read_text(plan_file))
+    identities.write_new(draft / PLAN, read_text(plan_file))
     study.StudyBook.create(draft, {"name": name, "listen": listen, "address": address}).close()
     draft.rename(folder)
     print_facts(
@@ -188,7 +191,7 @@ def invite(
         again: write new ones; the old ones of these parties are void.
     """
     with closing(study.StudyBook(folder)) as book:
-        plan, identity = read_plan(str(book.folder / study.PLAN)), read_identity(book)
+        plan, identity = read_plan(str(book.folder / PLAN)), read_identity(book)
         given = ((identities.Role.SITE, sites), (identities.Role.MONITOR, monitors))
         parties = [(name, role) for role, names in given for name in names]
         if not parties:
@@ -210,7 +213,7 @@ def invite(
                 raise UsageError("invitation-exists", path=place)
             invitation = study.StudyInvitation(
                 book.fact("name"), name, role, identity.public, book.fact("address"),
-                read_text(str(book.folder / study.PLAN)), policies[name, role], study.new_secret(),
+                read_text(str(book.folder / PLAN)), policies[name, role], study.new_secret(),
             )  # fmt: skip
             book.invite(invitation)
             place.unlink(missing_ok=True)
@@ -270,7 +273,7 @@ def withdraw(folder: Path, name: str) -> None:
                 if _is_carried_out(journal):
                     raise UsageError("study-in-use", journal=journal)
             _require_own_roster(book, made)
-            write_atomically(folder / study.ROSTER, made.to_toml().encode())
+            write_atomically(folder / ROSTER, made.to_toml().encode())
 
         roster = book.withdraw(name, pin)
         (folder / f"{name}{study.SUFFIX}").unlink(missing_ok=True)
@@ -294,7 +297,7 @@ def _require_own_roster(book: study.StudyBook, made: identities.PinnedRoster | N
     Args:
         made: the next one, which a command that was killed may have written already.
     """
-    place, own = book.folder / study.ROSTER, book.roster
+    place, own = book.folder / ROSTER, book.roster
     if own is None or not place.is_file():
         return
     found = identities.read_roster(place)
@@ -337,7 +340,7 @@ def serve(options: StudyOptions, words: Sequence[str], report: Report) -> None:
         are_all_in = all(guest.has_all for guest in book.guests())
     last, is_over = newest_run(folder)
     # A run that is open has the roster with which it began.
-    is_receiving = not (folder / study.ROSTER).is_file() or not (are_all_in or (last and not is_over))
+    is_receiving = not (folder / ROSTER).is_file() or not (are_all_in or (last and not is_over))
     late = [] if is_receiving else _list_late(folder, last)
     if late:
         note(f"Run {last} is over. Away at its end, and told of it now: {join_names(late)}.")
@@ -365,7 +368,7 @@ def _open_page(options: StudyOptions) -> Iterator[Console | None]:
 
     with closing(study.StudyBook(folder)) as book:
         name = book.fact("name")
-    with Console(options.console, read_plan(str(folder / study.PLAN))) as page:
+    with Console(options.console, read_plan(str(folder / PLAN))) as page:
         page.say(study=name)
         yield page
 
@@ -409,7 +412,7 @@ def _receive(book: study.StudyBook, page: Console | None) -> None:
             server.close()
     roster = book.roster
     if roster is not None:
-        write_atomically(book.folder / study.ROSTER, roster.to_toml().encode())
+        write_atomically(book.folder / ROSTER, roster.to_toml().encode())
 
 
 def _require_site(guests: Sequence[study.Guest]) -> None:
@@ -583,9 +586,9 @@ def _carry_out(options: StudyOptions, number: int, report: Report, page: Console
     folder = options.folder
     place = run_folder(folder, number)
     place.mkdir(mode=0o700, exist_ok=True)
-    plan = place / study.PLAN
+    plan = place / PLAN
     if not plan.exists():
-        identities.write_new(plan, read_text(str(folder / study.PLAN)))
+        identities.write_new(plan, read_text(str(folder / PLAN)))
     if page is not None:
         page.show_history(past_runs(folder, number), read_plan(str(plan)))
         page.show_plan(read_plan(str(plan)))
@@ -614,8 +617,8 @@ def _take_up_plan(folder: Path, plan: Path) -> None:
     """Make the plan of a run the study's, for further runs and invitations: enough sites have agreed to it."""
     from hedgerow.models.model import write_atomically
 
-    if (agreed := read_text(str(plan))) != read_text(str(folder / study.PLAN)):
-        write_atomically(folder / study.PLAN, agreed.encode())
+    if (agreed := read_text(str(plan))) != read_text(str(folder / PLAN)):
+        write_atomically(folder / PLAN, agreed.encode())
 
 
 def _say_who_was_away(folder: Path, number: int) -> None:
@@ -628,7 +631,7 @@ def _list_late(folder: Path, number: int) -> list[str]:
     from hedgerow.app import coordinator
 
     model = run_folder(folder, number) / "model.json"
-    return sorted(coordinator.late(model, identities.read_roster(folder / study.ROSTER))) if model.is_file() else []
+    return sorted(coordinator.late(model, identities.read_roster(folder / ROSTER))) if model.is_file() else []
 
 
 def _pause_file(folder: Path, number: int) -> Path:
@@ -657,7 +660,7 @@ def past_runs(folder: Path, before: int) -> list[PastRun]:
             plan, ledger, n_before, remark = model.plan, model.ledger, len(model.plan.prepared), ""
             journals = find_journals(Path(journal_file(place / "model.json", model)))
         elif state == "ended":
-            plan, ledger, n_before, remark = read_plan(str(place / study.PLAN)), Ledger(), 0, "no model"
+            plan, ledger, n_before, remark = read_plan(str(place / PLAN)), Ledger(), 0, "no model"
             journals = find_journals(_name_journal(folder, number))
         else:
             continue
@@ -694,12 +697,12 @@ def run(options: StudyOptions, plan: str | None, report: Report) -> None:
     if plan is not None:
         require_masks(read_plan(plan))
         # The same command again goes on with the run that it has begun.
-        begun = run_folder(folder, last) / study.PLAN
+        begun = run_folder(folder, last) / PLAN
         if last and not is_over and not (begun.exists() and read_text(str(begun)) == read_text(plan)):
             raise UsageError("study-run-open", number=last)
         note(f"Send {plan} to all sites; each takes it up by `hedgerow join INVITATION --plan FILE ...`.")
     number = last + 1 if is_over or not last else last
-    own = run_folder(folder, number) / study.PLAN
+    own = run_folder(folder, number) / PLAN
     if plan is not None and not own.exists():
         # The study's own plan stays as it is until enough sites have taken this one up.
         own.parent.mkdir(mode=0o700, exist_ok=True)
@@ -782,7 +785,7 @@ def abort(options: StudyOptions) -> tuple[bytes, list[str], int]:
     last, is_over = newest_run(folder)
     if not last or is_over:
         raise UsageError("study-no-run", code="study-no-run", what="run")
-    plan = read_plan(str(run_folder(folder, last) / study.PLAN))
+    plan = read_plan(str(run_folder(folder, last) / PLAN))
     ended = end_run(options.coordinator(), plan, _name_journal(folder, last))
     study.write_private(run_folder(folder, last) / "ended", "")
     return ended
@@ -790,7 +793,7 @@ def abort(options: StudyOptions) -> tuple[bytes, list[str], int]:
 
 def require_roster(folder: Path) -> None:
     """Raise UsageError "study-no-roster" before all parties are enrolled."""
-    if not (folder / study.ROSTER).is_file():
+    if not (folder / ROSTER).is_file():
         raise UsageError("study-no-run", code="study-no-roster", what="roster")
 
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from hedgerow.app.inputs import join_names
 from hedgerow.app.output import megabytes, number
+from hedgerow.codec import format_spoken
 from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.messages import NodeState, RunState
 from hedgerow.protocol.stream import EVALUATION, SURVEY, WAITING, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.server.wait import Patience, Wait, find_wait
-from hedgerow.transport.identities import format_spoken
 
 PHASE_WORDS = {
     "gathering": "waiting for sites to join",

@@ -34,7 +34,7 @@ from hedgerow.server.coordinator import RunSession, anticipate_setup, invitation
 from hedgerow.server.status import RunBoard
 from hedgerow.transport.carrier import Carrier, Clock, EnvelopeHub, JointHub, Patience, Waiting
 from hedgerow.transport.connections import allow_many_connections
-from hedgerow.transport.engines import ENGINES
+from hedgerow.transport.engines import HUBS
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Address, Hub
 
@@ -80,7 +80,7 @@ def coordinate(
         if file.listen:
             allow_many_connections()
             address, digest = Address.parse(file.listen, "listen"), bytes.fromhex(plan.digest) if model is None else b""
-            hub = JointHub(envelopes, ENGINES["grpc"].hub(*keys, address, digest, None))
+            hub = JointHub(envelopes, HUBS["grpc"](*keys, address, digest, None))
         try:
             yield hub
         except Waiting:

@@ -33,7 +33,7 @@ from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.plan.fields import refuse
 from hedgerow.privacy.statement import FILES
-from hedgerow.protocol.stream import WireRefusal
+from hedgerow.protocol.refusals import WireRefusal
 from hedgerow.storage import Database
 from hedgerow.transport.carrier import Clock, Fetched, Patience, Waiting
 from hedgerow.transport.envelope import Envelope, EnvelopeKind, parse, require_signature

@@ -24,7 +24,7 @@ from hedgerow.app.output import tell
 from hedgerow.codec import Bytes, Encoded, Shown, Word
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.plan.fields import escape_for_terminal
-from hedgerow.protocol.stream import WireCode, WireRefusal
+from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.transport.carrier import Fetched
 from hedgerow.transport.envelope import PartKind
 from hedgerow.version import __version__

@@ -51,7 +51,7 @@ from hedgerow.protocol.messages import (
     decode,
     encode,
 )
-from hedgerow.protocol.stream import WireCode, WireRefusal
+from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.storage import Database
 from hedgerow.transport.envelope import (
     HIGHEST_NUMBER,

@@ -46,8 +46,8 @@ def add_commands(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Close a run or set a plan's draws back, if one is named, and print the budget book."""
+    from hedgerow.app.inputs import POLICY
     from hedgerow.client.budget import RESERVED, BudgetBook, find_book, fold_name
-    from hedgerow.study import POLICY
 
     given, named = Path(arguments.state), arguments.policy
     if (given / "state").is_dir():

@@ -43,10 +43,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _describe_cost(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
     from hedgerow.app.cost import compare_distributed_noise, expect_noise_factor, model_facts, warnings
+    from hedgerow.codec import format_spoken
     from hedgerow.local.forecast import expect_singles
     from hedgerow.methods.registry import find_method
     from hedgerow.privacy.outlook import outlook_of
-    from hedgerow.transport.identities import format_spoken
 
     is_private = not math.isinf(plan.privacy.epsilon)
     can_share = plan.privacy.noise != "local" and not find_method(plan).is_pure

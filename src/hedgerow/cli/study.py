@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.inputs import output_folder, read_plan
+from hedgerow.app.inputs import PLAN, output_folder, read_plan
 from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.output import note, print_facts, print_json
 from hedgerow.cli import parties
@@ -227,7 +227,6 @@ def survey(arguments: argparse.Namespace) -> None:
     from hedgerow.app import study
     from hedgerow.app.survey import SurveyOptions, survey_over_nodes
     from hedgerow.cli.survey import show as show_survey
-    from hedgerow.study import PLAN
 
     options = _read_options(arguments)
     study.require_roster(options.folder)

@@ -22,13 +22,13 @@ from hedgerow.builds import describe_build
 from hedgerow.client.budget import CLOSED, FINISHED, LEFT, MAX_UNUSED_DRAWS, RESERVED, STOPPED, BudgetBook, Charge
 from hedgerow.client.setup import Answers, NodeSetup, build_answers, no_held_out_rows, no_training_rows
 from hedgerow.client.state import JOINING, OPEN, NodeStore, Question, StoredRun
+from hedgerow.codec import format_spoken
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal, mark_private
 from hedgerow.methods.registry import find_method
 from hedgerow.methods.replica import Replica, digest_behaviour
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, find_visibility
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import NO_HASH
-from hedgerow.transport.identities import format_spoken
 
 _KINDS = {TrainingTask: "training", EvaluationTask: "evaluation", SurveyTask: "survey"}
 _OTHER_ROWS = (

@@ -29,7 +29,7 @@ from hedgerow.methods.votes import VOTE_UNIT, expect_rows
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
-from hedgerow.privacy.outlook import can_compare_sites
+from hedgerow.privacy.signal import can_compare_sites
 from hedgerow.protocol.groups import LineUp
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
@@ -59,7 +59,7 @@ from hedgerow.protocol.messages import (
     require_expected,
 )
 from hedgerow.protocol.queries import IntVector, Query, SiteQuery
-from hedgerow.protocol.stream import Salvage, WireRefusal, read_code
+from hedgerow.protocol.refusals import Salvage, WireRefusal, read_code
 from hedgerow.protocol.votes import Tally, Vote, count_least_rows, describe_tally, is_ballot
 from hedgerow.rounds import VECTOR_ID, bound_entry, clip, least_entry_bound, most_rows, noise_mode, round_in
 from hedgerow.secagg.enrolment import Enrolment

@@ -39,7 +39,7 @@ from typing import Self, cast
 
 import numpy as np
 
-from hedgerow.codec import database_version, digest
+from hedgerow.codec import database_version, digest, format_spoken
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.methods.tasks import Task, task_from_text, task_to_text
 from hedgerow.privacy.accountants import get_accountant
@@ -50,7 +50,6 @@ from hedgerow.secagg.participant import Participant, decrypt_state, encrypt_stat
 from hedgerow.secagg.transitions import Code, OwnMistake, refuse
 from hedgerow.secagg.view import Cohort
 from hedgerow.storage import Database, Statement, require_private
-from hedgerow.transport.identities import format_spoken
 
 _SCHEMA = """
 create table if not exists run (

@@ -15,8 +15,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import read_prepared_events
-from hedgerow.privacy.outlook import signal_of
 from hedgerow.privacy.report import ROWS_OF_ONE_PERSON
+from hedgerow.privacy.signal import signal_of
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
 from hedgerow.secagg.masks import MIN_COLLUDERS

@@ -55,7 +55,7 @@ from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, read_prepared_ledg
 from hedgerow.privacy.outlook import count_at_most, find_noise_factor, outlook_of, replace_count
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_lazy_report, check_claims
 from hedgerow.privacy.statement import Depth, Topic
-from hedgerow.protocol.stream import Salvage
+from hedgerow.protocol.refusals import Salvage
 from hedgerow.protocol.votes import MAX_VOTES, Tally
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict

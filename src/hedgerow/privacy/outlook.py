@@ -26,6 +26,7 @@ from hedgerow.plan.plan import DEFAULT_ALGORITHM, FOUND, ModelSection, Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.public import PublicInputs
+from hedgerow.privacy.signal import USUAL_SHARE_FACTOR, expect_signal, signal_of
 from hedgerow.protocol.groups import median_noise_factor
 
 SHARE_CURVES: tuple[tuple[float, float], ...] = ((65.5, 0.9), (22.6, 0.8))
@@ -38,14 +39,8 @@ LOSS_FACTOR = 2.5
 each set lie in the range that the other sets give (docs/runs/forecast.txt)."""
 MAX_HALF_WIDTH = 10
 """Largest half-width of a range that is said, in points of a hundred."""
-USUAL_SHARE_FACTOR = math.sqrt(2)
-"""Times the coordinator's noise that shares of the sites add, where the number of sites is not known: 1.41 at four and
-ten sites, 1.51 at fifty, with the echo exchange (docs/runs/noise_modes.txt)."""
 SIGNAL_TO_WARN = 300.0
 """Below, a model of most data sets says little."""
-SIGNAL_TO_COMPARE_SITES = 1_000.0
-"""Signal from which a model's failure at a site says something about sites; with less, noise alone makes models fail
-(docs/runs/forecast_sites.txt)."""
 MIN_BUCKETS, MAX_BUCKETS, SIGNAL_OF_BUCKET = 32, 1024, 16
 """Limits of the buckets of hashed text, and the signal that each bucket needs (docs/defaults.md)."""
 
@@ -67,22 +62,13 @@ class Outlook:
     largest: float | None = None
 
 
-def signal_of(plan: Plan, epsilon: float | None = None) -> float:
-    """Return n mu / rows per unit with noise of the coordinator; with groups, for the median of the sums."""
-    privacy = plan.privacy
-    mu = mu_of(privacy.epsilon if epsilon is None else epsilon, privacy.delta)
-    return privacy.n_records * mu / privacy.rows_per_unit / median_noise_factor(plan.federation.groups)
-
-
 def outlook_of(plan: Plan, epsilon: float | None = None, *, noise_factor: float | None = None) -> Outlook:
     """Forecast the share of accuracy left at the plan's epsilon, or at another one.
 
     Args:
-        noise_factor: with noise of the sites, the standard deviation of a sum's noise in units of the coordinator's;
-            None where the number of sites is not known. In the local model n records add sqrt(n) times one's noise.
+        noise_factor: as in `expect_signal`.
     """
-    factors = {"distributed": noise_factor or USUAL_SHARE_FACTOR, "local": math.sqrt(plan.privacy.n_records)}
-    signal = signal_of(plan, epsilon) / factors.get(plan.privacy.noise, 1.0)
+    signal = expect_signal(plan, epsilon, noise_factor)
     shares = order_shares(signal) if is_measured(plan) else None
     return Outlook(signal) if shares is None else Outlook(signal, *shares)
 
@@ -100,11 +86,6 @@ def order_shares(
     # Curves of different slope cross far out, where nothing was measured.
     least = math.floor(100 - 100 * LOSS_FACTOR * (1 - min(low, middle)))
     return None if 100 - least > 2 * MAX_HALF_WIDTH else (least / 100, middle, 1.0)
-
-
-def can_compare_sites(plan: Plan) -> bool:
-    """Return whether noise alone is unlikely to make a model predict one site's rows badly."""
-    return math.isinf(plan.privacy.epsilon) or outlook_of(plan).signal >= SIGNAL_TO_COMPARE_SITES
 
 
 def find_noise_factor(ledger: Ledger) -> float | None:

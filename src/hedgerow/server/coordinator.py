@@ -82,7 +82,7 @@ from hedgerow.protocol.messages import (
     message_kind,
 )
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
+from hedgerow.protocol.refusals import Salvage, WireCode, WireRefusal
 from hedgerow.protocol.votes import Tally
 from hedgerow.rounds import (
     VECTOR_ID,

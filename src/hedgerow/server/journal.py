@@ -27,7 +27,7 @@ from hedgerow.methods.tasks import EvaluationTask, Task
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.protocol.queries import IntVector
-from hedgerow.protocol.stream import Salvage
+from hedgerow.protocol.refusals import Salvage
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.messages import Roster
 from hedgerow.secagg.transitions import OwnMistake, Refusal

@@ -32,7 +32,7 @@ from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
 from hedgerow.privacy.rounding import format_up
 from hedgerow.protocol.groups import combine, pack
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
-from hedgerow.protocol.stream import Salvage
+from hedgerow.protocol.refusals import Salvage
 from hedgerow.protocol.votes import Tally, list_vote_rounds
 from hedgerow.rounds import least_entry_bound, most_rows, release_bound
 from hedgerow.secagg.guarantees import least_groups

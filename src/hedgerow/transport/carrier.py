@@ -19,7 +19,7 @@ from typing import Protocol
 
 from hedgerow.crypto import KEY_BYTES
 from hedgerow.protocol.messages import Deferred, encode
-from hedgerow.protocol.stream import WireCode, WireRefusal
+from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.transport.envelope import (
     HIGHEST_NUMBER,
     LINK_BYTES,

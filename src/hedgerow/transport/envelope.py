@@ -20,7 +20,8 @@ from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, CodecFault, Encoded, Hash, Many, Member, Text
 from hedgerow.crypto import KEY_BYTES, SIGNATURE_BYTES, Identity, PrimitiveFault, SecretKey, hkdf, seal, unseal, verify
-from hedgerow.protocol.stream import WireCode, WireRefusal, translate_fault
+from hedgerow.protocol.refusals import WireCode, WireRefusal
+from hedgerow.protocol.stream import translate_fault
 
 LINK_BYTES = HASH_BYTES
 HIGHEST_NUMBER = 0xF0000000

@@ -22,7 +22,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hedgerow.codec import format_spoken
 from hedgerow.errors import EnvironmentFault
+from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.protocol.stream import (
     FRAME_HEADROOM,
     MAX_ENROLMENT_BYTES,
@@ -36,8 +38,6 @@ from hedgerow.protocol.stream import (
     RunReport,
     Standing,
     WatchRequest,
-    WireCode,
-    WireRefusal,
     event_bytes,
     read_as,
     read_first,
@@ -48,7 +48,6 @@ from hedgerow.protocol.stream import (
 from hedgerow.transport.connections import Door, places
 from hedgerow.transport.grpc_link import (
     DEFAULTS,
-    ENROL,
     ENROL_METHOD,
     ENROL_SERVICE,
     METHOD,
@@ -69,10 +68,9 @@ from hedgerow.transport.grpc_link import (
     peer_certificate_sha256,
     require_size,
     translate_error,
-    why_not_connected,
     within,
 )
-from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, format_spoken, require_pinned
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned
 from hedgerow.transport.interface import Address, Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
 from hedgerow.version import __version__
 
@@ -510,7 +508,6 @@ class _OtherMethods(grpc.GenericRpcHandler):
 
 _MAX_ASKED_BYTES = 16 << 10
 _LAST_SECONDS = 1.0
-_ANSWER_SECONDS = 60.0
 
 
 class StudyServer:
@@ -571,41 +568,3 @@ class StudyServer:
         # Read the first message first, because otherwise the answer may go to a stream that has ended.
         await within(context.read(), DEFAULTS.hello_seconds)
         await context.write(wrap_message(Farewell.from_refusal(WireRefusal(WireCode.CLOSED)).to_bytes()))
-
-
-def ask(
-    address: str,
-    coordinator: PublicIdentity,
-    message: bytes,
-    identity: PrivateIdentity | None = None,
-    settings: LinkSettings = DEFAULTS,
-) -> bytes:
-    """Send one message to a coordinator with a pinned certificate, and return its answer.
-
-    Args:
-        identity: of who asks, where the coordinator wants to see its certificate.
-
-    Raises:
-        WireRefusal: it cannot be reached, or another party answers; `is_final` says whether to try again.
-    """
-    return background.run(_ask(address, coordinator, message, identity, settings))
-
-
-async def _ask(
-    address: str, coordinator: PublicIdentity, message: bytes, identity: PrivateIdentity | None, settings: LinkSettings
-) -> bytes:
-    own = (None, None) if identity is None else (identity.tls_key, identity.public.certificate_pem)
-    credentials = grpc.ssl_channel_credentials(coordinator.certificate_pem, *own)
-    options = [
-        *channel_options(settings, MAX_ENROLMENT_BYTES),
-        ("grpc.ssl_target_name_override", coordinator.tls_name),
-    ]
-    async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
-        method: Any = channel.unary_unary(ENROL)
-        try:
-            raw = await within(method(wrap_message(message)), _ANSWER_SECONDS)
-        except TimeoutError:
-            raise WireRefusal(WireCode.UNREACHABLE) from None
-        except grpc.aio.AioRpcError as error:
-            raise why_not_connected(error) from None
-        return unwrap_message(raw, MAX_ENROLMENT_BYTES)

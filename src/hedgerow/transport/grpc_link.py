@@ -29,23 +29,23 @@ from typing import Any, Protocol, TypeVar, cast
 
 from hedgerow.codec import VERSION
 from hedgerow.errors import EnvironmentFault, HedgerowError
+from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.protocol.stream import (
     FRAME_HEADROOM,
+    MAX_ENROLMENT_BYTES,
     MAX_REPORT_BYTES,
     Admittance,
     Farewell,
     Introduction,
     Update,
     WatchRequest,
-    WireCode,
-    WireRefusal,
     farewell_in,
     read_as,
     read_first,
     unwrap_message,
     wrap_message,
 )
-from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, require_pinned
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned
 from hedgerow.transport.interface import Connected, Disconnected, Traffic, UplinkEvent
 from hedgerow.version import __version__
 
@@ -72,6 +72,7 @@ _ON_THE_WAY = 4 << 20
 """Bytes of a stream that its reader has not taken yet: 40 MB a second over a distance of 100 ms."""
 MIN_SPEED = 256 << 10
 """Bytes a second at which a peer has to take a message, at least; docs/deploy.md states it as a line of 2 Mbit/s."""
+_ANSWER_SECONDS = 60.0
 _SLICE_SECONDS = 1.0
 _SLICES = 8
 _LATE_SECONDS = 0.05
@@ -815,3 +816,41 @@ class GrpcWatch(_Dialler):
         if error.code() in _TOLD_BY_STATUS and word in set(WireCode):
             return WireRefusal(WireCode(word))
         return super()._explain(error)
+
+
+def ask(
+    address: str,
+    coordinator: PublicIdentity,
+    message: bytes,
+    identity: PrivateIdentity | None = None,
+    settings: LinkSettings = DEFAULTS,
+) -> bytes:
+    """Send one message to a coordinator with a pinned certificate, and return its answer.
+
+    Args:
+        identity: of who asks, where the coordinator wants to see its certificate.
+
+    Raises:
+        WireRefusal: it cannot be reached, or another party answers; `is_final` says whether to try again.
+    """
+    return background.run(_ask(address, coordinator, message, identity, settings))
+
+
+async def _ask(
+    address: str, coordinator: PublicIdentity, message: bytes, identity: PrivateIdentity | None, settings: LinkSettings
+) -> bytes:
+    own = (None, None) if identity is None else (identity.tls_key, identity.public.certificate_pem)
+    credentials = grpc.ssl_channel_credentials(coordinator.certificate_pem, *own)
+    options = [
+        *channel_options(settings, MAX_ENROLMENT_BYTES),
+        ("grpc.ssl_target_name_override", coordinator.tls_name),
+    ]
+    async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+        method: Any = channel.unary_unary(ENROL)
+        try:
+            raw = await within(method(wrap_message(message)), _ANSWER_SECONDS)
+        except TimeoutError:
+            raise WireRefusal(WireCode.UNREACHABLE) from None
+        except grpc.aio.AioRpcError as error:
+            raise why_not_connected(error) from None
+        return unwrap_message(raw, MAX_ENROLMENT_BYTES)

@@ -41,7 +41,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from hedgerow.codec import MAX_ROWS
+from hedgerow.codec import MAX_ROWS, format_spoken
 from hedgerow.crypto import KEY_BYTES
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.plan.fields import read_toml, require_plain
@@ -51,8 +51,6 @@ _PROOF_DOMAIN = b"hedgerow/identity/1/"
 # RFC 5280, 4.1.2.5: this date means that there is no end.
 _NO_END = datetime(9999, 12, 31, 23, 59, 59)
 _BEFORE_ALL = datetime(2000, 1, 1)
-# Crockford's alphabet: no letter that sounds or looks like a digit.
-_SPOKEN = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 class Role(StrEnum):
@@ -61,16 +59,6 @@ class Role(StrEnum):
     SITE = "site"
     COORDINATOR = "coordinator"
     MONITOR = "monitor"
-
-
-def format_spoken(digest: bytes) -> str:
-    """Write the first 160 bits of a digest as 8 groups of 4 characters, for reading over the phone.
-
-    With fewer bits the writer of two files could make them agree: a collision of n bits costs about 2^(n/2) tries.
-    """
-    number = int.from_bytes(digest[:20], "big")
-    letters = "".join(_SPOKEN[number >> shift & 31] for shift in range(155, -1, -5))
-    return "-".join(letters[start : start + 4] for start in range(0, 32, 4))
 
 
 def check_name(name: str) -> str:

@@ -5,7 +5,7 @@ The coordinator's end is a `Hub`, a node's end an `Uplink`. Messages are bytes; 
 the order in which one end sent them, or the connection is reported as lost. Nothing is stored: after a connection was
 lost, what was under way may be lost too, and the parties' own journals decide what is sent again.
 
-`transport/engines.py` has all of them by name.
+`transport/uplinks.py` and `transport/engines.py` have both ends of all by name.
 """
 
 from __future__ import annotations
