@@ -147,7 +147,7 @@ def _beside_the_reference(prepared: Mapping[str, Prepared], seeds: range) -> tup
 
 # DP-XGBoost -----------------------------------------------------------------------------------------------------------
 
-PURE_EPSILONS = (1.0, 2.0, 4.0, 8.0)
+PURE_EPSILONS = (1.0, 2.0, 4.0, 6.0, 8.0, 10.0)
 VARIANTS: dict[str, Own] = harness.settings_of("methods")["dp_xgboost"]
 SETS = ("adult", "abalone", "generated")
 CLIP_EPSILONS = (0.5, 1.0, 2.0)

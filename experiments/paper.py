@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from experiments import catalogue, harness
 from experiments.catalogue import DATA, EXPERIMENTS, FURTHER, PREPARATIONS, RANKED, REFERENCES, Cell, Experiment, Panel
 from experiments.datasets import AUTHORS, available, load
-from experiments.harness import Line, Lines, Prepared, code_digest, deviation_of, mean_and_deviation, table
+from experiments.harness import Line, Lines, Number, Prepared, code_digest, deviation_of, mean_and_deviation, table
 from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
@@ -34,11 +35,13 @@ from hedgerow.trees.binning import build_grid
 
 SPLITS = 5
 """Different 70/30 splits; further runs repeat them with other trees and other noise (section 6.1)."""
-WANTED_SHARE = 0.9
-"""Of a table's cells: within two of the paper's standard deviations."""
+PAPER_RUNS = 15
+"""3 runs on each of 5 splits (section 6.1)."""
+NEAR, FAR = 2.0, 3.0
+"""Standard errors of a difference: within the first two numbers agree, and beyond the second the reason is told."""
 OURS = "hedgerow"
 EPSILONS = (0.1, 0.5, 1.0)
-FULL_REPEATS = 15
+FULL_REPEATS = PAPER_RUNS
 WANTED_MINUTES = 30
 WANTED_RANKS = {0.1: 1.0, 0.5: 1.0, 1.0: 1.5}
 WANTED_SPEED = 20.0
@@ -57,8 +60,58 @@ Results = dict[Key, list[Line]]
 Task = tuple[Cell, int, str | None]
 
 
+class Score(NamedTuple):
+    """The test AUC of a cell: its mean and standard deviation over runs, and how many runs there are."""
+
+    mean: float
+    deviation: float
+    runs: int
+
+
+def score_of(lines: list[Line]) -> Score:
+    """Summarize the runs of a cell."""
+    return Score(float(np.mean(aucs(lines))), deviation_of(aucs(lines)), len(lines))
+
+
+def errors_between(published: Number, ours: Score) -> float:
+    """Return ours less the paper's mean, in standard errors of the difference of two means of independent runs.
+
+    Runs share five splits, so true errors are somewhat larger, and disagreement is counted too high.
+    """
+    mean, deviation = published
+    return (ours.mean - mean) / math.sqrt(deviation**2 / PAPER_RUNS + ours.deviation**2 / ours.runs)
+
+
+class Curve(NamedTuple):
+    """One curve beside the paper's: the mean difference and its standard error, and the point that differs most."""
+
+    mean: float
+    error: float
+    worst: float
+    worst_x: float
+
+    @property
+    def errors(self) -> float:
+        """The mean difference in standard errors; not a number where each point is one run."""
+        return self.mean / self.error if self.error else math.nan
+
+
+def compare_curve(published: Mapping[float, float], ours: Mapping[float, Score]) -> Curve:
+    """Compare a curve's points with the paper's, of which no deviations are known.
+
+    The error takes the paper's 15 runs for as spread as ours, over the curve, and the errors of a curve's points, whose
+    runs share splits, for fully dependent.
+    """
+    differences = {x: ours[x].mean - auc for x, auc in published.items()}
+    variance = float(np.mean([ours[x].deviation ** 2 for x in published]))
+    runs = min(ours[x].runs for x in published)
+    worst = max(differences, key=lambda x: abs(differences[x]))
+    error = math.sqrt(variance * (1 / runs + 1 / PAPER_RUNS))
+    return Curve(float(np.mean(list(differences.values()))), error, differences[worst], worst)
+
+
 def run(name: str, argv: list[str]) -> int:
-    """Run what the CSV does not hold yet and write Markdown and PNG; 1 when the paper's claim does not come out."""
+    """Run what the CSV does not hold yet, and write Markdown and PNG; 1 when a claim about table 6 is missed."""
     parser = _parser(name, EXPERIMENTS[name].title, EXPERIMENTS[name].repeats)
     parser.add_argument(
         "--preparation", choices=PREPARATIONS, default=PREPARATIONS[0],
@@ -74,7 +127,7 @@ def run(name: str, argv: list[str]) -> int:
     (options.out / f"{name}{suffix}.txt").write_text(report, encoding="utf-8")
     draw(experiment, results, options.out / f"{name}{suffix}.png")
     print(report)
-    return 0 if holds(experiment, results) else 1
+    return 0 if name != "table6" or all(good for _, good in _claims_of_table_6(results)) else 1
 
 
 def _parser(name: str, about: str | None, repeats: int = FULL_REPEATS) -> argparse.ArgumentParser:
@@ -181,43 +234,37 @@ def _of_the_runs(results: Results) -> str:
     return text + (f" {other} of them by other code than {code_digest()}." if other else f" Code {code_digest()}.")
 
 
-def agreement(experiment: Experiment, results: Results) -> list[tuple[Cell, float, float, float]]:
-    """Per cell that the paper prints: the cell, the paper's mean and deviation, our mean."""
+def beside_the_paper(experiment: Experiment, results: Results) -> list[tuple[Cell, Number, Score]]:
+    """Per cell that the paper prints: the cell, the paper's mean and deviation, our score."""
     found = []
     for cell in experiment.cells:
         numbers = (experiment.published or {}).get(cell.method.name, {})
         if cell.data in numbers:
-            found.append((cell, *numbers[cell.data], _mean(results[cell.key])))
+            found.append((cell, numbers[cell.data], score_of(results[cell.key])))
     return found
 
 
-def agreeing(experiment: Experiment, results: Results) -> tuple[int, int]:
-    """How many cells are within two of the paper's standard deviations, and of how many."""
-    found = agreement(experiment, results)
-    return sum(abs(ours - mean) <= 2 * deviation for _, mean, deviation, ours in found), len(found)
-
-
-def holds(experiment: Experiment, results: Results) -> bool:
-    """Whether nine cells in ten agree with the paper; for table 6, whether our default has the ranks it is to have."""
-    if experiment.name == "table6":
-        return all(good for _, good in _claims_of_table_6(results))
-    good, total = agreeing(experiment, results)
-    return good >= WANTED_SHARE * total
+def count_sides(distances: Iterable[float]) -> tuple[int, int, int]:
+    """Count what agrees within two standard errors, what is above, and what is below."""
+    places = list(distances)
+    above, below = sum(place > NEAR for place in places), sum(place < -NEAR for place in places)
+    return len(places) - above - below, above, below
 
 
 def _table(experiment: Experiment, results: Results) -> list[str]:
-    by_cell = {}
-    for cell, mean, deviation, ours in agreement(experiment, results):
-        distance = (ours - mean) / deviation
-        mark = "**" if abs(distance) > 2 else ""
-        text = f"{mean:.4f} ± {deviation:.4f}, {_cell(results[cell.key])}, {mark}{distance:+.1f}{mark}"
+    by_cell, distances = {}, []
+    for cell, (mean, deviation), ours in beside_the_paper(experiment, results):
+        distances.append(errors_between((mean, deviation), ours))
+        mark = "**" if abs(distances[-1]) > FAR else ""
+        text = f"{mean:.4f} ± {deviation:.4f}, {_cell(results[cell.key])}, {mark}{distances[-1]:+.1f}{mark}"
         by_cell[cell.method.name, cell.data] = text
     names, sets = dict.fromkeys(name for name, _ in by_cell), dict.fromkeys(data for _, data in by_cell)
-    good, total = agreeing(experiment, results)
+    agree, above, below = count_sides(distances)
     return [
-        "Each cell: paper, ours, distance in the paper's standard deviations; bold where beyond two.", "",
+        "Each cell: paper, ours, each ± its standard deviation, and the difference in its standard errors; bold where "
+        "beyond three.", "",
         *table(["method", *sets], ([name, *(by_cell.get((name, data), "-") for data in sets)] for name in names)), "",
-        f"{good} of {total} cells are within two of the paper's standard deviations.",
+        f"Of {len(distances)} cells {agree} are within two standard errors, {above} above and {below} below.",
     ]  # fmt: skip
 
 
@@ -268,12 +315,37 @@ def _names(panel: Panel) -> list[str]:
 
 
 def _figure(experiment: Experiment, results: Results) -> list[str]:
-    lines = ["The paper prints this as a picture without numbers; ours, mean ± standard deviation of the test AUC:"]
+    has_points = any(panel.published for panel in experiment.panels)
+    about_the_paper = (
+        "in brackets the paper's points, read out of its authors' vector pictures"
+        if has_points
+        else "the paper's are bars or bubbles, whose numbers are not read"
+    )
+    lines = [f"Test AUC, mean ± standard deviation of ours; {about_the_paper}:"]
     for panel in experiment.panels:
-        cells = {(cell.method.name, cell.x): _cell(results[cell.key]) for cell in panel.cells}
+        scores = {(cell.method.name, cell.x): score_of(results[cell.key]) for cell in panel.cells}
         xs = sorted({cell.x for cell in panel.cells})
-        rows = ([f"{x:g}", *(cells.get((name, x), "") for name in _names(panel))] for x in xs)
+
+        def cell(name: str, x: float, panel: Panel = panel, scores: dict[Any, Score] = scores) -> str:
+            if (name, x) not in scores:
+                return ""
+            point = panel.published.get(name, {}).get(x)
+            ours = f"{scores[name, x].mean:.4f} ± {scores[name, x].deviation:.4f}"
+            return ours if point is None else f"{ours} ({point:.4f})"
+
+        rows = ([f"{x:g}", *(cell(name, x) for name in _names(panel))] for x in xs)
         lines += ["", f"## {panel.title}", "", *table([panel.x_label, *_names(panel)], rows)]
+        compared = {
+            name: compare_curve(points, {x: scores[name, x] for x in points})
+            for name, points in panel.published.items()
+        }
+        if compared:
+            head = ["ours less the paper's", "mean", "in standard errors", "worst point"]
+            rows_of_curves = (
+                [name, f"{curve.mean:+.4f}", f"{curve.errors:+.1f}", f"{curve.worst:+.4f} at {curve.worst_x:g}"]
+                for name, curve in compared.items()
+            )
+            lines += ["", *table(head, rows_of_curves)]
     return lines
 
 
@@ -292,16 +364,15 @@ def draw(experiment: Experiment, results: Results, path: Path) -> None:
 
 def _draw_beside_the_paper(experiment: Experiment, results: Results, path: Path) -> None:
     """For each data set, a row per method: the paper's mean with two standard deviations, and ours with as many."""
-    found = agreement(experiment, results)
+    found = beside_the_paper(experiment, results)
     names = list(dict.fromkeys(cell.method.name for cell, *_ in found))
     sets = experiment.sets
     with harness.picture(path, 1, len(sets), (13, 0.42 * len(names) + 1.6), **PNG, sharey=True) as (figure, axes):
-        for cell, mean, deviation, own in found:
+        for cell, (mean, deviation), own in found:
             axis, place = axes[0, sets.index(cell.data)], names.index(cell.method.name)
             style = {"capsize": 3, "markersize": 4}
             axis.errorbar(mean, place - 0.13, xerr=2 * deviation, fmt="s", color="0.45", **style)
-            bar = 2 * deviation_of(aucs(results[cell.key]))
-            axis.errorbar(own, place + 0.13, xerr=bar, fmt="o", color="C0", **style)
+            axis.errorbar(own.mean, place + 0.13, xerr=2 * own.deviation, fmt="o", color="C0", **style)
         for axis, data in zip(axes[0], sets, strict=True):
             axis.set(title=data, xlabel="test AUC")
             axis.grid(axis="x", alpha=0.3)
@@ -343,7 +414,8 @@ def _draw_lines(experiment: Experiment, results: Results, path: Path) -> None:
             axes[0, 0].get_legend().remove()
             axes[0, -1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5))
         axes[0, 0].set_ylabel("test AUC")
-        figure.suptitle(experiment.title)
+        has_points = any(panel.published for panel in panels)
+        figure.suptitle(experiment.title + ("; dotted: the paper" if has_points else ""))
         figure.tight_layout()
 
 
@@ -356,6 +428,8 @@ def _draw_panel(axis: Any, panel: Panel, results: Results) -> None:
         axis.plot(xs, means, markersize=4, label=name, color=f"C{index % 10}", **style)
         band = {"color": f"C{index % 10}", "alpha": 0.12, "linewidth": 0}
         axis.fill_between(xs, means - deviations, means + deviations, **band)
+        paper = panel.published.get(name, {})
+        axis.plot(list(paper), list(paper.values()), linestyle=":", linewidth=2, color=f"C{index % 10}", alpha=0.7)
     axis.set(title=panel.title, xlabel=panel.x_label)
     if panel.log_x:
         axis.set_xscale("log", base=2)
@@ -365,33 +439,6 @@ def _draw_panel(axis: Any, panel: Panel, results: Results) -> None:
 
 
 # What else is asked of the same runs ------------------------------------------------------------------------------
-
-
-def main_tables(argv: list[str]) -> int:
-    """How many cells of the tables of CCS'22 agree with the paper, over all tables, from the runs that are recorded.
-
-    Reads `runs.csv` and runs what it does not hold. A cell agrees when our mean lies within two of the paper's standard
-    deviations; the exit code is 1 when fewer than nine in ten do.
-    """
-    options = _parser("tables", main_tables.__doc__).parse_args(argv)
-    good, total = 0, 0
-    outside = [f"{'not in agreement':<46} {'the paper':>15}   {'ours':>6}   {'distance in its standard deviations'}"]
-    for experiment in EXPERIMENTS.values():
-        if experiment.published is None:
-            continue
-        name, results = experiment.name, run_cells(experiment.cells, options, experiment.title)
-        of_table = agreeing(experiment, results)
-        good, total = good + of_table[0], total + of_table[1]
-        print(f"{name:<8} {of_table[0]:>3} of {of_table[1]:>2}   {experiment.title}")
-        outside += [
-            f"{name:<8} {cell.data:<8} {cell.method.name:<28} {mean:.4f} ± {deviation:.4f}   {ours:.4f}   "
-            f"{(ours - mean) / deviation:+.1f}"
-            for cell, mean, deviation, ours in agreement(experiment, results)
-            if abs(ours - mean) > 2 * deviation
-        ]
-    print("\n" + "\n".join(outside), end="\n\n")
-    share = f"{good} of {total} cells agree, {good / total:.1%}; wanted are {WANTED_SHARE:.0%}"
-    return harness.verdict({share: good >= WANTED_SHARE * total})
 
 
 def main_preparations(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""The catalogue and its reports: every printed number has its cell, and agreement is counted as it is said to be."""
+"""The catalogue and its reports: every printed number has its cell, and differences are told in standard errors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ import pytest
 from numpy.typing import NDArray
 
 from experiments import datasets, paper
-from experiments.catalogue import DATA, EXPERIMENTS, FURTHER, RANKED, REFERENCES, Cell, Experiment, Method
+from experiments.catalogue import (
+    DATA,
+    EXPERIMENTS,
+    FURTHER,
+    RANKED,
+    REFERENCES,
+    Cell,
+    Experiment,
+    Method,
+    published_curves,
+)
 from experiments.datasets import AUTHORS, SCHEMAS, Table, available, load
 from experiments.harness import Prepared, code_digest
-from experiments.paper import Line, Results, agreeing, agreement, holds, plan_of, report_of
+from experiments.paper import Line, Results, Score, beside_the_paper, compare_curve, errors_between, plan_of, report_of
 from hedgerow.training.presets import PRESETS
 
 TABLES = sorted(name for name in EXPERIMENTS if name.startswith("table"))
@@ -136,22 +146,47 @@ def made_up(ours: list[float]) -> tuple[Experiment, Results]:
     return Experiment("table3", "made up", cells, published), results
 
 
-def test_agreement_is_within_two_of_the_papers_deviations() -> None:
-    """Of the mean over runs, on both sides; what lies beyond does not count."""
-    experiment, results = made_up([0.8199, 0.7801, 0.8201, 0.7799])
-    assert agreeing(experiment, results) == (2, 4)
-    assert [round(ours, 4) for *_, ours in agreement(experiment, results)] == [0.8199, 0.7801, 0.8201, 0.7799]
+def test_a_difference_is_told_in_its_own_standard_errors() -> None:
+    """Two means of 15 runs each, by hand; no tolerance of single runs hides a bias of means."""
+    assert errors_between((0.80, 0.03), Score(0.81, 0.04, 15)) == pytest.approx(0.01 / (0.05 / 15**0.5))
+    assert errors_between((0.80, 0.03), Score(0.79, 0.04, 15)) < 0
+    experiment, results = made_up([0.80, 0.85])
+    ours = [score for _, published, score in beside_the_paper(experiment, results) if published == (0.80, 0.01)]
+    assert [(round(score.mean, 6), score.runs) for score in ours] == [(0.80, 2), (0.85, 2)]
 
 
-@pytest.mark.parametrize(("n_good", "n_bad", "wanted"), [(9, 1, True), (8, 1, False), (10, 0, True), (17, 2, False)])
-def test_nine_cells_in_ten_must_agree(n_good: int, n_bad: int, wanted: bool) -> None:
-    """The claim of the whole table, which decides the exit code."""
-    experiment, results = made_up([0.80] * n_good + [0.85] * n_bad)
-    assert holds(experiment, results) is wanted
+def test_a_curve_is_told_by_its_mean_and_its_worst_point() -> None:
+    """By hand: differences of .01, -.03 and .05 at one deviation for all points, three runs beside the paper's 15."""
+    curve = compare_curve({1.0: 0.7, 2.0: 0.7, 4.0: 0.7}, {x: Score(0.7 + d, 0.02, 3) for x, d in
+                                                        ((1.0, 0.01), (2.0, -0.03), (4.0, 0.05))})  # fmt: skip
+    assert (round(curve.mean, 6), round(curve.worst, 6), curve.worst_x) == (0.01, 0.05, 4.0)
+    assert curve.errors == pytest.approx(0.01 / (0.02 * (1 / 3 + 1 / 15) ** 0.5))
+
+
+def test_every_point_of_the_papers_pictures_has_its_cell() -> None:
+    """A point under a misspelled panel or method, or at a place that no run has, would be left out of sight."""
+    listed = {figure for figure in EXPERIMENTS if published_curves(figure)}
+    assert listed == {f"figure{number}" for number in (2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 18)}
+    for name in listed:
+        panels = {
+            panel.title: {(cell.method.name, cell.x) for cell in panel.cells} for panel in EXPERIMENTS[name].panels
+        }
+        for (title, method), points in published_curves(name).items():
+            assert {(method, x) for x in points} <= panels[title] and len(points) > 2
+
+
+def test_table_12_has_totally_random_trees_after_200_and_not_300_rounds() -> None:
+    """The paper's figures say so to four digits: why Newton at epsilon 1 is lower here than in its table."""
+    sets = {"figure2": "credit1", "figure6": "credit2", "figure7": "adult", "figure8": "bank"}
+    printed = EXPERIMENTS["table12"].published
+    assert printed is not None
+    for figure, data in sets.items():
+        curve = published_curves(figure)["epsilon 1, depth 4", "totally_random newton"]
+        assert curve[200.0] == printed["totally_random newton"][data][0] != curve[300.0]
 
 
 def test_a_report_marks_what_is_beyond_and_counts_other_code() -> None:
-    """Bold where beyond two deviations, the count below the table, seeds and code above it."""
+    """Bold where beyond three errors, the counts below the table, seeds and code above it."""
     experiment, results = made_up([0.80, 0.85])
     for cell in experiment.cells:
         results[cell.key][0]["code"] = "000000000000"
@@ -162,19 +197,19 @@ def test_a_report_marks_what_is_beyond_and_counts_other_code() -> None:
         published = {name: {**row, data: (0.80, 0.01)} for name, row in (experiment.published or {}).items()}
         experiment = replace(experiment, cells=(*experiment.cells, *moved), published=published)
     report = report_of(experiment, results, "authors", "x.png")
-    assert "0.8000 ± 0.0100, 0.8500 ± 0.0141, **+5.0**" in report
-    assert "7 of 8 cells are within two" in report and "seeds 0 to 0" in report
+    assert "0.8000 ± 0.0100, 0.8500 ± 0.0141, **+4.8**" in report
+    assert "Of 8 cells 7 are within two standard errors, 1 above and 0 below." in report and "seeds 0 to 0" in report
     assert f"2 of them by other code than {code_digest()}" in report
 
 
 @pytest.mark.usefixtures("small_data")
 def test_a_table_from_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CSV, Markdown and PNG are written; the exit code says that a made-up data set does not agree with the paper."""
+    """CSV, Markdown and PNG are written; how far it is from the paper is no fault of the command."""
     small = [replace(cell, method=replace(cell.method, model={**cell.method.model, "n_trees": 2, "max_depth": 2}))
              for cell in EXPERIMENTS["table3"].cells]  # fmt: skip
     monkeypatch.setitem(paper.EXPERIMENTS, "table3", replace(EXPERIMENTS["table3"], cells=tuple(small)))
-    assert paper.run("table3", ["--repeats", "1", "--out", str(tmp_path)]) == 1
+    assert paper.run("table3", ["--repeats", "1", "--out", str(tmp_path)]) == 0
     with (tmp_path / "runs.csv").open(newline="") as stream:
         assert len(list(csv.DictReader(stream))) == len(small)
-    assert "of 36 cells are within two" in (tmp_path / "table3.txt").read_text()
+    assert "Of 36 cells " in (tmp_path / "table3.txt").read_text()
     assert (tmp_path / "table3.png").read_bytes().startswith(b"\x89PNG")
