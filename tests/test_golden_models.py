@@ -68,7 +68,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     "boosting, iterative Hessian": (
         "binary",
         {"model": {**WITH_SIGNAL, "split_candidates": "iterative_hessian"}},
-        "3ebb3dc689a289b0d2acf4d2",
+        "a38303c62710b7f41c9cb541",
     ),
     "boosting, random features": (
         "binary",

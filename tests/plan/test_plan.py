@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hedgerow.errors import PlanError
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.plan.plan import (
+    BY_HISTOGRAMS,
     MAX_CATEGORIES,
     PLAN_VERSION,
     Feature,
@@ -70,7 +71,7 @@ MODEL: dict[str, st.SearchStrategy[Any]] = {
     "n_candidates": st.integers(1, 250),
     "split_method": st.just("totally_random"),
     "weight_update": st.sampled_from(["newton", "gradient", "averaging"]),
-    "split_candidates": st.sampled_from(["adaptive", "uniform", "log", "iterative_hessian"]),
+    "split_candidates": st.sampled_from(["adaptive", "uniform", "log", *BY_HISTOGRAMS]),
     "candidate_rounds": st.integers(1, 100),
     "interaction": st.sampled_from(["auto", "cyclical", "random"]),
     "interaction_size": st.sampled_from([1, "all", "auto"]),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,17 +31,50 @@ def test_a_round_of_splitting_keeps_its_promises(data: st.DataObject) -> None:
     n_candidates = data.draw(st.integers(len(candidates) // 2 + 1, 50))
     n_bins = len(candidates) + 1
     hessians = np.array(data.draw(st.lists(SUMS, min_size=n_bins, max_size=n_bins)), dtype=np.int64)
-    refined = iterative_hessian(candidates, hessians, data.draw(st.floats(-1e18, 1e18)), n_candidates)
+    total, as_printed = data.draw(st.floats(-1e18, 1e18)), data.draw(st.booleans())
+    refined = iterative_hessian(candidates, hessians, total, n_candidates, as_printed)
     assert refined == sorted(set(refined)) and candidates[0] <= refined[0] and refined[-1] == candidates[-1]
     assert len(refined) <= 2 * n_candidates
 
 
+def refined_by_hand(candidates: list[float], hessians: list[int], total: float, wanted: int) -> list[float]:
+    """The published code's round, in its own order of steps: an oracle that shares nothing with ours."""
+    kept, light = [], 0.0
+    for place, hessian in enumerate(max(0, hessian) for hessian in hessians):
+        light += hessian
+        if place < len(candidates) - 1 and light > total / wanted:
+            kept, light = [*kept, candidates[place]], 0.0
+            if len(candidates) < wanted and len(kept) < wanted:
+                kept.append((candidates[place] + candidates[place + 1]) / 2)
+        elif place == len(candidates) - 1:
+            kept.append(candidates[place])
+    kept = sorted(set(kept))
+    pieces = math.ceil(wanted / len(kept))
+    steps = [np.linspace(low, high, pieces, endpoint=False) for low, high in pairwise(kept)]
+    return sorted({*kept, *(float(step) for each in steps for step in each)})
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_round_is_the_published_codes(data: st.DataObject) -> None:
+    """The rule that makes the paper's numbers, on any candidates and noise; the printed one is another."""
+    candidates = [float(edge) for edge in sorted(data.draw(st.sets(st.integers(-50, 50), min_size=1, max_size=20)))]
+    hessians = data.draw(st.lists(st.integers(-50, 300), min_size=len(candidates) + 1, max_size=len(candidates) + 1))
+    wanted = data.draw(st.integers(1, 24))
+    total = float(sum(hessians))
+    ours = iterative_hessian(candidates, np.array(hessians), total, wanted)
+    assert ours == pytest.approx(refined_by_hand(candidates, hessians, total, wanted), abs=1e-9)
+
+
 def test_light_bins_are_merged_and_what_is_left_is_divided() -> None:
-    """The worked case: nearly all lies above 0 and up to 1; both stay, with the last, and the gaps are divided."""
-    refined = iterative_hessian([0.0, 1.0, 2.0, 3.0], np.array([1, 97, 1, 1, 0]), 100.0, 4)
-    assert refined == [0.0, 0.5, 1.0, 2.0, 3.0]
-    # With room for more candidates than there were, the heavy bin's midpoint joins.
-    assert iterative_hessian([0.0, 1.0, 2.0, 3.0], np.array([0, 0, 99, 1, 0]), 100.0, 5)[:3] == [1.0, 1.25, 1.5]
+    """The worked case: nearly all lies above 0 and up to 1; its upper end stays with the last, and gaps are divided."""
+    bins = np.array([1, 97, 1, 1, 0])
+    assert iterative_hessian([0.0, 1.0, 2.0, 3.0], bins, 100.0, 4) == [1.0, 2.0, 3.0]
+    assert iterative_hessian([0.0, 1.0, 2.0, 3.0], bins, 100.0, 4, as_printed=True) == [0.0, 0.5, 1.0, 2.0, 3.0]
+    # With room for more candidates than there were, the midpoint joins: towards the next one, or within the bin.
+    room = np.array([0, 0, 99, 1, 0])
+    assert iterative_hessian([0.0, 1.0, 2.0, 3.0], room, 100.0, 5) == [2.0, 2.25, 2.5, 2.75, 3.0]
+    assert iterative_hessian([0.0, 1.0, 2.0, 3.0], room, 100.0, 5, as_printed=True)[:3] == [1.0, 1.25, 1.5]
     # Nothing is known of the bins: only the last candidate stays.
     assert iterative_hessian([0.0, 2.0], np.array([0, 0, 0]), 0.0, 4) == [2.0]
 
@@ -64,18 +100,23 @@ def test_refined_candidates_are_cells_of_the_grid(data: st.DataObject) -> None:
     assert source.count_paid_rounds(0, 100) == 0
 
 
-def test_candidates_move_to_where_the_hessian_is() -> None:
-    """With all records in a hundredth of the range, a few rounds put many candidates there; uniform ones have none."""
+@pytest.mark.parametrize("rule", ["iterative_hessian", "iterative_hessian_printed"])
+def test_candidates_move_to_where_the_hessian_is(rule: str) -> None:
+    """With most records in a hundredth of the range, a few rounds put many candidates there; uniform ones have none."""
     feature = {"type": "numeric", "min": 0, "max": 1, "spacing": "uniform"}
-    source = source_of(feature, 16)
-    plan = make_plan(features=[{"name": "x", **feature}], model={"split_candidates": "iterative_hessian"})
+    plan = make_plan(
+        features=[{"name": "x", **feature}],
+        model={"split_candidates": rule, "n_candidates": 16, "candidate_rounds": 5},
+    )
+    source = CandidateSource(plan, build_grid(plan))
     edges = build_grid(plan).features[0].edges
 
     def inside() -> int:
         return sum(0.40 < edges[cut] < 0.41 for cut in source.cuts([0])[0])
 
     assert inside() <= 1
-    records = np.random.default_rng(0).uniform(0.40, 0.41, 5000)
+    # The published rule looks no lower than the lowest heavy bin's upper end, so a few records lie below.
+    records = np.append(np.random.default_rng(0).uniform(0.40, 0.41, 5000), np.full(1000, 0.37))
     codes = np.searchsorted(edges, records.astype(np.float32), side="right")
     for _ in range(5):
         bins = source.bin_of_code(0)

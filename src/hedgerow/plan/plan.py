@@ -59,6 +59,9 @@ from hedgerow.plan.registry import (
 
 PLAN_VERSION = 1
 DEFAULT_ALGORITHM = "boosting"
+PRINTED = "iterative_hessian_printed"
+BY_HISTOGRAMS = ("iterative_hessian", PRINTED)
+"""Kinds of split candidates that a run pays histograms of Hessians for."""
 MAX_CATEGORIES, MANY_CATEGORIES = 65_000, 250
 """A category is one code of two bytes, and of one byte up to the second; a few are kept for unknown and missing
 values. A list beyond the second is one of codes: neighbours in it may share a leaf, and no draft makes one of texts."""
@@ -229,9 +232,10 @@ class ModelSection:
         weight_update: source of a leaf's value. "newton": gradients over Hessians; "gradient": the mean gradient;
             "averaging": the mean label, without boosting.
         split_candidates: where candidates lie. "uniform" and "log": evenly in the bounds, or in their logarithms;
-            "iterative_hessian": where noisy histograms, which are paid for, say that Hessians are; "adaptive": where
-            the leaves that are released anyway say so; "quantile": by exact counts, for comparisons: such a run has no
-            guarantee, whatever its epsilon.
+            "iterative_hessian": where noisy histograms, which are paid for, say that Hessians are;
+            "iterative_hessian_printed": the same by the rule as CCS'22 prints it, not as its authors run it;
+            "adaptive": where the leaves that are released anyway say so; "quantile": by exact counts, for comparisons:
+            such a run has no guarantee, whatever its epsilon.
         candidate_rounds: number of noisy histograms for "iterative_hessian".
         interaction: which features a tree may use. "cyclical": the next ones of a public random order; "random": some
             at random; "adaptive": those that have gained most by the releases so far.
@@ -263,7 +267,7 @@ class ModelSection:
     split_method: str = define_field(one_of("totally_random", "hist", "partially_random"), "totally_random")
     weight_update: str = define_field(one_of("newton", "gradient", "averaging"), "newton")
     split_candidates: str = define_field(
-        one_of("adaptive", "uniform", "log", "iterative_hessian", "quantile"), "adaptive"
+        one_of("adaptive", "uniform", "log", *BY_HISTOGRAMS, "quantile"), "adaptive"
     )
     candidate_rounds: int = define_field(integer(1, 100), 5)
     interaction: str = define_field(one_of("auto", "cyclical", "random", "adaptive"), "auto")

@@ -2,7 +2,8 @@
 """Split candidates: the cells of the public grid that trees may cut between, and their refinement.
 
 A candidate is a cell number c of a feature: cells up to c go left. ``uniform`` and ``log`` fix them in the plan.
-``iterative_hessian`` (Maddock et al., CCS'22, Algorithm 2) refines them by Hessian histograms that it pays for.
+``iterative_hessian`` (Maddock et al., CCS'22, Algorithm 2) refines them by Hessian histograms that it pays for, by the
+rule of the published code; ``iterative_hessian_printed`` by the rule that the paper prints.
 ``adaptive`` refines them by the leaf Hessians that training releases anyway, so it costs nothing: each released leaf
 says how much Hessian lies in its cells. The density over cells is updated, and the candidates are its quantiles.
 ``quantile`` cuts at quantiles of exact counts, for comparison with methods that read the data; it has no guarantee.
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import BY_HISTOGRAMS, PRINTED, Plan
 from hedgerow.protocol.queries import IntVector, TreeBatch
 from hedgerow.training.settings import pays_for_candidates
 from hedgerow.trees.binning import FeatureGrid, FloatArray, Grid
@@ -66,7 +67,7 @@ class CandidateSource:
             return []
         if self._method == "adaptive":
             return self._adaptive.cuts(index, self._n_candidates)
-        if self._method == "iterative_hessian":
+        if self._method in BY_HISTOGRAMS:
             low, high = self._lowest[index], self._highest[index]
             uniform = low + (high - low) * np.arange(self._n_candidates) / self._n_candidates
             cuts = np.unique(np.searchsorted(feature.edges, uniform.astype(np.float32)))
@@ -111,7 +112,7 @@ class CandidateSource:
     @property
     def reads_splits(self) -> bool:
         """True if histograms that were released for splits change any candidates (`take_bins`)."""
-        return self._method in ("iterative_hessian", "adaptive")
+        return self._method in (*BY_HISTOGRAMS, "adaptive")
 
     def bins(self) -> Bins:
         """Return the bins of all features at this moment.
@@ -147,7 +148,7 @@ class CandidateSource:
         """
         if self._grid.features[feature].is_categorical:
             return
-        if self._method == "iterative_hessian" and self._free_rounds_left[feature] > 0:
+        if self._method in BY_HISTOGRAMS and self._free_rounds_left[feature] > 0:
             self._free_rounds_left[feature] -= 1
             self._refine(feature, hessians, float(hessians.sum()))
         elif self._method == "adaptive":
@@ -181,7 +182,8 @@ class CandidateSource:
         candidates = [float(edges[cut]) for cut in self._table.of_feature(index)]
         if not candidates:
             return
-        wanted = np.array(iterative_hessian(candidates, hessians, total, self._n_candidates))
+        as_printed = self._method == PRINTED
+        wanted = np.array(iterative_hessian(candidates, hessians, total, self._n_candidates, as_printed))
         after = np.minimum(np.searchsorted(edges, wanted), len(edges) - 1)
         before = np.maximum(after - 1, 0)
         nearer = np.where(wanted - edges[before] < edges[after] - wanted, before, after)
@@ -376,18 +378,22 @@ def count_quantiles(density: NDArray[np.int64], n_bins: int) -> tuple[list[int],
     return cuts.tolist(), counts.tolist()
 
 
-def iterative_hessian(candidates: list[float], hessians: IntVector, total: float, n_candidates: int) -> list[float]:
-    """Run a round of Algorithm 2 of CCS'22: merge light bins, halve heavy ones, divide evenly to fill up.
+def iterative_hessian(
+    candidates: list[float], hessians: IntVector, total: float, n_candidates: int, as_printed: bool = False
+) -> list[float]:
+    """Run a round of Algorithm 2 of CCS'22: merge light bins, keep heavy ones, divide evenly to fill up.
 
-    A bin is heavy when it holds, with the light ones that were merged into it, more than its share. Both its ends stay,
-    and the last candidate always. Its midpoint joins where there is room, as in the published code: else noise could
-    double the candidates in every round.
+    A bin is heavy when it holds, with the light ones that were merged into it, more than its share. The last candidate
+    always stays. The published code keeps a heavy bin's upper end, and joins its midpoint with the next candidate while
+    there is room for both. The printed rule keeps both ends; the midpoint between them joins while there is room, for
+    else noise could double the candidates in every round.
 
     Args:
         candidates: ascending; bin i holds the values up to candidates[i] and above the one before.
         hessians: int64 [len(candidates) + 1], the noisy Hessian of each bin, the last one of all values above.
         total: of all bins, as best known; a bin's share is total / n_candidates.
         n_candidates: Q, the number of candidates wanted.
+        as_printed: whether the printed rule decides.
 
     Returns:
         The new candidates, ascending: at most twice as many as wanted.
@@ -401,11 +407,11 @@ def iterative_hessian(candidates: list[float], hessians: IntVector, total: float
         if index == last:
             kept.append(candidates[index])
         elif carried > total / n_candidates:
-            below = candidates[max(0, index - 1)]
-            kept += [below, candidates[index]]
             carried = 0
-            if has_room:
-                kept.append((below + candidates[index]) / 2)
+            end, other = candidates[index], candidates[max(0, index - 1) if as_printed else index + 1]
+            kept += [other, end] if as_printed else [end]
+            if has_room and (as_printed or len(kept) < n_candidates):
+                kept.append((end + other) / 2)
     kept = sorted(set(kept))
     pieces = -(-n_candidates // len(kept))
     filled = {low + (high - low) * piece / pieces for low, high in pairwise(kept) for piece in range(pieces)}

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import Loss
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import BY_HISTOGRAMS, Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.events import UnnoisedEvent
@@ -88,7 +88,7 @@ def pays_for_candidates(plan: Plan) -> bool:
     Trees by histograms have them anyway.
     """
     model = plan.model
-    asks = model.split_candidates == "iterative_hessian" and model.weight_update != "averaging"
+    asks = model.split_candidates in BY_HISTOGRAMS and model.weight_update != "averaging"
     return asks and model.split_method != "hist"
 
 
@@ -129,6 +129,6 @@ def calibrate_noise(plan: Plan, settings: Settings, weight: float) -> float:
 def bound_bins(plan: Plan) -> list[int]:
     """Return the most bins that each feature's histogram has, the fewest first."""
     # A round of halving leaves at most two bins for each one that is wanted.
-    wanted = plan.model.n_candidates * (2 if plan.model.split_candidates == "iterative_hessian" else 1)
+    wanted = plan.model.n_candidates * (2 if plan.model.split_candidates in BY_HISTOGRAMS else 1)
     features = build_grid(plan).features
     return sorted(cells.n_codes if cells.is_categorical else min(cells.n_codes, wanted + 4) for cells in features)

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from hedgerow import elementary
 from hedgerow.losses.registry import loss_kind
-from hedgerow.plan.plan import DEFAULT_ALGORITHM, Feature, Plan
+from hedgerow.plan.plan import BY_HISTOGRAMS, DEFAULT_ALGORITHM, Feature, Plan
 
 Part = TypeVar("Part")
 FloatArray = NDArray[np.float32]
@@ -492,7 +492,7 @@ def _feature_grid(feature: Feature, plan: Plan, is_cut_again: bool) -> FeatureGr
         if method == "adaptive":
             has_places = is_cut_again and not (feature.integer and high - low <= MAX_BYTE_CODES - 3)
             edges, within = _mix_edges(low, high, feature, MAX_BYTE_CODES - 3), feature if has_places else None
-        elif method in ("iterative_hessian", "quantile"):
+        elif method in (*BY_HISTOGRAMS, "quantile"):
             edges = _mix_edges(low, high, feature, HALVING_EDGES)
         else:
             edges = _edges_above(low, high - low, n_candidates, logarithmic=method == "log")

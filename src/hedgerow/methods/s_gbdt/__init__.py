@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hedgerow.errors import PlanError
 from hedgerow.methods import Method, Parts
 from hedgerow.plan.fields import boolean, define_field, integer, number, one_of, refuse
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import BY_HISTOGRAMS, Plan
 from hedgerow.plan.registry import own_section
 
 MIN_START_SHARE = 1e-6
@@ -92,7 +92,7 @@ def check(plan: Plan) -> None:
         raise refuse("s_gbdt.initial_score", "linear", '"constant" without a share or without numeric features')
     if section.initial_score != "linear" and section.linear_scale != "grid":
         raise refuse("s_gbdt.linear_scale", section.linear_scale, '"grid" (its default) without a linear start')
-    if plan.model.split_candidates in ("iterative_hessian", "quantile"):
+    if plan.model.split_candidates in (*BY_HISTOGRAMS, "quantile"):
         expected = '"adaptive", "uniform" or "log" with "s-gbdt"'
         raise refuse("model.split_candidates", plan.model.split_candidates, expected)
 
