@@ -13,7 +13,7 @@ import pytest
 from experiments import paper
 from experiments.catalogue import Cell, Method
 from experiments.harness import code_digest, mean_and_deviation
-from experiments.paper import SPLITS, Line, Results, average_ranks, plan_of, run_cells
+from experiments.paper import SPLIT_SEEDS, Line, Results, average_ranks, plan_of, run_cells
 
 MODEL = {"n_trees": 3, "max_depth": 2, "interaction": "cyclical"}
 TWO = [Cell(Method("newton", MODEL), "small", 5.0), Cell(Method("gradient", {**MODEL, "weight_update": "gradient"}),
@@ -67,16 +67,16 @@ def test_other_settings_under_the_same_name_are_another_run(store: StoreOf) -> N
 
 def test_seeds_are_recorded_and_decide(store: StoreOf, tmp_path: Any) -> None:
     """Trees, noise and split follow from a run's seed: the same in another folder, another for another seed."""
-    found = run_cells(TWO[:1], store(SPLITS + 1), "")[TWO[0].key]
-    assert [int(line["seed"]) for line in found] == list(range(SPLITS + 1))
-    again = run_cells(TWO[:1], store(SPLITS + 1, out=tmp_path / "other"), "")[TWO[0].key]
+    found = run_cells(TWO[:1], store(len(SPLIT_SEEDS) + 1), "")[TWO[0].key]
+    assert [int(line["seed"]) for line in found] == list(range(len(SPLIT_SEEDS) + 1))
+    again = run_cells(TWO[:1], store(len(SPLIT_SEEDS) + 1, out=tmp_path / "other"), "")[TWO[0].key]
     assert [line["auc"] for line in again] == [line["auc"] for line in found]
     assert len({line["auc"] for line in found}) > 1
     prepared = paper._prepared("small", TWO[0].preparation, None)
-    plans = [plan_of(TWO[0], seed, prepared) for seed in range(SPLITS + 1)]
-    assert [plan.model.structure_seed for plan, _ in plans] == list(range(SPLITS + 1))
+    plans = [plan_of(TWO[0], seed, prepared) for seed in range(len(SPLIT_SEEDS) + 1)]
+    assert [plan.model.structure_seed for plan, _ in plans] == list(range(len(SPLIT_SEEDS) + 1))
     # Seed 5 splits as seed 0 does, with other trees and other noise.
-    assert np.array_equal(plans[0][1], plans[SPLITS][1]) and not np.array_equal(plans[0][1], plans[1][1])
+    assert np.array_equal(plans[0][1], plans[len(SPLIT_SEEDS)][1]) and not np.array_equal(plans[0][1], plans[1][1])
 
 
 def test_two_processes_find_what_one_does(store: StoreOf, tmp_path: Any) -> None:
