@@ -25,7 +25,8 @@ from scipy.stats import binom
 
 from experiments.harness import arguments, picture, table, verdict
 from hedgerow.attacks.inference import Products, measure_found, reconstruct
-from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
+from hedgerow.data.binned import SiteData
+from hedgerow.data.site_data import SiteRows, site_rows_from_records
 from hedgerow.data.units import Records
 from hedgerow.local.attacks import AttackReport, Target, collect_products, run_attacks
 from hedgerow.local.simulation import simulate_records

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from hedgerow.app.evaluation import evaluate
+from hedgerow.data.binned import SiteData
 from hedgerow.data.datasets import write_rand_hie
-from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows
+from hedgerow.data.site_data import bound_sites, read_site_rows
 from hedgerow.data.sources import read_records
 from hedgerow.local.training import train, without_secure_aggregation
 from hedgerow.plan.plan import Plan, parse_plan

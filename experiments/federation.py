@@ -32,7 +32,8 @@ from hedgerow.client.node_session import NodeSession, run_node
 from hedgerow.client.policy import Policy
 from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
-from hedgerow.data.site_data import SiteData, read_site_data
+from hedgerow.data.binned import SiteData
+from hedgerow.data.site_data import read_site_data
 from hedgerow.errors import EnvironmentFault
 from hedgerow.local.training import train
 from hedgerow.methods.replica import rehearse

@@ -29,8 +29,9 @@ from experiments.harness import Line, Lines, Prepared, plan_for, rows_of, strati
 from hedgerow.app.evaluation import evaluate
 from hedgerow.client.node import Node
 from hedgerow.client.node_session import WORSE_TREES
+from hedgerow.data.binned import SiteData
 from hedgerow.data.datasets import write_rand_hie
-from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows
+from hedgerow.data.site_data import bound_sites, read_site_rows
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import Records
 from hedgerow.local.forecast import share_noise_factor

@@ -25,7 +25,7 @@ from experiments import ENDING
 from experiments.datasets import Table
 from hedgerow.client.budget import BOOK
 from hedgerow.client.node import Node, SamplingSource, SeededSampling
-from hedgerow.data.site_data import HeldValues, SiteData
+from hedgerow.data.binned import HeldValues, SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan

@@ -29,10 +29,12 @@ from numpy.typing import NDArray
 from experiments.harness import arguments
 from hedgerow.app.actors import start_actors
 from hedgerow.client.shards import ShardedNode, Shards
+from hedgerow.data.binned import SiteData
+from hedgerow.data.hashing import Part
 from hedgerow.data.mapped import ExternalMemory
-from hedgerow.data.site_data import SiteData, read_bounded, read_part
+from hedgerow.data.site_data import read_bounded, read_part
 from hedgerow.data.sources import add_source
-from hedgerow.data.units import Part, RowsLeftOut
+from hedgerow.data.units import RowsLeftOut
 from hedgerow.local.training import build_aggregation, train
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model

@@ -27,7 +27,7 @@ from experiments import catalogue, harness
 from experiments.catalogue import DATA, EXPERIMENTS, FURTHER, PREPARATIONS, RANKED, REFERENCES, Cell, Experiment, Panel
 from experiments.datasets import AUTHORS, available, load
 from experiments.harness import Line, Lines, Number, Prepared, code_digest, deviation_of, mean_and_deviation, table
-from hedgerow.data.site_data import HeldValues, SiteData
+from hedgerow.data.binned import HeldValues, SiteData
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise

@@ -22,8 +22,8 @@ from experiments import harness
 from experiments.datasets import BINARY_NAMES, Feature, Table, load, make, make_codes
 from experiments.harness import CCS22_RECIPE, MakePlan, Prepared, deviation_of, mean_and_error, plan_for, rows_of
 from hedgerow.client.node import Node
+from hedgerow.data.binned import SiteData
 from hedgerow.data.columns import hash_to_bucket
-from hedgerow.data.site_data import SiteData
 from hedgerow.evaluation.estimates import COVERAGES
 from hedgerow.local.forecast import noise_guarantees, share_noise_factor
 from hedgerow.local.training import evaluate_federated

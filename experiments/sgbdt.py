@@ -28,7 +28,7 @@ from experiments.central import Central, DPBoost, train_dpboost
 from experiments.datasets import Table, load
 from experiments.harness import Prepared, ScoreBook, algorithm_plan, progress, rows_of, table
 from hedgerow.client.node import Node, SeededSampling
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import PrivacyError
 from hedgerow.local.training import ArrivingNode
 from hedgerow.losses.tables import SCORE_UNIT

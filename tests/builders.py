@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import HedgerowError
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.registry import program_for, resolve

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hedgerow.client.node import SeededSampling
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.models.model import Model

@@ -14,7 +14,8 @@ import numpy as np
 
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData, read_site_data
+from hedgerow.data.binned import SiteData
+from hedgerow.data.site_data import read_site_data
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hedgerow.client.node import Node, SeededSampling
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import HedgerowError
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan

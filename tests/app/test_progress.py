@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hedgerow.app import environments, progress
 from hedgerow.app.watch import in_words
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.local import progress as bar
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import hedgerow.privacy.events as kinds
 from hedgerow.app import recount
 from hedgerow.app.evidence import compare_accounts, explain_recount, gather_evidence, write_evidence
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.local.training import evaluate_federated, recalibrate_model, train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan

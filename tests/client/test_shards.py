@@ -25,9 +25,10 @@ from hypothesis import strategies as st
 from hedgerow.client.node import RowsOrCells, make_node, show_nothing
 from hedgerow.client.setup import Answers, select_rows
 from hedgerow.client.shards import Shard, ShardedNode, Shards, WorkerLost
+from hedgerow.data.binned import SiteData
+from hedgerow.data.hashing import Part, hash_rows
 from hedgerow.data.raw_cells import read_raw_site
-from hedgerow.data.site_data import SiteData, read_part, read_site_data
-from hedgerow.data.units import Part, hash_rows
+from hedgerow.data.site_data import read_part, read_site_data
 from hedgerow.errors import EnvironmentFault, RemoteProtocolError
 from hedgerow.local.training import train
 from hedgerow.methods.registry import program_for, resolve

@@ -7,7 +7,7 @@ import pytest
 
 from hedgerow.client.node import Node, warm_up
 from hedgerow.client.setup import read_early
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import DataError
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import rehearse

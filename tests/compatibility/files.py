@@ -21,7 +21,7 @@ from hedgerow.cli.main import main as hedgerow
 from hedgerow.client.budget import FINISHED, LEFT, BudgetBook
 from hedgerow.client.state import NodeStore, Question
 from hedgerow.codec import VERSION
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.local.training import train
 from hedgerow.methods.tasks import TrainingTask, digest_model
 from hedgerow.models.model import Model

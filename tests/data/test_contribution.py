@@ -17,9 +17,10 @@ from hedgerow.app.evaluation import read_own, read_sites
 from hedgerow.data import differences
 from hedgerow.data.columns import Place, identifiers
 from hedgerow.data.fit import table_fit
+from hedgerow.data.hashing import Part
 from hedgerow.data.raw_cells import bound_tables, read_raw, read_raw_site
 from hedgerow.data.site_data import read_part, read_site_data, read_site_rows
-from hedgerow.data.units import Part, Records, records_from_columns, rows_within_bound
+from hedgerow.data.units import Records, records_from_columns, rows_within_bound
 from hedgerow.local.attacks import group_units
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.survey.requests import OpenTable

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from hedgerow.app.inputs import parse_sites
 from hedgerow.data.adapters import read_adapter
+from hedgerow.data.declarations import Declared, parse_declaration, without_declaration
 from hedgerow.data.drafts import draft_plan
-from hedgerow.data.lines import Declared, parse_declaration, read_header, without_declaration
+from hedgerow.data.lines import read_header
 from hedgerow.data.raw_cells import read_raw
 from hedgerow.data.sources import adapt, column_names, file_ending, open_table, read_records
 from hedgerow.data.units import Records, concatenate

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from hedgerow.app.rows import make_loader
 from hedgerow.client.node import Node
+from hedgerow.data.binned import SiteData
 from hedgerow.data.mapped import ExternalMemory, Stretches
-from hedgerow.data.site_data import SiteData, find_kept, read_bounded, read_site_data
+from hedgerow.data.site_data import find_kept, read_bounded, read_site_data
 from hedgerow.errors import DataError, EnvironmentFault
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan

@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
+from hedgerow.data.adapted import adapt_column
 from hedgerow.data.adapters import adapter, read_adapter
+from hedgerow.data.binned import SiteData
 from hedgerow.data.columns import (
     Place,
     ReadColumn,
@@ -36,7 +38,7 @@ from hedgerow.data.columns import (
     replace_texts,
 )
 from hedgerow.data.databases import AdbcTable
-from hedgerow.data.site_data import SiteData, site_data_from_records
+from hedgerow.data.site_data import site_data_from_records
 from hedgerow.data.sources import adapt, read_records
 from hedgerow.data.units import Records, concatenate, records_from_columns, rows_within_bound
 from hedgerow.errors import DataError
@@ -757,7 +759,7 @@ def test_columns_that_arrow_gives_cell_by_cell_go_through_an_adapter(lines: dict
     people = [uuid.UUID(int=1), uuid.UUID(int=2)]
     union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["x", "31.12.1999"])])
     for typed, cells in (pa.array([one.bytes for one in people], pa.uuid()), people), (union, union.to_pylist()):
-        found, expected = own.adapt_column(typed, place), own.adapt_column(cells, place)
+        found, expected = adapt_column(own, typed, place), adapt_column(own, cells, place)
         assert identifiers(found, place).require().tolist() == identifiers(expected, place).require().tolist()
 
 

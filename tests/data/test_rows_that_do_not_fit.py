@@ -21,8 +21,9 @@ from hedgerow.app.rows import make_loader, make_raw_loader, open_arrivals
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
 from hedgerow.client.setup import NodeSetup, limit_rows
+from hedgerow.data.binned import SiteData
 from hedgerow.data.raw_cells import read_raw
-from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
+from hedgerow.data.site_data import read_site_data, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError

@@ -11,14 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.data.site_data import (
-    SiteData,
-    SiteRows,
-    bound_sites,
-    read_site_data,
-    read_sites_data,
-    site_data_from_records,
-)
+from hedgerow.data.binned import SiteData
+from hedgerow.data.site_data import SiteRows, bound_sites, read_site_data, read_sites_data, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Label, Plan

@@ -18,7 +18,7 @@ from scipy.stats import chi2
 
 from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.client.policy import parse_policy
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import ModelError, PrivacyError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.estimates import (
     ErrorHistogram,

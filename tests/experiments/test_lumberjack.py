@@ -22,7 +22,7 @@ from experiments.lumberjack.forest import Forest, Kept, Pieces, Search, leaves_o
 from experiments.lumberjack.program import lumberjack
 from experiments.lumberjack.settings import resolve_lumberjack
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.local.forecast import expect_singles
 from hedgerow.local.training import train

@@ -23,7 +23,7 @@ from experiments.datasets import load
 from experiments.harness import Prepared, arguments, plan_for, progress, rows_of, stratified_split
 from hedgerow.client.node import Node, cast_vote
 from hedgerow.client.node_session import WORSE_TREES
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, build_checks

@@ -16,7 +16,7 @@ from hedgerow.app.rows import make_loader, read_rows_ahead
 from hedgerow.client.node import Node, is_worse_than_constant
 from hedgerow.client.node_session import WORSE_TREES, NodeRun
 from hedgerow.client.setup import select_rows
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import AggregationError, RemoteProtocolError
 from hedgerow.local.training import MaskedAggregation, train
 from hedgerow.methods.registry import program_for, resolve

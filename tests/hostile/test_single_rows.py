@@ -23,7 +23,7 @@ from hedgerow.client.policy import Policy, parse_policy
 from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto import Identity
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import AggregationError, UsageError
 from hedgerow.evaluation.sums import ScoreHistogram
 from hedgerow.methods.registry import resolve

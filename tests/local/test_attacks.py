@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from hedgerow.app.attack import explain_attack, list_attack_facts
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
+from hedgerow.data.binned import SiteData
+from hedgerow.data.site_data import SiteRows, site_rows_from_records
 from hedgerow.local.attacks import AttackReport, SampleAll, Target, run_attacks
 from hedgerow.local.simulation import simulate_records
 from hedgerow.plan.plan import Plan

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import PlanError, PrivacyError, UsageError
 from hedgerow.local.training import MaskedAggregation, train, without_secure_aggregation
 from hedgerow.methods.registry import program_for, resolve

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from hedgerow import DPGBDTRegressor
 from hedgerow.client.node import Node
+from hedgerow.data.binned import SiteData
 from hedgerow.data.drafts import draft_plan
-from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.local.training import evaluate_federated, train

@@ -16,7 +16,8 @@ from hedgerow import DPGBDTSurvival, tune
 from hedgerow.app.evaluation import read_sites
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData, site_data_from_records
+from hedgerow.data.binned import SiteData
+from hedgerow.data.site_data import site_data_from_records
 from hedgerow.data.units import LostRowsWarning, records_from_columns
 from hedgerow.errors import DataError, HedgerowError, ModelError, PlanError, UsageError
 from hedgerow.local.training import train

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from tests.builders import FEATURES, make_data, make_plan, take, train

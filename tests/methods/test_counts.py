@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.local.training import train
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.linear_start import read_level

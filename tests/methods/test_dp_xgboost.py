@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.client.node import Node, SeededSampling, SystemSampling
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.dp_xgboost.program import dp_xgboost

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.losses.survival import LINEAR_CLIP, Baseline, hazards, linear_hazard_loss, survival_codes
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEPS

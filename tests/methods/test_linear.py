@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods.adassp.program import correct_gram, cross_query, gram_query
 from hedgerow.methods.adassp.settings import AdasspSettings, resolve_adassp

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.losses.tables import SCORE_LIMIT
 from hedgerow.methods.linear import (
     MAX_TRANSFORMED,

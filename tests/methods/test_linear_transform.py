@@ -10,7 +10,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods.linear import (
     CROSS_SHIFT,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.local.training import train
 from hedgerow.losses.tables import MAX_UNIT, double_residuals

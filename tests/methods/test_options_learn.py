@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.losses.censored import concordance
 from hedgerow.losses.kinds import mean_auc

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.data.site_data import SiteData, site_data_from_records
+from hedgerow.data.binned import SiteData
+from hedgerow.data.site_data import site_data_from_records
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import ModelError
 from hedgerow.local.training import recalibrate_model, train

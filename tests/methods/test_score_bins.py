@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.local.training import recalibrate_model, train
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hedgerow import DPGBDTClassifier
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import HeldValues, Recoded, SiteData
+from hedgerow.data.binned import HeldValues, Recoded, SiteData
 from hedgerow.errors import DataError, ModelError
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.registry import program_for, resolve

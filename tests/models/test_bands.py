@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import ModelError, UsageError
 from hedgerow.models.bands import shape_bands
 from hedgerow.models.model import Model

@@ -16,8 +16,9 @@ import tempfile
 from pathlib import Path
 
 from hedgerow.cli.main import main as hedgerow
+from hedgerow.data.binned import SiteData
 from hedgerow.data.datasets import write_rand_hie
-from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows
+from hedgerow.data.site_data import bound_sites, read_site_rows
 from hedgerow.local.training import evaluate_federated, plot_calibration, train
 from hedgerow.models import plots
 from hedgerow.models.model import Model

@@ -18,7 +18,7 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto import Identity
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import HedgerowError, RemoteProtocolError
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, TrainingTask, ensemble_bytes
 from hedgerow.models.model import Model

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from hedgerow.client.node import ArrivalFolder, ArrivalsOfRun, SamplingSource, SeededSampling
-from hedgerow.data.site_data import SiteData, read_site_data
+from hedgerow.data.binned import SiteData
+from hedgerow.data.site_data import read_site_data
+from hedgerow.data.sources import file_ending
 from hedgerow.errors import DataError, EnvironmentFault, UsageError
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
@@ -46,7 +48,7 @@ def streaming(federation: Federation, folder: Path) -> tuple[SiteData, dict[str,
 
     folder.mkdir()
     for site, party in federation.parties.items():
-        arrivals = ArrivalFolder(folder, read) if site == SITE else None
+        arrivals = ArrivalFolder(folder, read, file_ending) if site == SITE else None
         party.setup = dataclasses.replace(party.setup, sampling=sampling[site], arrivals=arrivals)
         party.start()
     return late, sampling
@@ -106,7 +108,7 @@ def test_files_join_the_run_in_the_exchange_in_which_they_come(federate: Builder
 def test_a_file_cannot_come_twice_while_the_node_runs(tmp_path: Path, fate: str) -> None:
     """Under another name its rows would be other rows, with a whole budget again, beside what they have spent."""
     plan, first, other = filtered_plan(), tmp_path / "a.csv", tmp_path / "b.csv"
-    source = ArrivalFolder(tmp_path, lambda path, _: make_data(plan, int(path.read_text()), 1))
+    source = ArrivalFolder(tmp_path, lambda path, _: make_data(plan, int(path.read_text()), 1), file_ending)
     kept = database(tmp_path / "node.db")
     try:
         run = ArrivalsOfRun(source, plan, kept, b"1")
@@ -137,7 +139,7 @@ def test_one_row_more_adds_one_row_whatever_other_files_hold(tmp_path: Path, row
         folder = tmp_path / name
         folder.mkdir()
         source = ArrivalFolder(
-            folder, lambda path, _: make_data(plan, len(path.read_text().splitlines()), 1), tell=told.append
+            folder, lambda path, _: make_data(plan, len(path.read_text().splitlines()), 1), file_ending, told.append
         )
         put(folder, {"1.csv": rows, "2.csv": second})
         kept = database(tmp_path / f"{name}.db")
@@ -176,7 +178,7 @@ def test_the_command_line_tells_of_copies(tmp_path: Path) -> None:
 def test_files_without_rows_may_be_alike(tmp_path: Path) -> None:
     """Two days on which nobody came give two files of one content; if that ended the run, it would tell of a third."""
     plan = filtered_plan()
-    source = ArrivalFolder(tmp_path, lambda path, _: make_data(plan, 0, 1))
+    source = ArrivalFolder(tmp_path, lambda path, _: make_data(plan, 0, 1), file_ending)
     kept = database(tmp_path / "node.db")
     try:
         run = ArrivalsOfRun(source, plan, kept, b"1")
@@ -221,7 +223,7 @@ def database(path: Path) -> Database:
 def test_each_file_is_taken_once_and_another_run_begins_anew(tmp_path: Path) -> None:
     """In the order of names, at the exchange that finds them; a second run has its own account, a closed one none."""
     plan, folder = filtered_plan(), tmp_path / "in"
-    source = ArrivalFolder(folder, lambda path, _: make_data(plan, int(path.read_text()), 1))
+    source = ArrivalFolder(folder, lambda path, _: make_data(plan, int(path.read_text()), 1), file_ending)
     with pytest.raises(EnvironmentFault) as missing:
         source.names()
     assert missing.value.code == "arrivals-folder"
@@ -254,7 +256,7 @@ def test_a_file_that_is_still_written_is_not_taken(tmp_path: Path) -> None:
     try:
         (tmp_path / "a.csv").write_text("1")
         with pytest.raises(DataError) as refused:
-            ArrivalsOfRun(ArrivalFolder(tmp_path, grows), plan, kept, b"1").due(0, True)
+            ArrivalsOfRun(ArrivalFolder(tmp_path, grows, file_ending), plan, kept, b"1").due(0, True)
         assert refused.value.code == "arrival-changed" and kept.rows("select * from arrivals") == []
     finally:
         kept.close()
@@ -285,5 +287,5 @@ def test_a_folder_lists_what_can_be_read(tmp_path: Path) -> None:
     endings = ("csv", "csv.gz", "parquet", "pq", "PQ")
     for name in (*(f"table.{ending}" for ending in endings), ".table.csv", "table.md"):
         (tmp_path / name).touch()
-    listed = ArrivalFolder(tmp_path, lambda path, plan: None).names()  # type: ignore[arg-type,return-value]
+    listed = ArrivalFolder(tmp_path, lambda path, plan: None, file_ending).names()  # type: ignore[arg-type,return-value]
     assert listed == sorted(f"table.{ending}" for ending in endings)

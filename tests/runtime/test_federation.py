@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import AggregationError
 from hedgerow.local.training import train
 from hedgerow.methods.boosting.settings import resolve_boosting

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hedgerow.client.node import EvaluationNode, Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import Task, TrainingTask

@@ -14,7 +14,7 @@ import pytest
 from hedgerow.app.page import Console, PastRun
 from hedgerow.app.watch import in_words
 from hedgerow.client.policy import Policy
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.stream import EventReport, RunReport, event_bytes, report_bytes

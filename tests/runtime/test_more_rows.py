@@ -10,7 +10,7 @@ import pytest
 
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import AggregationError, PlanError, UsageError
 from hedgerow.local.training import evaluate_federated, train, without_secure_aggregation
 from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores

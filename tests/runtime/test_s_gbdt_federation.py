@@ -20,7 +20,7 @@ from hedgerow.client.node_session import NodeSession, run_node
 from hedgerow.client.policy import Policy
 from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.local.training import train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import accounts

@@ -41,9 +41,10 @@ from scipy.stats import beta, norm
 from experiments.harness import arguments, carried_out, run_plainly
 from hedgerow.client.node import EvaluationNode, Node, SamplingSource, SeededSampling, draw_site_noise
 from hedgerow.data.arrow import to_arrow
+from hedgerow.data.binned import SiteData
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.data.site_data import SiteData, site_data_from_records
+from hedgerow.data.site_data import site_data_from_records
 from hedgerow.data.units import records_from_columns
 from hedgerow.evaluation.program import evaluate_ensemble
 from hedgerow.evaluation.sums import GroupedSums

@@ -18,7 +18,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import ModelError
 from hedgerow.local.training import FederatedEvaluation, evaluate_federated, train
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes

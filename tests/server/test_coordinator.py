@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.errors import DataError, PrivacyError, RemoteProtocolError
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.calibration import noise_of

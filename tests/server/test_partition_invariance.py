@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Outcome

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.trees.contributions import contributions
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, prune_tree
-from hedgerow.trees.importances import contributions
 from tests.builders import make_data, make_plan, plans, train_model
 from tests.models.probes import draw_probes, encode_matrix
 

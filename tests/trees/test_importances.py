@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, find_link, prune_tree

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hedgerow.data.binned import SiteData
 from hedgerow.data.columns import Place, category_indices
-from hedgerow.data.site_data import SiteData
 from hedgerow.errors import ModelError, PlanError
 from hedgerow.local.training import train
 from hedgerow.models.model import Model

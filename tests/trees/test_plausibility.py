@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import hedgerow
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.binned import SiteData
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.tables import SCORE_LIMIT, bound_statistics
 from hedgerow.methods.dp_xgboost.trees import SplitSelection

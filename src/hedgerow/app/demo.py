@@ -31,8 +31,9 @@ from hedgerow.app.inputs import output_folder, read_plan
 from hedgerow.app.output import WIDEST, format_command, note, number, print_json, today, wrap_text
 from hedgerow.app.progress import status
 from hedgerow.client.budget import BOOK
+from hedgerow.data.binned import SiteData
 from hedgerow.data.datasets import SiteFiles, write_rand_hie
-from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows
+from hedgerow.data.site_data import bound_sites, read_site_rows
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import ContributionReport, Records, concatenate
 from hedgerow.errors import name_to_install

@@ -15,9 +15,10 @@ from hedgerow import elementary
 from hedgerow.app.inputs import ask_to_go_on, join_names
 from hedgerow.app.output import note, number, print_facts, today, warn, wrap_text
 from hedgerow.app.progress import status
+from hedgerow.data.binned import SiteData
 from hedgerow.data.cells import add_cells, describe_cells
 from hedgerow.data.mapped import ExternalMemory
-from hedgerow.data.site_data import SiteData, find_kept, read_bounded
+from hedgerow.data.site_data import find_kept, read_bounded
 from hedgerow.data.sources import Location, file_path, is_url, open_table, read_records
 from hedgerow.data.units import MAX_LEFT_OUT, Records, RowCount, RowsLeftOut, bound_records
 from hedgerow.errors import HedgerowError

@@ -20,12 +20,13 @@ from hedgerow.client.setup import (
 )
 from hedgerow.client.shards import Shards
 from hedgerow.data.adapters import PLAIN, Adapter
+from hedgerow.data.binned import SiteData
 from hedgerow.data.cells import describe_cells
 from hedgerow.data.mapped import ExternalMemory
 from hedgerow.data.omop import find_dialect
 from hedgerow.data.raw_cells import read_raw_site
-from hedgerow.data.site_data import SiteData, find_kept, read_bounded, read_site_data
-from hedgerow.data.sources import Location, adapt, column_names, file_path, is_url, open_table, stamp_files
+from hedgerow.data.site_data import find_kept, read_bounded, read_site_data
+from hedgerow.data.sources import Location, adapt, column_names, file_ending, file_path, is_url, open_table, stamp_files
 from hedgerow.data.units import MAX_LEFT_OUT, ContributionReport, RowCount
 from hedgerow.errors import mark_private
 from hedgerow.plan.plan import Plan
@@ -154,6 +155,6 @@ def open_arrivals(folder: str | None, *, tell: Tell | None = None, own: Adapter 
     def read(path: Path, plan: Plan) -> SiteData:
         return _report_reading(read_site_data(adapt(path, own), plan), path.name, tell, plan)
 
-    source = ArrivalFolder(Path(folder), read, tell)
+    source = ArrivalFolder(Path(folder), read, file_ending, tell)
     source.names()
     return source

@@ -17,7 +17,7 @@ from hedgerow.app.output import note, number, print_facts, print_json, today, wa
 from hedgerow.cli.options import ADAPTERS, add_command, add_shared, read_account, whole
 
 if TYPE_CHECKING:
-    from hedgerow.data.site_data import SiteData
+    from hedgerow.data.binned import SiteData
     from hedgerow.models.model import Model
     from hedgerow.plan.plan import Plan
 

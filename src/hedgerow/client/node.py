@@ -23,10 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow import elementary
-from hedgerow.data.mapped import make_zeros
-from hedgerow.data.site_data import Recoded, SiteData, check_data
-from hedgerow.data.sources import file_ending
-from hedgerow.data.units import mix_words
+from hedgerow.data.binned import Recoded, SiteData, check_data, make_zeros
+from hedgerow.data.hashing import mix_words
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.sums import EvaluationQuery
 from hedgerow.losses.registry import loss_kind
@@ -506,11 +504,13 @@ class ArrivalFolder:
     Attributes:
         folder: the folder; its tables are read in the order of their names, without names that begin with a point.
         read: reads a table for a plan; DataError when it does not fit.
+        is_table: whether a file of this name is one.
         tell: called with a message for the site's own operator, never for a peer; None for nobody.
     """
 
     folder: Path
     read: ReadTable
+    is_table: Callable[[str], object]
     tell: Callable[..., object] | None = None
 
     def check(self, plan: Plan) -> None:
@@ -528,7 +528,7 @@ class ArrivalFolder:
             found = [path.name for path in self.folder.iterdir() if path.is_file()]
         except OSError as fault:
             raise EnvironmentFault("arrivals-folder", folder=self.folder, fault=fault.strerror or fault) from fault
-        return sorted(name for name in found if file_ending(name) and not name.startswith("."))
+        return sorted(name for name in found if self.is_table(name) and not name.startswith("."))
 
 
 class ArrivalsOfRun:

@@ -18,8 +18,8 @@ from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, RowsOrCell
 from hedgerow.client.policy import Policy
 from hedgerow.client.shards import ShardedNode, Shards
 from hedgerow.crypto import Entropy, Identity
-from hedgerow.data.site_data import SiteData
-from hedgerow.data.units import hash_rows
+from hedgerow.data.binned import SiteData
+from hedgerow.data.hashing import hash_rows
 from hedgerow.errors import PolicyRefusal, mark_private
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task
 from hedgerow.plan.plan import Plan

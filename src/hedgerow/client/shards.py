@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.client.node import RowsOrCells, Shows, add_site_noise, make_node, show_nothing
-from hedgerow.data.units import Part, hash_rows
+from hedgerow.data.hashing import Part, hash_rows
 from hedgerow.errors import EnvironmentFault, mark_private
 from hedgerow.methods.registry import find_method
 from hedgerow.methods.tasks import Task, TrainingTask

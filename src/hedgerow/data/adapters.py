@@ -24,18 +24,12 @@ depends on this file and that cell alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from hedgerow.data import columns as encoders
-from hedgerow.data.columns import Place
-from hedgerow.data.lines import DECIMALS, MAX_SKIPPED, SEPARATORS, LineCounts, parse_declaration, without_declaration
-from hedgerow.data.tables import Table
-from hedgerow.data.units import RowsLeftOut
+from hedgerow.data.declarations import DECIMALS, MAX_SKIPPED, SEPARATORS, parse_declaration
 from hedgerow.errors import PlanError, UsageError
 from hedgerow.plan import fields
 
@@ -53,7 +47,7 @@ UNITS: Mapping[str, tuple[float, float]] = {
 }
 """Unit name -> the factor that a number is multiplied by, and the summand that is added then."""
 
-_EVERY_COLUMN = ""
+EVERY_COLUMN = ""
 
 
 @fields.allows({"type": "string"})
@@ -104,7 +98,7 @@ def _recodes(value: Any, path: str) -> tuple[tuple[str, tuple[tuple[str, str], .
 )
 def _read_missing(value: Any, path: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if not isinstance(value, Mapping):
-        return ((_EVERY_COLUMN, fields.distinct_texts(value, path)),)
+        return ((EVERY_COLUMN, fields.distinct_texts(value, path)),)
     return tuple((column, fields.distinct_texts(texts, f"{path}.{column}")) for column, texts in value.items())
 
 
@@ -157,31 +151,7 @@ class Adapter:
     def columns(self) -> set[str]:
         """The columns that a line names, by the plan's names."""
         own = {name for part in (self.missing, self.recode, self.date, self.scale) for name, _ in part}
-        return own - {_EVERY_COLUMN} | {new for _, new in self.rename}
-
-    def adapt_column(self, column: Any, place: Place) -> Any:
-        """Return a column's cells as the plan's other sites would write them (Arrow array or list).
-
-        Args:
-            place: place of the column; `place.column` is the plan's name.
-        """
-        name, missing = place.column, dict(self.missing)
-        words = (*missing.get(_EVERY_COLUMN, ()), *missing.get(name, ()))
-        targets = dict.fromkeys(words) | dict(dict(self.recode).get(name, ()))
-        if targets:
-            column = encoders.replace_texts(column, targets, place)
-        if (layout := dict(self.date).get(name)) is not None:
-            return encoders.parse_dates(column, layout, place)
-        scale = dict(self.scale).get(name)
-        return column if scale is None else encoders.scale_numbers(column, *scale, place)
-
-    def declare(self, location: str) -> str:
-        """Append this declaration to a CSV file's name; parts that the name declares itself stay."""
-        place, own = without_declaration(location)
-        named = {part.partition("=")[0] for part in own.split(",")}
-        parts = {name: getattr(self, name) for name in ("separator", "decimal", "encoding", "skip", "repeated")}
-        added = [f"{name}={word}" for name, word in parts.items() if word and name not in named]
-        return f"{place}#{','.join([*filter(None, [own]), *added])}" if added else location
+        return own - {EVERY_COLUMN} | {new for _, new in self.rename}
 
 
 PLAIN = Adapter()
@@ -218,50 +188,3 @@ def read_adapter(path: str) -> Adapter:
             if isinstance(fault, UsageError)
             else UsageError("not-toml", code="adapter-file", name=path, fault=fault)
         ) from None
-
-
-class AdaptedTable:
-    """A table as the plan's other sites would write it; see `Table`."""
-
-    def __init__(self, table: Table, own: Adapter) -> None:
-        self._table, self._adapter = table, own
-        self._own_names = {new: old for old, new in own.rename}
-        self.source, self.first_row = table.source, table.first_row
-        self.is_typed = getattr(table, "is_typed", False)
-
-    @property
-    def lines(self) -> LineCounts | None:
-        """Counts of the CSV table's lines; None for a table without lines."""
-        return getattr(self._table, "lines", None)
-
-    @property
-    def has_decimal_commas(self) -> bool:
-        """Whether text such as 3,5 is a number."""
-        own = self._adapter.decimal
-        return DECIMALS[own] if own else getattr(self._table, "has_decimal_commas", False)
-
-    def types(self) -> dict[str, Any]:
-        """Return the columns' types under the plan's names."""
-        own = self._adapter
-        kinds: dict[str, Any] = dict.fromkeys((name for name, _ in own.recode), pa.string())
-        kinds |= dict.fromkeys((name for name, _ in own.scale), pa.float64())
-        kinds |= dict.fromkeys((name for name, _ in own.date), pa.timestamp("us"))
-        named = zip(self._rename(self._table.types()), self._table.types().values(), strict=True)
-        return {name: kinds.get(name, kind) for name, kind in named if name is not None}
-
-    def names(self) -> list[str]:
-        """Return the columns' names after renaming; a column is hidden if another takes its name."""
-        return [name for name in self._rename(self._table.names()) if name is not None]
-
-    def batches(
-        self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
-    ) -> Iterator[tuple[Sequence[Any], ...]]:
-        """Yield the named columns in chunks of rows, with their cells as the adapter rewrites them."""
-        own = self._table.batches([self._own_names.get(name, name) for name in names], chunk_rows, left_out)
-        places = [Place(self.source, name, self.first_row, self.has_decimal_commas) for name in names]
-        return (tuple(map(self._adapter.adapt_column, batch, places)) for batch in own)
-
-    def _rename(self, names: Any) -> list[str | None]:
-        """Return the plan's name of each column; None for a hidden column."""
-        new_names = dict(self._adapter.rename)
-        return [new_names.get(name, None if name in self._own_names else name) for name in names]

@@ -26,7 +26,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from hedgerow.data.lines import parse_declaration, read_header, without_declaration
+from hedgerow.data.declarations import parse_declaration, without_declaration
+from hedgerow.data.lines import read_header
 from hedgerow.data.sources import column_names
 from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError

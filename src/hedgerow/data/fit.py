@@ -26,6 +26,7 @@ from hedgerow.data import columns as encoders
 from hedgerow.data import units
 from hedgerow.data.cells import CellCounts, explain_column
 from hedgerow.data.columns import Place
+from hedgerow.data.hashing import hash_texts
 from hedgerow.data.omop import compile_counts, compile_known, describe_lacks, find_dialect
 from hedgerow.data.sources import AdaptedLocation, Location, find_place, open_table
 from hedgerow.errors import DataError
@@ -176,7 +177,7 @@ def table_fit(
             fitting = units.records_from_columns(dict(zip(names, batch, strict=True)), plan, table=place, left_out=own)
             n_fit += fitting.n_records
             if fitting.unit is not None:
-                of_units.append(units.hash_texts(fitting.unit, np.uint64(0)))
+                of_units.append(hash_texts(fitting.unit, np.uint64(0)))
             if fitting.label is not None and len(counts_of_codes):
                 counts_of_codes += np.bincount(fitting.label.astype(np.intp), minlength=plan.label.n_codes)
         except DataError as fault:  # a type that no cell of it fits

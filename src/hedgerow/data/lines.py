@@ -32,8 +32,6 @@ them may begin such a cell by itself. Else each line is a record by itself.
 from __future__ import annotations
 
 import codecs
-import functools
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -41,34 +39,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.errors import UsageError
+from hedgerow.data.declarations import SEPARATORS, Declared, list_characters
 
-SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
-"""Separators by the words of a declaration, in order of preference."""
-DECIMALS = {"point": False, "comma": True}
-MAX_SKIPPED = 1_000
-"""Most lines of titles before a header."""
 MAX_BYTES = 16 * 2**20
 """Longest line or header in bytes. A longer one does not fit, so every block of lines stays bounded in any encoding."""
-_UNICODE = ("utf-8", "utf-16")
-_PARTS = ("separator", "decimal", "encoding", "skip", "repeated")
-_DECLARATION = re.compile(rf"#((?:{'|'.join(_PARTS)})=[^#/]*)$")
 _FIRST_LINE = re.compile(r'"?sep=([,;|\t])"?(?:\r\n?|\n)', re.IGNORECASE)
 _BLANK_LINES = re.compile(r"(?:[^\S\r\n]*(?:\r\n?|\n))*")
 _ENCLOSED = re.compile(r'"[^"]*"?|\([^()]*\)|\[[^][]*\]')
 _NUMBER, _BETWEEN, _MAX_WORDS = re.compile(r"[-+]?\d*[.,]?\d+"), re.compile(r"[\s,;|]+"), 8
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-
-@dataclass(frozen=True)
-class Declared:
-    """The declaration behind a file's name; None for parts that follow from the header."""
-
-    separator: str | None = None
-    has_decimal_commas: bool | None = None
-    encoding: str | None = None
-    n_skipped: int = 0
-    numbers_repeated: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,53 +87,6 @@ class TableHeader:
         are_codes = len({*numbers}) == len(numbers) and all(map(str.isdigit, numbers))
         is_uncut = len(self.names) == 1 and len(_BETWEEN.findall(self.names[0])) > _MAX_WORDS
         return is_uncut or (2 * len(numbers) > len(self.names) and not are_codes)
-
-
-def without_declaration(location: str) -> tuple[str, str]:
-    """Split a location into a file's name and the declaration behind it ("" for none).
-
-    If a file of the whole name exists, the name is not split. So the owner of a folder of arrivals decides.
-    """
-    found = _DECLARATION.search(location)
-    if found is None:
-        return location, ""
-    return (location if os.path.isfile(location) else location[: found.start()]), found[1]
-
-
-def plain_name(name: str) -> str:
-    """Return a file's name without a declaration, whether the file exists or not."""
-    return _DECLARATION.sub("", name)
-
-
-def parse_declaration(text: str) -> Declared:
-    """Parse a declaration; raise UsageError for unknown words."""
-    parts: dict[str, str] = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if name not in _PARTS or name in parts:
-            raise UsageError("csv-declaration", text=text, part=part)
-        parts[name] = value.strip()
-    separator, decimal, encoding, skip, repeated = (parts.get(name) for name in _PARTS)
-    if separator is not None and separator not in SEPARATORS:
-        raise UsageError("csv-declaration", text=text, part=f"separator={separator}")
-    if decimal is not None and decimal not in DECIMALS:
-        raise UsageError("csv-declaration", text=text, part=f"decimal={decimal}")
-    if encoding is not None:
-        try:
-            encoding = _find_encoding(encoding)
-        except LookupError:
-            raise UsageError("csv-declaration", text=text, part=f"encoding={encoding}") from None
-    if skip is not None and not (re.fullmatch("[0-9]{1,4}", skip) and int(skip) <= MAX_SKIPPED):
-        raise UsageError("csv-declaration", text=text, part=f"skip={skip}")
-    if repeated not in (None, "number"):
-        raise UsageError("csv-declaration", text=text, part=f"repeated={repeated}")
-    return Declared(
-        None if separator is None else SEPARATORS[separator],
-        None if decimal is None else DECIMALS[decimal],
-        encoding,
-        int(skip or 0),
-        repeated is not None,
-    )
 
 
 def read_header(first: bytes, declaration: Declared) -> TableHeader:
@@ -364,7 +296,7 @@ def text_blocks(blocks: Iterable[bytes], header: TableHeader) -> Iterator[bytes]
         if header.encoding == "utf-16":
             block = utf16.decode(block).encode(errors="replace")
         elif header.encoding != "utf-8":
-            block = codecs.charmap_decode(block, "strict", _list_characters(header.encoding))[0].encode()
+            block = codecs.charmap_decode(block, "strict", list_characters(header.encoding))[0].encode()
         elif is_first:
             block = block.removeprefix(codecs.BOM_UTF8)
         is_first = False
@@ -404,31 +336,3 @@ def without_first(blocks: Iterable[bytes], n_lines: int) -> Iterator[bytes]:
             at, n_lines = block.find(b"\n", at) + 1, n_lines - 1
         if at < len(block):
             yield block[at:]
-
-
-def _find_encoding(word: str) -> str:
-    """Return Python's name of a declared encoding; raise LookupError for one that is not allowed.
-
-    Allowed are UTF-8, UTF-16, and encodings with one byte per character that include ASCII. Latin-1 is read as
-    Windows-1252, as browsers do: it has the same characters and more.
-    """
-    name = codecs.lookup(word).name
-    name = {"utf-8-sig": "utf-8", "iso8859-1": "cp1252"}.get(name, name)
-    if name not in _UNICODE:
-        try:
-            is_plain = len(_list_characters(name)) == 256 and bytes(range(128)).decode(name) == _ASCII
-        except (TypeError, ValueError):
-            is_plain = False
-        if not is_plain:
-            raise LookupError(word)
-    return name
-
-
-_ASCII = bytes(range(128)).decode("ascii")
-
-
-@functools.cache
-def _list_characters(encoding: str) -> str:
-    """Return the character of each byte; undefined bytes stand for themselves, as in Latin-1."""
-    found = (bytes([byte]).decode(encoding, errors="ignore") or chr(byte) for byte in range(256))
-    return "".join(found)

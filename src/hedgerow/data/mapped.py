@@ -17,23 +17,22 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hedgerow.codec import with_hash, without_hash
+from hedgerow.data.binned import catch_disk_faults, reserve_room
 from hedgerow.data.cells import CellCounts
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.sources import Location, stamp_files
 from hedgerow.data.units import ContributionReport
-from hedgerow.errors import EnvironmentFault
 from hedgerow.plan.plan import Plan
 from hedgerow.storage import require_private
 from hedgerow.version import __version__
@@ -41,40 +40,6 @@ from hedgerow.version import __version__
 REPORT = "report.json"
 """File name of the row report and list of arrays of a cached table. The file ends with its own hash."""
 _HEAD_BYTES = 128
-
-
-@contextmanager
-def _catch_disk_faults(folder: Path) -> Iterator[None]:
-    """Turn an error of the disk into EnvironmentFault "disk-full"."""
-    try:
-        yield
-    except OSError as fault:
-        raise EnvironmentFault("disk-full", path=folder, fault=fault.strerror or fault) from fault
-
-
-def _reserve(file: IO[bytes], n_bytes: int) -> None:
-    """Give a file its length and its room on the disk.
-
-    A mapped file that finds no room later would end the process.
-    """
-    if hasattr(os, "posix_fallocate") and n_bytes:
-        os.posix_fallocate(file.fileno(), 0, n_bytes)
-    else:
-        file.truncate(n_bytes)
-
-
-def make_zeros(folder: Path | None, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return zeros in memory, or in an unnamed mapped file if there is a folder.
-
-    Raises EnvironmentFault when the disk is full.
-    """
-    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if folder is None or not n_bytes:
-        return np.zeros(shape, dtype)
-    with _catch_disk_faults(folder), tempfile.TemporaryFile(dir=folder) as file:
-        _reserve(file, n_bytes)
-        # Return a plain, writable array: numba would compile each kernel again for any other kind.
-        return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
 
 
 class Stretches:
@@ -90,7 +55,7 @@ class Stretches:
 
     def __enter__(self) -> Self:
         if self._folder is not None:
-            with _catch_disk_faults(self._folder):
+            with catch_disk_faults(self._folder):
                 self._file = tempfile.TemporaryFile(dir=self._folder)
         return self
 
@@ -104,14 +69,14 @@ class Stretches:
             self._parts.append(stretch)
             return
         self._lengths.append(stretch.shape[1])
-        with _catch_disk_faults(self._folder):
+        with catch_disk_faults(self._folder):
             self._file.write(np.ascontiguousarray(stretch, self._dtype).data)
 
     def join(self, name: str) -> NDArray[Any]:
         """Return all stretches as [n_columns, n]: in memory, or mapped from the file `name` in the folder."""
         if self._folder is None:
             return np.concatenate(self._parts, axis=1)
-        with _catch_disk_faults(self._folder):
+        with catch_disk_faults(self._folder):
             found, start = _create(self._folder / name, (self._n_columns, sum(self._lengths)), self._dtype), 0
             self._file.seek(0)
             for length in self._lengths:
@@ -128,7 +93,7 @@ def _create(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         header = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
         npy.write_array_header_2_0(file, header)
         file.flush()
-        _reserve(file, file.tell() + int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        reserve_room(file, file.tell() + int(np.prod(shape)) * np.dtype(dtype).itemsize)
     return _map(path)
 
 
@@ -177,7 +142,7 @@ class ExternalMemory:
         stamps = {} if holds else {name: stamp_files(place) for name, place in tables.items()}
         own = [(name, os.fspath(place), str(getattr(place, "adapter", ""))) for name, place in tables.items()]
         said = json.dumps([__version__, plan.digest, own, stamps])
-        with _catch_disk_faults(folder):
+        with catch_disk_faults(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             require_private(folder, folder.stat())
         return cls(folder, sha256(said.encode()).hexdigest()[:32], stamps, tables)
@@ -206,7 +171,7 @@ class ExternalMemory:
         part = self.place(name, ".part")
         # The ending ".part" marks an unfinished folder.
         own = re.compile(rf"{re.escape(name)}-[0-9a-f]{{32}}(\.part)?")
-        with _catch_disk_faults(self.folder):
+        with catch_disk_faults(self.folder):
             for old in [path for path in self.folder.iterdir() if own.fullmatch(path.name)]:
                 shutil.rmtree(old, ignore_errors=True)
             part.mkdir(mode=0o700)
@@ -225,7 +190,7 @@ class ExternalMemory:
             # Arrays that are mapped already stay usable as long as the process.
             shutil.rmtree(part, ignore_errors=True)
             return
-        with _catch_disk_faults(self.folder):
+        with catch_disk_faults(self.folder):
             for array_name, array in changed.items():
                 own = part / f"{array_name}.npy"
                 own.unlink()

@@ -23,10 +23,11 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import classify_type
 from hedgerow.data.cells import CellCounts, describe_notes, note_column
 from hedgerow.data.columns import Place
+from hedgerow.data.hashing import Part
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.sources import Location, divide_table, find_place, open_table
 from hedgerow.data.tables import require_columns
-from hedgerow.data.units import Part, RowCount, RowsLeftOut, count_feature, count_left_out, rows_within_bounds
+from hedgerow.data.units import RowCount, RowsLeftOut, count_feature, count_left_out, rows_within_bounds
 from hedgerow.plan.plan import Feature
 from hedgerow.survey.kinds import DATE, TEXT
 from hedgerow.survey.queries import RawSite

@@ -6,164 +6,25 @@ Rows are binned chunk by chunk, so a site's table is never in memory as anything
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hedgerow.data.binned import SiteData, check_data
 from hedgerow.data.cells import Cells, add_cells
+from hedgerow.data.hashing import Part
 from hedgerow.data.lines import LineCounts
-from hedgerow.data.mapped import ExternalMemory, Stretches, make_zeros
+from hedgerow.data.mapped import ExternalMemory, Stretches
 from hedgerow.data.sources import Location, divide_table, open_table, read_records
-from hedgerow.data.units import ContributionReport, Part, Records, RowsLeftOut, rows_within_bounds
+from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, rows_within_bounds
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
-from hedgerow.trees.binning import CodeArray, FloatArray, Grid, PlaceArray, build_grid
-
-
-class Recoded(NamedTuple):
-    """Codes of the rows by new edges of some features.
-
-    Attributes:
-        edges: float32 by feature.
-        codes: codes as in `SiteData`.
-    """
-
-    edges: Mapping[int, FloatArray]
-    codes: CodeArray
-
-
-@dataclass(frozen=True, eq=False)
-class HeldValues:
-    """Values kept in memory with the rows; their places are computed when a run asks for them.
-
-    Few runs cut a feature again, and finding the places of all values takes longer than binning them.
-
-    Attributes:
-        grid: the grid of the codes.
-        values: returns all values of a feature, given its number, as `Grid.encode` takes them; the same at every call.
-        rows: intp [n], indices of the rows among the values; None for all.
-        made: places that were computed already, uint8 [n] by feature.
-    """
-
-    grid: Grid
-    values: Callable[[int], NDArray[np.generic]]
-    rows: NDArray[np.intp] | None = None
-    made: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
-
-    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> HeldValues:
-        """Return some of the rows, by their numbers or by bool [n]."""
-        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.intp)
-        return HeldValues(self.grid, self.values, numbers if self.rows is None else self.rows[numbers])
-
-    def places(self, feature: int, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.uint8]:
-        """Return the places of a feature's values within their cells: uint8 [n]."""
-        if feature not in self.made:
-            values = self.values(feature)
-            own = values if self.rows is None else values[self.rows]
-            self.made[feature] = self.grid.features[feature].places(own, codes)
-        return self.made[feature]
-
-
-@dataclass(frozen=True, eq=False)
-class SiteData:
-    """A site's rows after binning.
-
-    Attributes:
-        codes: uint8 or uint16 [n_features, n], the grid codes.
-        labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
-        places: uint8 [n_divisible, n], positions of values within their cells (`Grid.places`), or the values to compute
-            them from; None if the grid has no such features. Without them a run that cuts a feature again fails.
-        memory: the folder of external memory for arrays as long as the rows; None for none.
-    """
-
-    codes: CodeArray
-    labels: NDArray[np.int32]
-    places: PlaceArray | HeldValues | None = None
-    memory: Path | None = None
-
-    @property
-    def n_records(self) -> int:
-        return len(self.labels)
-
-    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SiteData:
-        """Return some of the rows, by their numbers or by bool [n]."""
-        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-
-        def take(columns: NDArray[Any]) -> NDArray[Any]:
-            found = make_zeros(self.memory, (len(columns), len(numbers)), columns.dtype)
-            for out, column in zip(found, columns, strict=True):
-                np.take(column, numbers, out=out)
-            return found
-
-        places = self.places.only(numbers) if isinstance(self.places, HeldValues) else self.places
-        within = take(places) if isinstance(places, np.ndarray) else places
-        return SiteData(take(self.codes), take(self.labels[None])[0], within, self.memory)
-
-    def list_contents(self) -> list[NDArray[Any]]:
-        """Return everything that distinguishes rows, as arrays of numbers of shape [n_records]."""
-        places = self.all_places()
-        return [*self.codes, self.labels, *(() if places is None else places)]
-
-    def digest(self) -> bytes:
-        """Return 32 bytes that differ if the rows differ; they never leave the site."""
-        hasher, places = hashlib.sha256(), self.all_places()
-        arrays = [self.codes, self.labels] if places is None else [self.codes, self.labels, places]
-        own = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
-        for part in (memoryview(str(self.codes.shape).encode()), *own):
-            hasher.update(len(part).to_bytes(8, "big"))
-            hasher.update(part)
-        return hasher.digest()
-
-    def all_places(self) -> PlaceArray | None:
-        """Return the places of all features that have any, computed or not: uint8 [n_divisible, n]."""
-        if not isinstance(self.places, HeldValues):
-            return self.places
-        found = [self.places.places(feature, self.codes[feature]) for feature in self.places.grid.divisible]
-        return np.array(found) if found else None
-
-    def _find_places(self, feature: int, grid: Grid) -> NDArray[np.uint8]:
-        if isinstance(self.places, HeldValues):
-            return self.places.places(feature, self.codes[feature])
-        if self.places is None:
-            raise DataError("data-outside-plan", site="A site", fault="no places of values within their cells")
-        return np.asarray(self.places[grid.divisible.index(feature)])
-
-    def codes_in(self, grid: Grid, new_edges: Mapping[int, FloatArray], before: Recoded | None = None) -> CodeArray:
-        """Return the codes by new edges of some features, in an array of their own.
-
-        Each code follows from its value's code and place alone, by a public table.
-
-        Args:
-            new_edges: float32 by feature, see `FeatureGrid.cut_again`.
-            before: codes by earlier edges; they are overwritten. Only one or two features are cut at a time, so a copy
-                of all would cost a byte and some time per value.
-
-        Raises:
-            DataError: the rows have no places.
-        """
-        if not new_edges:
-            return self.codes
-        if before is None or np.may_share_memory(before.codes, self.codes):
-            before = Recoded({}, make_zeros(self.memory, self.codes.shape, self.codes.dtype))
-            before.codes[:] = self.codes
-        # Return a view, a new object on the same memory: caches are keyed by the codes object.
-        codes = before.codes.view()
-        for feature in before.edges.keys() - new_edges.keys():
-            codes[feature] = self.codes[feature]
-        for feature, edges in new_edges.items():
-            known = before.edges.get(feature)
-            if known is not edges and (known is None or not np.array_equal(known, edges)):
-                first = grid.features[feature]
-                table = first.codes_in(first.cut_again(edges)).astype(codes.dtype)
-                codes[feature] = table[self.codes[feature], self._find_places(feature, grid)]
-        return codes
+from hedgerow.trees.binning import build_grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,30 +139,6 @@ def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[Si
         data = rows.data if stay is None or not report.n_dropped else rows.data.only(stay)
         found[name] = data, replace(report, unfit=rows.unfit, cells=rows.cells, lines=rows.lines)
     return found
-
-
-def check_data(site: str, data: SiteData, plan: Plan) -> None:
-    """Raise DataError for codes or labels outside the plan; `site` is for the message."""
-    grid, places = build_grid(plan), data.places
-    low, high = plan.label.kind.encoded_range(plan.label)
-    fault = ""
-    if data.codes.shape != (grid.n_features, data.n_records) or data.codes.dtype != grid.dtype:
-        fault = f"{data.codes.dtype} codes of shape {data.codes.shape} for {data.n_records} labels"
-    elif data.n_records and not low <= int(data.labels.min()) <= int(data.labels.max()) <= high:
-        fault = f"a label beyond {low} to {high}"
-    elif isinstance(places, np.ndarray) and (
-        places.dtype != np.uint8 or places.shape != (len(grid.divisible), data.n_records)
-    ):
-        fault = f"{places.dtype} places of shape {places.shape}"
-    elif data.n_records:
-        beyond = [
-            feature.name
-            for feature, cells, row in zip(plan.features, grid.features, data.codes, strict=True)
-            if int(row.max()) >= cells.n_codes
-        ]
-        fault = f"a code beyond the grid in {beyond[0]}" if beyond else ""
-    if fault:
-        raise DataError("data-outside-plan", site=site, fault=fault)
 
 
 def find_kept(memory: ExternalMemory, plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]] | None:

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hedgerow.data.adapters import PLAIN, AdaptedTable, Adapter
+from hedgerow.data.adapted import AdaptedTable, declare
+from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.databases import AdbcTable, DuckDbTable, SqlTable, TypedQuery
-from hedgerow.data.lines import plain_name, without_declaration
+from hedgerow.data.declarations import plain_name, without_declaration
+from hedgerow.data.hashing import Part
 from hedgerow.data.omop import locate_query
 from hedgerow.data.tables import PARQUET, CsvTable, ParquetTable, Table
-from hedgerow.data.units import Part, Records, RowsLeftOut, list_needed_columns, records_from_columns
+from hedgerow.data.units import Records, RowsLeftOut, list_needed_columns, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import Registry
@@ -116,7 +118,7 @@ def open_table(location: Location, plan: Plan | None = None, *, line_breaks: int
     ending = file_ending(os.path.basename(place)) or (PARQUET[0] if os.path.isdir(place) else "")
     if not ending:
         raise DataError("data-unknown-format", path=place)
-    table = SOURCES[ending](own.declare(place) if SOURCES[ending] is CsvTable else place)
+    table = SOURCES[ending](declare(own, place) if SOURCES[ending] is CsvTable else place)
     if isinstance(table, CsvTable):
         table.line_breaks = line_breaks if plan is None else plan.privacy.line_breaks
     return table if own == PLAIN else AdaptedTable(table, own)

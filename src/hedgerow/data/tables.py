@@ -23,18 +23,15 @@ import pyarrow.csv as arrow_csv
 
 from hedgerow.data.arrow import classify_type, is_text
 from hedgerow.data.columns import file_error, missing_columns
+from hedgerow.data.declarations import SEPARATORS, parse_declaration, plain_name, without_declaration
 from hedgerow.data.lines import (
     MAX_BYTES,
-    SEPARATORS,
     LineCounts,
     LineCutter,
     TableHeader,
-    parse_declaration,
-    plain_name,
     read_header,
     text_blocks,
     whole_lines,
-    without_declaration,
     without_first,
 )
 from hedgerow.data.units import RowsLeftOut, count_left_out

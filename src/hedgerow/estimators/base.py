@@ -33,6 +33,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from hedgerow.client.node import count_threads, has_compiled, use_threads
 from hedgerow.codec import MAX_TEXT_BYTES
 from hedgerow.data.arrow import as_columns, collect, count_cells, list_categories, require_distinct_names, to_arrow
+from hedgerow.data.binned import HeldValues, SiteData
 from hedgerow.data.cells import (
     MANY,
     CellCounts,
@@ -44,7 +45,7 @@ from hedgerow.data.cells import (
 )
 from hedgerow.data.columns import Place, ReadColumn, identifiers, numbers, read_texts
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.data.site_data import HeldValues, SiteData, round_bounds
+from hedgerow.data.site_data import round_bounds
 from hedgerow.data.units import RowCount, count_feature, count_label, read_feature, rows_within_bound
 from hedgerow.errors import DataError, PlanError, UsageError, warn_caller, warn_owner
 from hedgerow.local.accounts import (

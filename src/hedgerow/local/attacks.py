@@ -21,7 +21,8 @@ from scipy.stats import hypergeom
 from hedgerow.attacks.inference import Products, infer_from_scores, infer_from_sums, measure_found, reconstruct
 from hedgerow.attacks.measures import Bools, Bound, Figure, Floats, Separation, separate
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import Recoded, SiteData, SiteRows
+from hedgerow.data.binned import Recoded, SiteData
+from hedgerow.data.site_data import SiteRows
 from hedgerow.data.units import rows_within_bounds
 from hedgerow.local.training import without_secure_aggregation
 from hedgerow.methods.registry import program_for, resolve

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow import elementary
-from hedgerow.data.site_data import SiteData, site_data_from_records
+from hedgerow.data.binned import SiteData
+from hedgerow.data.site_data import site_data_from_records
 from hedgerow.data.units import FeatureColumn, Records
 from hedgerow.losses.kinds import Floats
 from hedgerow.losses.labels import EFFECT

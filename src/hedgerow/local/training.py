@@ -20,7 +20,7 @@ import numpy as np
 
 from hedgerow.client.node import EvaluationNode, Node, SamplingSource, cast_vote
 from hedgerow.crypto import Entropy
-from hedgerow.data.site_data import SiteData, check_data
+from hedgerow.data.binned import SiteData, check_data
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import evaluate_ensemble, schedule_of_evaluation

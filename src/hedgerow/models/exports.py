@@ -56,8 +56,9 @@ from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
 from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 from hedgerow.trees.constraints import build_groups
+from hedgerow.trees.contributions import contributions
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, prune_tree, single_as_decimal
-from hedgerow.trees.importances import Shape, contributions, shape_function
+from hedgerow.trees.importances import Shape, shape_function
 from hedgerow.version import __version__
 
 XGBOOST_VERSION = [2, 1, 0]

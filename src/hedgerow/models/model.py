@@ -58,8 +58,8 @@ from hedgerow.privacy.statement import Depth, Topic
 from hedgerow.protocol.refusals import Salvage
 from hedgerow.protocol.votes import MAX_VOTES, Tally
 from hedgerow.trees.binning import CodeArray
+from hedgerow.trees.contributions import contributions
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
-from hedgerow.trees.importances import contributions
 from hedgerow.version import __version__
 
 if TYPE_CHECKING:
@@ -448,7 +448,7 @@ class Model:
         return scores[0] if self.ensemble.n_outputs == 1 else np.ascontiguousarray(scores.T)
 
     def explain(self, columns: Columns) -> Explanation:
-        """Return what each feature adds to each record's prediction; see `hedgerow.trees.importances`.
+        """Return what each feature adds to each record's prediction; see `hedgerow.trees.contributions`.
 
         Raises:
             DataError: as `encode`.
