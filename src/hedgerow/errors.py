@@ -217,6 +217,7 @@ def _fill(sentence: str, values: Mapping[str, object]) -> str:
 OPTIONAL: Mapping[str, tuple[str, str]] = {
     "SurvSet": ("SurvSet", "survival"),
     "adbc_driver_postgresql": ("ADBC's PostgreSQL driver", "postgresql"),
+    "autodp": ("autodp", "rdp"),
     "dp_accounting": ("dp-accounting", "pld"),
     "duckdb": ("DuckDB", "duckdb"),
     "flwr": ("flwr", "flower"),

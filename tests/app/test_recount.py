@@ -286,6 +286,29 @@ def test_a_reason_is_named_only_where_it_is_one(name: str) -> None:
         assert found["epsilon"] > found["tightest"] * 1.02
 
 
+@given(events=st.lists(st.builds(kinds.GaussianEvent, st.floats(0.5, 100), st.integers(1, 50)), min_size=1, max_size=4))
+@settings(max_examples=20, deadline=None)
+def test_autodp_counts_gaussian_releases_as_rdp_does(events: list[kinds.Event]) -> None:
+    """A second library, whose figure papers print, finds the Renyi epsilon of the same releases."""
+    said, found = explain(*events, accountant="rdp")
+    assert found["autodp"] == pytest.approx(found["epsilon"], rel=1e-6)
+    assert any("autodp" in line for line in said)
+
+
+@pytest.mark.parametrize("event", [SAMPLED, FILTERED, kinds.DiscreteLaplaceEvent(0.1)])
+def test_autodp_is_asked_of_gaussian_releases_only(event: kinds.Event) -> None:
+    """It would count others as what they are not, so nothing is said."""
+    said, found = explain(event, kinds.DiscreteGaussianEvent(5.0, 10**7, 1))
+    assert found["autodp"] is None and not any("autodp" in line for line in said)
+
+
+def test_without_autodp_nothing_is_said_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra, and a pack needs none."""
+    monkeypatch.setitem(sys.modules, "autodp.mechanism_zoo", None)
+    said, found = explain(kinds.DiscreteGaussianEvent(5.0, 10**7, 1))
+    assert found["autodp"] is None and found["agrees"] and not any("autodp" in line for line in said)
+
+
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
 def test_a_pack_of_an_earlier_model_is_counted_again(version: str, tmp_path: Path) -> None:
     """A model of an earlier release gives a pack, and its account is confirmed."""

@@ -14,6 +14,8 @@ import json
 import math
 import platform
 import re
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from importlib import resources
@@ -155,13 +157,41 @@ def compare_accounts(content: Content) -> Content:
     """Recount releases by the reported accountant, with continuous noise, and by the tightest accountant.
 
     `tightest` is None where a filter over samples may act: what it lets through is known at one Renyi order only.
+    `autodp` is the Renyi epsilon by that library, see `count_by_autodp`.
     """
     found, delta = recount.recount_pack(content), content["report"]["delta"]
     costs, bare = (recount.add_up(content["releases"], is_whole) for is_whole in (True, False))
     return found | {
         "continuous": recount.count_epsilon(bare, delta, found["accountant"]),
         "tightest": None if recount.can_act(costs.samples) else recount.count_epsilon(costs, delta, "pld"),
+        "autodp": count_by_autodp(content["releases"], delta),
     }
+
+
+def count_by_autodp(releases: Sequence[Content], delta: float) -> float | None:
+    """Return the Renyi epsilon of releases by autodp, as published results count.
+
+    It takes noise for continuous.
+
+    Returns:
+        None without autodp, which is an extra, and unless each release is a Gaussian one of all records.
+    """
+    counts: Counter[float] = Counter()
+    for release in releases:
+        event = release["event"]
+        is_plain = event["type"] in recount.GAUSSIAN and event["type"] != recount.FILTERED
+        if not is_plain or event.get("sampling_rate", 1.0) < 1:
+            return None
+        counts[release["sigma"] / release["sensitivity"]] += event.get("count", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            from autodp.mechanism_zoo import GaussianMechanism
+            from autodp.transformer_zoo import Composition
+        except ImportError:
+            return None
+        parts = [GaussianMechanism(noise, RDP_off=False, approxDP_off=True, phi_off=True) for noise in counts]
+        return float(Composition()(parts, list(counts.values())).get_approxDP(delta)) if parts else 0.0
 
 
 def explain_recount(content: Content) -> list[str]:
@@ -184,6 +214,8 @@ def explain_recount(content: Content) -> list[str]:
             "Privacy loss distributions are dp_accounting's in both figures. Losses are rounded up, here to a coarser "
             f"grid: the figure is {_format_share(found['above'])} larger."
         )
+    if found["autodp"] is not None:
+        said.append(f"By autodp, as published results count, the Renyi epsilon is {found['autodp']:.10g}.")
     if epsilon > continuous * (1 + 1e-8):
         said.append(
             f"An account that takes the noise for continuous finds {continuous:.10g}: that noise is drawn in whole "
