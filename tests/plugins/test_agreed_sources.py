@@ -319,6 +319,51 @@ def test_another_installed_package_is_a_dependency_and_no_other_of_its_name(tmp_
     assert len(runs) == 1
 
 
+@pytest.mark.usefixtures("runs")
+@given(st.data())
+def test_no_other_line_stands_for_a_plug_in(data: st.DataObject) -> None:
+    """A policy's line is the one that its owner read, in all its words: with another version, name or digest, or with
+    one character more, less or changed, it is refused, though the sources are those of its digest.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        path = sys.path[:]
+        sys.path.insert(0, made)
+        builtins.plugged_runs = []  # type: ignore[attr-defined]
+        try:
+            forget()
+            write(Path(made) / NAME / "__init__.py", "__version__ = '1.2'\n")
+            write(Path(made) / NAME / "more.py", "__version__ = '1.3'\n")
+            name, version, digest = describe_plugin(fake_package(Path(made), "1.2")).split(" ")
+            words = st.sampled_from([name, version, digest, f"{name}.more", "1.3", "0", "1", digest.upper(), ""])
+            cut = st.integers(0, len(f"{name} {version} {digest}"))
+            line = f"{name} {version} {digest}"
+            other = data.draw(
+                st.one_of(
+                    st.lists(words, min_size=1, max_size=4).map(" ".join),
+                    st.builds(
+                        lambda at, gone, more: line[:at] + more + line[at + gone :],
+                        cut, st.integers(0, 2), st.text(" .:_012abcfs", max_size=2),
+                    ),
+                )
+            )  # fmt: skip
+            importlib.invalidate_caches()
+            if other == line or other == f"{name}.more 1.3 {digest}":
+                load_agreed([other])
+            else:
+                with pytest.raises(UsageError, check=coded("plugin")):
+                    load_agreed([other])
+        finally:
+            forget()
+            sys.path[:] = path
+
+
+def fake_package(folder: Path, version: str) -> ModuleType:
+    """A package that is not imported, to be described."""
+    module = ModuleType(NAME)
+    module.__file__, module.__version__ = str(folder / NAME / "__init__.py"), version  # type: ignore[attr-defined]
+    return module
+
+
 @pytest.mark.parametrize("kind", ["file", "folder", "package", "module", "compiled", "pipe"])
 def test_what_a_digest_could_not_hold_is_not_even_described(kind: str, tmp_path: Path, runs: list[int]) -> None:
     """A link leads elsewhere tomorrow, and nobody reads compiled code: neither can be agreed to."""
