@@ -488,6 +488,11 @@ class BudgetBook:
             ("insert or ignore into epochs values (?, ?, ?, null)", (epoch.hex(), self._site, run_id.hex()))
         )
 
+    def has_epoch(self, run_id: bytes) -> bool:
+        """Return whether this node could mask vectors in an epoch of a run."""
+        sql = "select 1 from epochs where run_id = ? and site = ?"
+        return bool(self._database.rows(sql, (run_id.hex(), self._site)))
+
     def require_counted(self, slots: Iterable[tuple[bytes, int]]) -> dict[bytes, bytes]:
         """Raise PolicyRefusal "budget-rolled-back" unless the book counts these slots.
 

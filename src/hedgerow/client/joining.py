@@ -120,7 +120,8 @@ class NodeFiles:
                 # Close it: further answers would not be charged.
                 store.close_run(run_id, here.in_book or LEFT)
             elif here.in_state == JOINING and not here.has_masked:
-                book.settle(run_id, ([], {}), LEFT)
+                # A run opens in the state before the book notes its first epoch: such a state is an older copy.
+                book.settle(run_id, None if book.has_epoch(run_id) else ([], {}), LEFT)
                 store.close_run(run_id, LEFT)
         for run_id in book.list_reserved():
             here = self.standing(run_id)
