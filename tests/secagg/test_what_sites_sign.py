@@ -1,0 +1,164 @@
+"""What a site signs is taken from that site alone, and only where it fits the epoch, the slot and its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from hedgerow.crypto import Identity
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.enrolment import EpochSetup
+from hedgerow.secagg.messages import (
+    WITHHELD,
+    Acknowledgement,
+    Answer,
+    Echo,
+    Header,
+    MaskedVector,
+    ShareMessage,
+    Signed,
+    hash_sealed,
+)
+from hedgerow.secagg.transitions import Code
+from tests.secagg.lab import Lab, echoed, set_up
+
+Sent = tuple[Aggregator | EpochSetup, list[bytes], list[Identity]]
+"""A party that collects, what all nodes send it, and their identities."""
+
+
+def in_setup(stage: str) -> Callable[[], Sent]:
+    """What nodes send at a stage of a set-up."""
+
+    def make() -> Sent:
+        made = set_up(stage)
+        return made.server, made.messages, [context.identity for context in made.contexts]
+
+    return make
+
+
+def identities_of(lab: Lab) -> list[Identity]:
+    """Of all nodes, by their numbers."""
+    return [lab.session.contexts[site].identity for site in lab.sites]
+
+
+def uploads() -> Sent:
+    """The nodes' masked vectors."""
+    lab = Lab()
+    aggregator = lab.open()
+    return aggregator, [lab.masked(node, aggregator) for node in range(5)], identities_of(lab)
+
+
+def echoes() -> Sent:
+    """The nodes' echoes of one manifest."""
+    lab, aggregator, sent = echoed()
+    return aggregator, sent, identities_of(lab)
+
+
+def answers() -> Sent:
+    """The nodes' answers to one manifest."""
+    lab = Lab()
+    aggregator, requests = lab.collected().close_vectors(lab.session.coordinator)
+    sent = [lab.answered(node, requests[node]).message or b"" for node in range(5)]
+    return aggregator, sent, identities_of(lab)
+
+
+def change(kind: type[Signed], **changes: Any) -> Callable[[bytes, Identity], bytes]:
+    """The message with other fields, each signed by the given identity; a field may follow from the one that was."""
+
+    def made(message: bytes, identity: Identity) -> bytes:
+        genuine: Any = kind.from_signed(message)
+        given = {name: new(getattr(genuine, name)) if callable(new) else new for name, new in changes.items()}
+        return replace(genuine, **given).to_signed(identity)
+
+    return made
+
+
+def change_upload(
+    payload: Callable[[bytes], bytes] = bytes,
+    sealed: Callable[[Sequence[bytes]], Sequence[bytes]] = tuple,
+    says: Mapping[str, Any] = MappingProxyType({}),
+) -> Callable[[bytes, Identity], bytes]:
+    """An upload of other content; its header commits to just that, but for what it `says`."""
+
+    def made(message: bytes, identity: Identity) -> bytes:
+        upload = MaskedVector.from_bytes(message)
+        content, boxes = payload(upload.payload), tuple(sealed(upload.sealed))
+        commits = {"payload": sha256(content).digest(), "sealed": hash_sealed(boxes), **says}
+        header = replace(Header.from_signed(upload.header), **commits).to_signed(identity)
+        return MaskedVector(header, boxes, content).to_bytes()
+
+    return made
+
+
+PAIRS: dict[str, tuple[Callable[[], Sent], Callable[[bytes, Identity], bytes]]] = {
+    "shares": (in_setup("shares"), change(ShareMessage)),
+    "acknowledgement": (in_setup("ready"), change(Acknowledgement)),
+    "upload": (uploads, change_upload()),
+    "echo": (echoes, change(Echo)),
+    "answer": (answers, change(Answer)),
+}
+OTHERS: dict[str, tuple[str, Callable[[bytes, Identity], bytes], Code]] = {
+    "shares of no node of the set-up": ("shares", change(ShareMessage, node=77), Code.UNKNOWN_NODE),
+    "shares in another view": ("shares", change(ShareMessage, view=bytes(32)), Code.DIFFERENT_VIEW),
+    "shares for others": (
+        "shares", change(ShareMessage, holders=lambda held: tuple(each + 1 for each in held)), Code.DIFFERENT_VIEW,
+    ),
+    "shares that are longer": (
+        "shares", change(ShareMessage, sealed=lambda runs: (runs[0] + b"0", *runs[1:])), Code.CONTENT_MISMATCH,
+    ),
+    "an acknowledgement of strangers": (
+        "acknowledgement", change(Acknowledgement, held=lambda held: (*held, 77)), Code.CONTENT_MISMATCH,
+    ),
+    "an acknowledgement in another view": (
+        "acknowledgement", change(Acknowledgement, view=bytes(32)), Code.DIFFERENT_VIEW,
+    ),
+    "an upload of no node of the epoch": ("upload", change_upload(says={"node": 77}), Code.UNKNOWN_NODE),
+    "an upload that is shorter": ("upload", change_upload(lambda content: content[:-4]), Code.CONTENT_MISMATCH),
+    "an upload that is longer": ("upload", change_upload(lambda content: content + bytes(4)), Code.CONTENT_MISMATCH),
+    "an upload with a share too many": (
+        "upload", change_upload(sealed=lambda boxes: (*boxes, boxes[0])), Code.CONTENT_MISMATCH,
+    ),
+    "an upload with a share too few": ("upload", change_upload(sealed=lambda boxes: boxes[1:]), Code.CONTENT_MISMATCH),
+    "an upload of other content": ("upload", change_upload(says={"payload": bytes(32)}), Code.CONTENT_MISMATCH),
+    "an upload of other shares": ("upload", change_upload(says={"sealed": bytes(32)}), Code.CONTENT_MISMATCH),
+    "an answer with a share too many": (
+        "answer", change(Answer, kinds=lambda kinds: (*kinds, WITHHELD)), Code.CONTENT_MISMATCH,
+    ),
+}  # fmt: skip
+
+
+def collected(party: Aggregator | EpochSetup) -> object:
+    """All that it has taken so far."""
+    if isinstance(party, EpochSetup):
+        return party.advertisements, party.nonces, party.shares, party.acknowledgements
+    return party.uploads, party.echoes, party.answers, party.headers, party.shares
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_nobody_signs_for_another_site(kind: str) -> None:
+    """The words of a site under the key of any other party are refused, and nothing of them is kept; its own are
+    taken afterwards.
+    """
+    make, alter = PAIRS[kind]
+    party, messages, identities = make()
+    for forger in (identities[1], identities[-1], Identity(bytes(range(32)))):
+        after, complaints = party.receive([alter(messages[0], forger)])
+        assert [complaint.reason for complaint in complaints] == [Code.BAD_SIGNATURE]
+        assert collected(after) == collected(party)
+    assert alter(messages[0], identities[0]) == messages[0]
+    assert party.receive(messages)[1] == []
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_a_site_may_not_say_is_refused_under_its_own_signature(what: str) -> None:
+    """A site that lies about its place, its neighbours or its content is refused by a code, and nothing is kept."""
+    kind, alter, code = OTHERS[what]
+    party, messages, identities = PAIRS[kind][0]()
+    after, complaints = party.receive([alter(messages[0], identities[0])])
+    assert [complaint.reason for complaint in complaints] == [code]
+    assert collected(after) == collected(party)
