@@ -683,8 +683,13 @@ class Play:
             rows = journal.execute("select content, survivors from releases order by round").fetchall()
             ((salvaged,),) = journal.execute("select salvaged from run").fetchall()
         n_used = len(rows) if salvaged is None else int(json.loads(salvaged)["n_used"])
-        if len(model.ledger) != len(rows):
-            return f"the ledger has {len(model.ledger)} releases, the journal {len(rows)}"
+        # What the runs before released, whose journals were set aside, is on the model's account too.
+        n_released = len(rows)
+        for path in self.folder.glob("model.json.journal.[0-9]*"):
+            with closing(sqlite3.connect(path)) as journal:
+                n_released += journal.execute("select count(*) from releases").fetchone()[0]
+        if len(model.ledger) != n_released:
+            return f"the ledger has {len(model.ledger)} releases, the journals {n_released}"
         # A run may end just before its operator corrects the plan: then the model is of the plan before.
         plan = next((each for each in self.plans if each.privacy.epsilon == model.plan.privacy.epsilon), None)
         if plan is None:
