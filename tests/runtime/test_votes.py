@@ -121,6 +121,7 @@ def test_plans_without_votes_are_written_noised_and_released_as_before() -> None
         ("binary", {}),
         ("regression", {"groups": 3}),
         ("count", {"groups": 3}),
+        ("survival", {"groups": 3}),
         ("binary", {"groups": 3, "privacy": {"epsilon": math.inf}}),
     ],
 )

@@ -232,6 +232,25 @@ def test_the_parts_of_two_epochs_are_not_put_together():
     )
 
 
+def test_a_step_is_not_restored_without_its_purposes_or_with_a_later_epoch(lab):
+    """A purpose that is missing could be answered twice; rows of later slots would be read as earlier slots' shares."""
+    before = lab.node(0)
+    requests = lab.collected().close_vectors(lab.session.coordinator)[1]
+    lab.answered(0, requests[0])
+    after = lab.node(0)
+    epoch, purposes = before.epoch_bytes(), sorted(after.purposes)
+    assert Participant.restore_parts(epoch, after.step_bytes(), purposes, after.sequence).purposes == after.purposes
+    for others in ([], [*purposes, "another"]):
+        require_refusal(
+            lambda others=others: Participant.restore_parts(epoch, after.step_bytes(), others, after.sequence),
+            Code.CORRUPT_STATE,
+        )
+    require_refusal(
+        lambda: Participant.restore_parts(after.epoch_bytes(), before.step_bytes(), (), before.sequence),
+        Code.CORRUPT_STATE,
+    )
+
+
 def test_a_ready_node_cannot_open_the_shares_of_its_set_up(monkeypatch):
     """The coordinator has all sealed shares of all slots; a state that is stolen later must not open them for it."""
     sent, share = {}, Enrolment.share

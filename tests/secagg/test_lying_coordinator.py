@@ -253,11 +253,15 @@ def test_a_late_vector_stays_hidden_from_all_answers_together(lab):
 
 
 def test_a_site_taken_off_the_pinned_roster_ends_the_epoch(lab):
-    """The owner pins a new roster while an epoch runs: the node masks nothing more under the old one."""
+    """The owner pins a new roster while an epoch runs: the node masks nothing more under the old one, and helps to open
+    no sum that was masked before.
+    """
+    asked = lab.request(lab.collected(), 0, (0, 1, 2, 3, 4))
     context = lab.session.contexts["site-0"]
     shorter = Roster(context.roster.coordinator, context.roster.sites[:4])
     lab.session.contexts["site-0"] = replace(context, roster=shorter)
-    require_refusal(lambda: lab.masked(0, lab.open()), Code.ROSTER_MISMATCH)
+    require_refusal(lambda: lab.answered(0, asked), Code.ROSTER_MISMATCH)
+    require_refusal(lambda: lab.masked(0, lab.open("tree-2")), Code.ROSTER_MISMATCH)
 
 
 def test_a_survivor_that_is_not_ready_is_refused(lab):

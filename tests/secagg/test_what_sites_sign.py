@@ -10,22 +10,27 @@ from typing import Any
 
 import pytest
 
-from hedgerow.crypto import Identity
+from hedgerow.crypto import PRIME, SHARE_BYTES, Identity, seal
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
+from hedgerow.secagg.keys import setup_share_key
 from hedgerow.secagg.messages import (
+    HANDED_BACK_BYTES,
     WITHHELD,
     Acknowledgement,
     Answer,
     Echo,
     Header,
+    Kind,
     MaskedVector,
+    ShareDelivery,
     ShareMessage,
     Signed,
+    build_signed_list,
     hash_sealed,
 )
 from hedgerow.secagg.transitions import Code
-from tests.secagg.lab import Lab, echoed, set_up
+from tests.secagg.lab import Lab, echoed, require_refusal, seeded_entropy, set_up
 
 Sent = tuple[Aggregator | EpochSetup, list[bytes], list[Identity]]
 """A party that collects, what all nodes send it, and their identities."""
@@ -162,3 +167,30 @@ def test_what_a_site_may_not_say_is_refused_under_its_own_signature(what: str) -
     after, complaints = party.receive([alter(messages[0], identities[0])])
     assert [complaint.reason for complaint in complaints] == [code]
     assert collected(after) == collected(party)
+
+
+@pytest.mark.parametrize("lie", ["no number", "longer", "shorter", "empty"])
+def test_a_neighbour_that_deals_what_is_no_share_is_named_and_not_held(lie: str) -> None:
+    """Else the holder of the share would look like the liar when it hands it over, or could hand over none."""
+    made = set_up("shares")
+    deliveries = made.server.receive(made.messages)[0].close_shares()[1]
+    delivered = ShareDelivery.from_bytes(deliveries[0])
+    dealer, place = made.nodes[1], delivered.senders.index(1)
+    length = SHARE_BYTES * made.parameters.n_slots + HANDED_BACK_BYTES
+    items = {"no number": PRIME.to_bytes(SHARE_BYTES, "big").ljust(length, b"\0"), "longer": bytes(length + 1),
+             "shorter": bytes(length - 1), "empty": b""}  # fmt: skip
+    key = setup_share_key(dealer.channels[0], 1, 0)
+    sealed = [*delivered.sealed]
+    sealed[place] = seal(key, items[lie], delivered.view, seeded_entropy(5))
+    step = made.nodes[0].acknowledge(made.contexts[0], replace(delivered, sealed=tuple(sealed)).to_bytes())
+    assert [(each.reason, each.peer) for each in step.complaints] == [(Code.SHARE_UNREADABLE, 1)]
+    assert step.message is not None and Acknowledgement.from_signed(step.message).held == (2, 3)
+    honest = made.nodes[0].acknowledge(made.contexts[0], deliveries[0])
+    assert not honest.complaints
+
+
+def test_a_list_of_keys_without_this_node_is_refused() -> None:
+    """A coordinator that leaves a node's keys out could set the others up among themselves in its name."""
+    made = set_up("keys")
+    others = build_signed_list(Kind.KEY_LIST, made.parameters.hash(), made.bundles[1:])
+    require_refusal(lambda: made.nodes[0].reveal(made.contexts[0], others), Code.OWN_BUNDLE_ALTERED)
