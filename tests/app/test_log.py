@@ -285,7 +285,7 @@ def test_a_node_that_waits_says_so_while_it_is_connected(
             lines.take(Disconnected("unreachable") if second == 60 else Connected())
         lines.look()
         told += [second] * len(said(capsys))
-    assert told == ([] if state is NodeState.FINISHED else [15, 30, 45, 105])
+    assert told == ([] if state is NodeState.FINISHED else [12, 24, 36, 48, 102, 114])
 
 
 def test_a_coordinator_that_waits_says_for_whom_in_every_phase(

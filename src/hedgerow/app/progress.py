@@ -32,7 +32,8 @@ _LONG_WAIT = 600.0
 
 def space_lines(waited: float) -> float:
     """Return the seconds between two lines about one wait; a wait of more than ten minutes has fewer."""
-    return 15.0 if waited < _LONG_WAIT else 60.0
+    # A loaded machine adds some seconds: a quarter of a minute is the most that people should wait for a word.
+    return 12.0 if waited < _LONG_WAIT else 60.0
 
 
 class WaitLine:
