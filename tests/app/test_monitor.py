@@ -14,7 +14,8 @@ import pytest
 from rich.console import Console
 
 from hedgerow.app.monitor import MonitorView, describe_report
-from hedgerow.app.watch import clock_time, span
+from hedgerow.app.output import span
+from hedgerow.app.watch import clock_time
 from hedgerow.cli.main import main
 from hedgerow.protocol.stream import EventReport, RunReport, SiteReport, Update
 from hedgerow.transport.grpc_hub import GrpcHub, Monitors

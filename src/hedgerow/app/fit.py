@@ -18,14 +18,13 @@ from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrap_t
 from hedgerow.app.progress import status
 from hedgerow.data.cells import MANY
 from hedgerow.data.differences import Difference
-from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, format_counts, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, open_table
 from hedgerow.data.units import MAX_LEFT_OUT, list_needed_columns
 from hedgerow.errors import HedgerowError, PolicyRefusal, UsageError, mark_private
 from hedgerow.plan.draft import Entry
 from hedgerow.plan.fields import escape_for_terminal, read_json
-from hedgerow.plan.names import looks_like_identifier
+from hedgerow.plan.names import looks_like_identifier, usable_columns
 from hedgerow.plan.plan import MANY_CATEGORIES, Plan
 
 _TITLES = ("column", "kind", "missing", "clamped", "not listed", "unreadable")

@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.app.output import json_text, note
-from hedgerow.app.watch import RunView, span
+from hedgerow.app.output import json_text, note, span
+from hedgerow.app.watch import RunView
 from hedgerow.protocol.refusals import WireCode, WireRefusal, read_code
 from hedgerow.protocol.stream import RunReport, Update
 from hedgerow.transport.grpc_link import GrpcWatch, WatchEvent

@@ -18,11 +18,10 @@ from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.app.life import LifeSign
 from hedgerow.app.options import NodeOptions
-from hedgerow.app.output import begin_log, note, today, warn
+from hedgerow.app.output import begin_log, note, span, today, warn
 from hedgerow.app.owner import AtTheNode, approval_command
-from hedgerow.app.progress import note_if_slow, space_lines
+from hedgerow.app.progress import NODE_PHASES, note_if_slow, space_lines
 from hedgerow.app.rows import check_table, make_loader, make_raw_loader, open_arrivals, read_rows_ahead
-from hedgerow.app.watch import NODE_PHASES, span
 from hedgerow.client.budget import BudgetBook, book_file, note_book
 from hedgerow.client.joining import check_own_plan, leave
 from hedgerow.client.node import available_threads, use_threads, warm_up

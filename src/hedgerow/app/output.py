@@ -283,3 +283,13 @@ def _to_json_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_to_json_value(item) for item in value]
     return value
+
+
+def span(seconds: float) -> str:
+    """Format a length of time for a person."""
+    whole = int(min(seconds, 10**9))
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

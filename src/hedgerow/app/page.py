@@ -30,7 +30,8 @@ from hedgerow.app import cost, fit
 from hedgerow.app.metrics import Metrics
 from hedgerow.app.output import json_text, note, number, today
 from hedgerow.app.owner import answer, list_facts
-from hedgerow.app.watch import NODE_PHASES, RunView, sentence, thin
+from hedgerow.app.progress import NODE_PHASES
+from hedgerow.app.watch import RunView, sentence, thin
 from hedgerow.client.budget import FINISHED, RESERVED, BudgetBook, BudgetLine, compose_epsilon, list_costs
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.codec import format_spoken

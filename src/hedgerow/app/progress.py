@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hedgerow.app.output import note
+from hedgerow.protocol.messages import NodeState
 
 if TYPE_CHECKING:
     from hedgerow.server.coordinator import RunSession
@@ -26,8 +27,18 @@ _SECONDS_UNTIL_SLOW = 1.0
 SECONDS_BETWEEN_LINES = 5.0
 """Interval of progress lines if progress cannot be shown in place."""
 
-
 _LONG_WAIT = 600.0
+NODE_PHASES = {
+    NodeState.OUTSIDE: ("Waiting for the coordinator to propose a run", "waits"),
+    NodeState.INVITED: ("In a run, which waits for other sites", "waits"),
+    NodeState.ENROLLING: ("Agreeing on keys with the other sites", "runs"),
+    NodeState.WAITING: ("Taking part", "runs"),
+    NodeState.MASKED: ("Taking part", "runs"),
+    NodeState.ECHOED: ("Taking part", "runs"),
+    NodeState.FINISHED: ("Finished", "good"),
+    NodeState.STOPPED: ("Stopped", "bad"),
+}
+"""A node's part in a run, in words, and its mood."""
 
 
 def space_lines(waited: float) -> float:

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from hedgerow.app.inputs import join_names
-from hedgerow.app.output import megabytes, number
+from hedgerow.app.output import megabytes, number, span
 from hedgerow.codec import format_spoken
 from hedgerow.privacy.rounding import format_up
-from hedgerow.protocol.messages import NodeState, RunState
+from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import EVALUATION, SURVEY, WAITING, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.server.wait import Patience, Wait, find_wait
 
@@ -25,17 +25,6 @@ PHASE_WORDS = {
     "collecting-answers": "unmasking the sum",
     "finishing": "handing the result out",
 }
-NODE_PHASES = {
-    NodeState.OUTSIDE: ("Waiting for the coordinator to propose a run", "waits"),
-    NodeState.INVITED: ("In a run, which waits for other sites", "waits"),
-    NodeState.ENROLLING: ("Agreeing on keys with the other sites", "runs"),
-    NodeState.WAITING: ("Taking part", "runs"),
-    NodeState.MASKED: ("Taking part", "runs"),
-    NodeState.ECHOED: ("Taking part", "runs"),
-    NodeState.FINISHED: ("Finished", "good"),
-    NodeState.STOPPED: ("Stopped", "bad"),
-}
-"""A node's part in a run, in words, and its mood."""
 _MARKS = {
     SiteState.ABSENT: ("·", ""),
     SiteState.CONNECTED: ("○", "waits"),
@@ -246,16 +235,6 @@ Point = TypeVar("Point", bound=tuple[float, float])
 def thin(curve: list[Point]) -> list[Point]:
     """Drop every second point of a curve of more than `MAX_POINTS`, keeping the last; else return it."""
     return [*curve[:-1:2], curve[-1]] if len(curve) > MAX_POINTS else curve
-
-
-def span(seconds: float) -> str:
-    """Format a length of time for a person."""
-    whole = int(min(seconds, 10**9))
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def clock_time(seconds: float) -> str:

@@ -22,7 +22,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -32,8 +32,8 @@ from hedgerow.data.sources import column_names
 from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
-from hedgerow.plan.fields import ISO_DATE, escape_for_terminal, parse_day
-from hedgerow.plan.names import is_identifier
+from hedgerow.plan.fields import ISO_DATE, parse_day
+from hedgerow.plan.names import is_identifier, usable_columns
 
 
 def draft_plan(
@@ -78,11 +78,6 @@ def draft_plan(
             "# seen, or is another one's too. Rename those that you need."
         )
     return text + "\n"
-
-
-def usable_columns(names: Sequence[str]) -> list[str]:
-    """Return the columns whose names can stand in a plan."""
-    return [name for name in names if name.strip() and escape_for_terminal(name) == name and names.count(name) == 1]
 
 
 _REDCAP = {

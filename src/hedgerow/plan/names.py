@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hedgerow.plan.draft import Entry
+from hedgerow.plan.fields import escape_for_terminal
 
 _IDENTIFIERS = {
     "id", "ids", "identifier", "uuid", "guid", "pid", "eid", "uid", "oid", "mrn", "ssn", "nhs", "nir", "subjid",
@@ -44,3 +45,8 @@ def looks_like_identifier(name: str) -> bool:
         or not _IDENTIFIERS.isdisjoint(words)
         or (not _NUMBERED.isdisjoint(words) and not _NUMBER.isdisjoint(words))
     )
+
+
+def usable_columns(names: Sequence[str]) -> list[str]:
+    """Return the columns whose names can stand in a plan."""
+    return [name for name in names if name.strip() and escape_for_terminal(name) == name and names.count(name) == 1]
