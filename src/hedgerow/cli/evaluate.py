@@ -58,7 +58,6 @@ def add_commands(commands: Any) -> None:
     add("--federated", action="store_true", help="over sites that may not show their rows to each other")
     add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
     add_fields(add, CoordinatorOptions, "--by")
-    add("--delta", type=float, metavar="D", help="a small probability that is added to it (default: the plan's)")
     add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
     add("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
     add("--seed", type=whole(0), metavar="N", help="noise from a seed: voids the model's guarantee")
@@ -83,7 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
         _run_federated(arguments)
         return
     _refuse_without(arguments, "--federated", "sites", "roster", "identity", "journal")
-    names = ("delta", "out", "plot", "seed", "by", "data_set", "book", "no_book", "yes")
+    names = ("out", "plot", "seed", "by", "data_set", "book", "no_book", "yes")
     _refuse_without(arguments, "--epsilon", *names)
     if arguments.data is None:
         raise UsageError("usage-missing", missing="DATA")
@@ -153,7 +152,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         noise = make_noise(arguments.seed, os.urandom)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
-                model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads,
+                model, rows, epsilon=arguments.epsilon, noise=noise, n_threads=n_threads,
                 by=arguments.by, is_one_site=not arguments.federated, account=account,
             ).with_account(account)  # fmt: skip
         if arguments.federated:

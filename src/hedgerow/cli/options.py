@@ -85,14 +85,6 @@ def above_zero(text: str) -> float:
     return value
 
 
-def chance(text: str) -> float:
-    """Read a number between 0 and 1."""
-    value = float(text)
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
-
-
 def share(text: str) -> float:
     """Read a number from 0 to 1."""
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import adapt_sites, check_can_write
 from hedgerow.app.output import number, print_facts, print_json, today, warn_seeded, wrap_text
-from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_shared, chance, read_account
+from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_shared, read_account
 from hedgerow.privacy.rounding import format_cost
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def add_commands(commands: Any) -> None:
     add("model", metavar="MODEL")
     add("data", metavar="DATA", help="the site's rows with labels: a file, or a database's URL with # and a query")
     add("--epsilon", type=above_zero, required=True, metavar="E", help="what this may cost the site's rows")
-    add("--delta", type=chance, metavar="D", help="a small probability that is added to it (default: the plan's)")
     add("--adapter", **ADAPTERS)
     add("--out", metavar="MODEL", help="the model file to write (default: a new recalibrated.json)")
     add_shared(add, "--seed", "--data-set", "--book", "--no-book", "--yes", "--json")
@@ -60,9 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
     noise = make_noise(arguments.seed, os.urandom)
     with use_threads(available_threads()) as n_threads:
         changed, found, cost = recalibrate_model(
-            model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, account=account,
-            n_threads=n_threads,
-        )  # fmt: skip
+            model, rows, epsilon=arguments.epsilon, noise=noise, account=account, n_threads=n_threads
+        )
     privacy = changed.plan.privacy
     changed = changed.with_account(account.read_state(privacy.unit, privacy.delta))
     save_unless_kept(changed, out)

@@ -42,7 +42,7 @@ _FOLDER: dict[str, Any] = {"metavar": "FOLDER", "help": "the study's folder (thi
 
 
 def _add_run(add: Add, *more: str) -> None:
-    add_shared(add, "--seed", *more)
+    add_shared(add, *more)
     add("--study", **_FOLDER)
     add_fields(add, CoordinatorOptions, "--log-format")
     add_shared(add, "--json")
@@ -89,22 +89,22 @@ def _add_runs(actions: Any) -> None:
     text = 'as `study confirm`, for one party: north="apple river stone lamp"; repeat'
     add("--confirm", action="append", default=[], metavar="PARTY=WORDS", help=text)
     add_shared(add, "--console")
-    _add_run(add)
+    _add_run(add, "--seed")
     add = add_command(actions, "run", run, "go on with the newest run, or begin another one")
     add("--plan", metavar="PLAN", help="a new plan, from this run on; every site has to take it up")
     add_shared(add, "--console")
-    _add_run(add, "--new-run")
+    _add_run(add, "--seed", "--new-run")
     text = "evaluate a model over the rows that sites hold out"
     add = add_command(actions, "evaluate", evaluate, text)
     add("--epsilon", type=above_zero, required=True, metavar="E", help="what this evaluation may cost")
     add("--noise", choices=("distributed", "server"), help="as for `hedgerow evaluate` (distributed)")
     add_fields(add, CoordinatorOptions, "--by")
-    _add_run(add, "--new-run")
+    _add_run(add, "--seed", "--new-run")
     text = "ask the sites for statistics of the plan's columns, as far as their policies allow (surveys = true)"
     add = add_command(actions, "survey", survey, text)
     add("--epsilon", type=above_zero, required=True, metavar="E", help="what all these statistics may cost")
     add("--noise", choices=("distributed", "server"), help="as for `hedgerow survey` (distributed)")
-    _add_run(add, "--new-run")
+    _add_run(add, "--seed", "--new-run")
     text = "let the newest run rest between two rounds; its sites wait until `study run` goes on with it"
     add_command(actions, "pause", pause, text)("--study", **_FOLDER)
     text = "end the newest run for good, and tell its sites, which then wait for another"
