@@ -20,15 +20,7 @@ import pytest
 from hedgerow.app import coordinator, study
 from hedgerow.app.coordinator import ModelFile
 from hedgerow.app.inputs import build_policy, prompt, read_policy, signing_roster
-from hedgerow.app.join import (
-    JoinOptions,
-    _ask_most_rows,
-    _compare,
-    _DoorLine,
-    _find_book,
-    _list_rules,
-    _require_company,
-)
+from hedgerow.app.join import _ask_most_rows, _compare, _DoorLine, _find_book, _list_rules, _require_company
 from hedgerow.app.options import CoordinatorOptions
 from hedgerow.app.rows import _read_now, make_loader
 from hedgerow.app.survey import SurveyOptions
@@ -124,10 +116,10 @@ def test_a_number_of_rows_that_is_none_is_asked_for_again(monkeypatch: pytest.Mo
     typed = iter(["5'000", "0", "99999999999999999999", "5,000", ""])
     monkeypatch.setattr("hedgerow.app.join.is_terminal", lambda: True)
     monkeypatch.setattr("builtins.input", lambda *_: next(typed))
-    assert [_ask_most_rows(JoinOptions(invitation="north.invitation")) for _ in range(2)] == [5000, 0]
+    assert [_ask_most_rows(None, asks=True) for _ in range(2)] == [5000, 0]
     for given in ("5'000", "99999999999999999999", ""):
         with pytest.raises(UsageError) as caught:
-            _ask_most_rows(JoinOptions(invitation="north.invitation", max_rows=given))
+            _ask_most_rows(given, asks=True)
         assert caught.value.code == "usage"
 
 
@@ -300,13 +292,12 @@ def test_a_site_by_another_name_begins_no_second_account(
     folder, plan = Path("wards"), parse_plan(PLAN)
     with closing(BudgetBook(folder / "north-budget.db")) as book:
         book.reserve(b"run", "north", plan, [GaussianEvent(20.0)], (3.0, 1e-5))
-    one, two = (JoinOptions(invitation=f"wards/{name}.invitation") for name in ("north", "north-2"))
-    first, second = (read_invitation(Path(options.invitation)) for options in (one, two))
-    assert _find_book(one, first, "north") == folder / "north-budget.db"
+    one, two = (f"wards/{name}.invitation" for name in ("north", "north-2"))
+    assert _find_book(one, "north", None, "north") == folder / "north-budget.db"
     with pytest.raises(UsageError) as refused:
-        _find_book(two, second, "north")
+        _find_book(two, "north-2", None, "north")
     assert refused.value.code == "budget-elsewhere" and "--budget wards/north-budget.db" in str(refused.value.remedy)
-    assert _find_book(two, second, "others") == folder / "north-2-budget.db"
+    assert _find_book(two, "north-2", None, "others") == folder / "north-2-budget.db"
     said = " ".join(joined(capsys, "wards/north-2.invitation", "--data-set", "north").split())
     assert "(budget-elsewhere, exit code 2)" in said
 
@@ -408,7 +399,7 @@ def test_words_that_were_confirmed_count_for_no_others(
     monkeypatch.setattr("hedgerow.app.join.prompt_while", lambda *_: typed.pop(0))
     with closing(Notebook(tmp_path / "enrolment.db")) as notes:
         for words in (*typed, typed[1]):
-            _compare(JoinOptions(invitation=invitation), read_invitation(Path(invitation)), notes, words)
+            _compare(read_invitation(Path(invitation)), notes, words, "hedgerow join")
     assert not typed
 
 
@@ -655,7 +646,7 @@ def test_no_proposal_speaks_to_the_terminal(invitation: str, capsys: pytest.Capt
     ],
 )  # fmt: skip
 def test_a_site_is_shown_who_the_others_are(
-    invitation: str, expect: str | None, answer: str | None, is_taken: bool,
+    expect: str | None, answer: str | None, is_taken: bool,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """All other sites may be the coordinator's own: the owner sees names and fingerprints, and has a second say."""
@@ -666,9 +657,8 @@ def test_a_site_is_shown_who_the_others_are(
     roster = build_roster(keys["hub"], [keys["north"], keys["south"]], None, [keys["w"]], {})
     monkeypatch.setattr("hedgerow.app.join.is_terminal", lambda: answer is not None)
     monkeypatch.setattr("builtins.input", lambda *_: answer)
-    given = JoinOptions(invitation=invitation, expect=expect, yes=answer is None)
     try:
-        _require_company(given, read_invitation(Path(invitation)), roster, "apple river stone lamp")
+        _require_company(roster, "north", "apple river stone lamp", expect, asks=answer is not None)
     except PolicyRefusal as refused:
         assert refused.code == "roster-unexpected" and not is_taken
     else:

@@ -102,7 +102,8 @@ def join(options: JoinOptions, invitation: StudyInvitation, page: SitePage | Non
     policy = options.policy or str(folder / POLICY)
     shared: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(OwnerOptions)}
     if invitation.role is Role.SITE:
-        shared["budget"] = str(_find_book(options, invitation, read_policy(policy).data_set))
+        data_set = read_policy(policy).data_set
+        shared["budget"] = str(_find_book(options.invitation, invitation.party, options.budget, data_set))
     return NodeOptions(
         **shared,
         identity=str(folder / f"{invitation.party}{PRIVATE_SUFFIX}"),
@@ -133,7 +134,7 @@ def _join(options: JoinOptions, invitation: StudyInvitation, folder: Path, page:
             note(f"Going on as agreed. What these rows cost is counted for {escape_for_terminal(counted)!r}.")
         if kept is not None and options.adapter is not None:
             # Its owner has seen the log of the node, which reads the table by the policy.
-            _adapt(options, options.adapter, options.policy or str(folder / POLICY))
+            _adapt(options.adapter, options.policy or str(folder / POLICY), is_own=options.policy is not None)
         if notes.read("settled") is None:
             _enrol(options, invitation, folder, identity, notes, page)
         if options.plan is not None and wanted.plan != read_text(str(folder / PLAN)):
@@ -231,14 +232,14 @@ def _show_site(
         if options.data_set is None:
             if is_url(table):
                 raise UsageError("usage-missing", missing="--data-set, a name to count the rows of a database by,")
-            _find_book(options, invitation, data_set, is_named=False)
+            _find_book(options.invitation, invitation.party, options.budget, data_set, is_named=False)
         text = build_policy(invitation.policy, data_set, plan.privacy.noise)
-        _require_trust(options, parse_proposal(text))
+        _require_trust(parse_proposal(text), asks=not options.yes)
         write_atomically(draft, text.encode())
         write_beside(draft, "policy")
         proposed, own = draft, str(draft)
     if options.adapter is not None:
-        _adapt(options, options.adapter, own)
+        _adapt(options.adapter, own, is_own=options.policy is not None)
     policy, text = read_policy(own), read_text(own)
     found = show_fit(plan, adapt_table(table, own if policy.data != PLAIN else None), table)
     policy.check_plan(plan)
@@ -247,7 +248,7 @@ def _show_site(
     print_facts(_list_rules(text))
     if proposed is not None and (wider := policy.beyond_defaults(plan)):
         warn(f"This policy allows more, or tells more, than one that says nothing of it: {'; '.join(wider)}.")
-    place = _find_book(options, invitation, policy.data_set)
+    place = _find_book(options.invitation, invitation.party, options.budget, policy.data_set)
     title = f"What the rows of {escape_for_terminal(policy.data_set)} have cost, in all studies whose book is {place}"
     print(f"\n{wrap_text(title, hanging=0)}\n")
     print_facts(_list_spending(place, plan if options.data is not None else None, policy))
@@ -260,7 +261,7 @@ _TRUST = {
 }
 
 
-def _require_trust(options: JoinOptions, proposed: Policy) -> None:
+def _require_trust(proposed: Policy, *, asks: bool) -> None:
     """Make the owner type each noise mode that needs more trust.
 
     Raises PolicyRefusal: "policy-noise" with --yes, which grants none of them; "not-agreed" for other words.
@@ -270,7 +271,7 @@ def _require_trust(options: JoinOptions, proposed: Policy) -> None:
     for noise, what in _TRUST.items():
         if noise not in (*proposed.noise, *proposed.evaluation_noise):
             continue
-        if options.yes:
+        if not asks:
             raise noise_refusal(f"The invitation asks for {noise} noise, which --yes does not grant", noise, "noise")
         if is_terminal():
             note(what)
@@ -330,7 +331,7 @@ def _describe_rule(name: str, value: object) -> list[tuple[str, str]]:
     return [(escape_for_terminal(name), ", ".join(said) or _UNSAID.get(name, "none"))]
 
 
-def _adapt(options: JoinOptions, adapter: str, own: str) -> None:
+def _adapt(adapter: str, own: str, *, is_own: bool) -> None:
     """Add the site's way of writing its table to a policy; raise UsageError if that is set already."""
     from hedgerow.client.policy import parse_policy
     from hedgerow.data.adapters import PLAIN, read_adapter
@@ -339,7 +340,7 @@ def _adapt(options: JoinOptions, adapter: str, own: str) -> None:
     data = read_policy(own).data
     if data == read_adapter(adapter):
         return
-    if options.policy is not None or data != PLAIN:
+    if is_own or data != PLAIN:
         raise UsageError("adapter-beside-policy", policy=own)
     text = f"{read_text(own)}\n{read_text(adapter)}"
     parse_policy(text)
@@ -388,15 +389,17 @@ def _enrol(
 
     wait_for("Enrolling", "Waiting for the coordinator.")
     if invitation.role is Role.SITE and notes.read("max_rows") is None:
-        notes.keep(max_rows=_ask_most_rows(options).to_bytes(8, "big"))
+        notes.keep(max_rows=_ask_most_rows(options.max_rows, asks=not options.yes).to_bytes(8, "big"))
     applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
     line = _DoorLine(invitation, options.connect)
     if applicant.roster is None:
         opening = applicant.opening(line.ask(applicant.knock()))
         read_first(Standing, line.ask(opening))
         note(f"Your words: {applicant.words}")
+        where = [] if options.folder is None else ["--folder", options.folder]
+        command = shlex.join(["hedgerow", "join", options.invitation, *where, "--confirm"])
         wait_for(f"Your words: {applicant.words}", f"{_call(invitation)} Then answer at the terminal.")
-        _compare(options, invitation, notes, applicant.words)
+        _compare(invitation, notes, applicant.words, command)
     roster: PinnedRoster | None = None
     # Whom the coordinator withdraws meanwhile is not in the next one, which the owner is shown as well.
     while roster is None or applicant.roster != roster:
@@ -413,7 +416,7 @@ def _enrol(
             if applicant.asking() == before:
                 time.sleep(_SECONDS_BETWEEN_QUESTIONS)
         wait_for(f"The roster's words: {applicant.roster_words}", "The terminal shows who is in it, and asks.")
-        _require_company(options, invitation, roster, applicant.roster_words)
+        _require_company(roster, invitation.party, applicant.roster_words, options.expect, asks=not options.yes)
         try:
             # The coordinator waits until it has heard this from everyone. A connection that broke says nothing: it is
             # asked again, with the certificate that is wanted once the run has begun.
@@ -425,14 +428,14 @@ def _enrol(
     notes.keep(settled=b"1")
 
 
-def _ask_most_rows(options: JoinOptions) -> int:
+def _ask_most_rows(given: str | None, *, asks: bool) -> int:
     """Ask for a public upper bound on this site's rows; return 0 for none.
 
     It is never read off the table.
     """
-    if options.max_rows is not None:
-        return read_max_rows(options.max_rows, options.max_rows)
-    if not is_terminal() or options.yes:
+    if given is not None:
+        return read_max_rows(given, given)
+    if not is_terminal() or not asks:
         return 0
     note("How many rows will this site use at most? It bounds what a site can do to the model.")
     while said := prompt("A round number, for everybody sees it, or nothing to say none:"):
@@ -443,7 +446,7 @@ def _ask_most_rows(options: JoinOptions) -> int:
     return 0
 
 
-def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: PinnedRoster, words: str) -> None:
+def _require_company(roster: PinnedRoster, own: str, words: str, expect: str | None, *, asks: bool) -> None:
     """Show the roster and ask for confirmation; only a person can tell whether the sites are right.
 
     Raises PolicyRefusal "roster-unexpected"; UsageError if nobody can be asked.
@@ -451,7 +454,7 @@ def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: 
     watch = f"; {len(roster.monitors)} more may watch public numbers" if roster.monitors else ""
     note(f"The roster has {len(roster.sites)} sites{watch}:")
     for party in (*roster.sites, *roster.monitors):
-        you = " (you)" if party.name == invitation.party else ""
+        you = " (you)" if party.name == own else ""
         most = roster.find_max_rows(party.name)
         rows = f", at most {most:,} rows" if most else ""
         note(f"{party.role.value} {party.name}{you}: {party.fingerprint()}{rows}")
@@ -459,13 +462,13 @@ def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: 
         note(f"The roster's words, the same at every party: {words}")
     if roster.edition > 1:
         note(f"Compare its fingerprint with those who were there before: {roster.fingerprint()}")
-    found = {site.name for site in roster.sites} - {invitation.party}
-    if options.expect is not None:
-        expected = {name.strip() for name in options.expect.split(",")} - {invitation.party}
+    found = {site.name for site in roster.sites} - {own}
+    if expect is not None:
+        expected = {name.strip() for name in expect.split(",")} - {own}
         if found != expected:
             raise PolicyRefusal("roster-unexpected", found=join_names(sorted(found)), why="--expect names others")
-    if options.yes:
-        if options.expect is None:
+    if not asks:
+        if expect is None:
             warn("Nobody was asked whether these are the right sites: --expect NAME,NAME refuses a roster of others.")
         return
     if not is_terminal():
@@ -476,7 +479,7 @@ def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: 
         raise PolicyRefusal("roster-unexpected", found=join_names(sorted(found)), why=why)
 
 
-def _compare(options: JoinOptions, invitation: StudyInvitation, notes: Notebook, words: str) -> None:
+def _compare(invitation: StudyInvitation, notes: Notebook, words: str, command: str) -> None:
     """Wait until a person enters the words of the other end, and they agree."""
 
     def is_confirmed() -> bool:
@@ -497,8 +500,6 @@ def _compare(options: JoinOptions, invitation: StudyInvitation, notes: Notebook,
                 fault = UsageError("words-differ", name=invitation.party)
                 note(f"{fault.what} {fault.remedy}")
         return
-    where = [] if options.folder is None else ["--folder", options.folder]
-    command = shlex.join(["hedgerow", "join", options.invitation, *where, "--confirm"])
     note(f'Once they are the same: {command} "the words that they read to you"')
     while not is_confirmed():
         time.sleep(_SECONDS_BETWEEN_QUESTIONS / 2)
@@ -544,7 +545,7 @@ class _DoorLine:
 # The book ----------------------------------------------------------------------------------------------------------
 
 
-def _find_book(options: JoinOptions, invitation: StudyInvitation, data_set: str, *, is_named: bool = True) -> Path:
+def _find_book(invitation: str, party: str, budget: str | None, data_set: str, *, is_named: bool = True) -> Path:
     """Return this party's budget book, unless another book has these rows.
 
     The coordinator chooses a party's name: a site that is invited again under another one would begin a new account for
@@ -556,9 +557,9 @@ def _find_book(options: JoinOptions, invitation: StudyInvitation, data_set: str,
     """
     from hedgerow.client.budget import BudgetBook, fold_name
 
-    folder = Path(options.invitation).parent
-    own, books = Path(options.budget or folder / f"{invitation.party}-budget.db"), dict[Path, set[str]]()
-    others = [place for place in sorted(folder.glob("*-budget.db")) if place != own and options.budget is None]
+    folder = Path(invitation).parent
+    own, books = Path(budget or folder / f"{party}-budget.db"), dict[Path, set[str]]()
+    others = [place for place in sorted(folder.glob("*-budget.db")) if place != own and budget is None]
     elsewhere = list[Path]()
     for place in [*([] if is_named or not own.is_file() else [own]), *others]:
         with closing(BudgetBook(place)) as book:
