@@ -67,6 +67,7 @@ from hedgerow.transport.identities import (
     read_roster,
 )
 from hedgerow.transport.interface import Joined, Left
+from tests.builders import coded
 from tests.carriers.conftest import Federation
 from tests.plugins.test_plugin_loading import OBLIVIOUS, forget
 from tests.wards import forget_place
@@ -611,6 +612,26 @@ def test_an_older_greeting_is_refused_and_the_coordinator_is_told_the_newest_num
     assert again.number == greeted(9)[1].number == 9 and greeted(8)[1].kind is EnvelopeKind.LOST
     assert office.answer(FIRST_NODE, newer) == kept, "the link that is there goes on"
     run(federation, office)
+
+
+def test_what_the_coordinator_signed_for_others_or_as_no_request_is_not_answered(office: Office) -> None:
+    """Who carries envelopes could bring one site what was signed for another, or what a node would have said."""
+    federation = office.federation  # type: ignore[attr-defined]
+    seed, key = read_private(Path(federation.path("hub.private.json"))).seed, derive_public_key(os.urandom(32))
+    number = itertools.count(5)
+
+    def envelope(kind: EnvelopeKind, name: str) -> bytes:
+        bare = Envelope(kind, name, os.urandom(32), next(number), key, bytes(32))
+        return sign(replace(bare, body=bundle_messages([])), seed)
+
+    asking = {EnvelopeKind.GREETING, EnvelopeKind.REQUEST}
+    for kind, name in itertools.product(EnvelopeKind, ("", "site-0", "site-1")):
+        data = envelope(kind, name)
+        if kind in asking and name != "site-1":
+            assert parse(office.answer(FIRST_NODE, data)).site == "site-0"
+            continue
+        with pytest.raises(WireRefusal, check=coded("unexpected-frame")):
+            office.answer(FIRST_NODE, data)
 
 
 def test_a_request_out_of_its_turn_is_answered_by_none(office: Office) -> None:
