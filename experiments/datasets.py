@@ -356,6 +356,40 @@ def make_codes(kind: str, n_records: int) -> tuple[Table, list[str]]:
     return replace(table, features=(*table.features, own), columns=(*table.columns, code.astype(np.int32))), names
 
 
+SKEWED = (
+    "two classes, 3 %", "two classes, persons of 4 rows", "three classes, the last 3 %", "six classes",
+    "counts", "costs", "numbers with tails", "times",
+)  # fmt: skip
+"""Tables of `make_skewed`: rare classes, and labels most of which are far below the ends of their range."""
+
+
+def make_skewed(kind: str, n_records: int, seed: int) -> Table:
+    """One of `SKEWED`, with four normal features of which two count."""
+    random = np.random.default_rng([SKEWED.index(kind), seed])
+    n_rows_of_person = 4 if "persons" in kind else 1
+    x = np.repeat(random.normal(size=(-(-n_records // n_rows_of_person), 4)), n_rows_of_person, axis=0)[:n_records]
+    effect = x[:, 0] + 0.5 * np.sin(2 * x[:, 1])
+    latent = effect + random.logistic(size=n_records)
+    if kind.startswith("two"):
+        return made_up(kind, x, (latent > 4.2).astype(np.int64), 4)
+    if "classes" in kind:
+        steps = (0.0, 4.2) if kind.startswith("three") else (-1.5, -0.5, 0.5, 1.5, 3.0)
+        section = {"name": "y", "type": "multiclass", "classes": [f"class {place}" for place in range(len(steps) + 1)]}
+        return made_up(kind, x, np.searchsorted(steps, latent).astype(np.int64), 4, section)
+    if kind == "counts":
+        counts = random.poisson(random.exponential(0.2, n_records) * np.exp(0.6 * effect))
+        return made_up(kind, x, np.minimum(counts, 20).astype(np.int64), 4, {"name": "y", "type": "count", "max": 20})
+    if kind == "times":
+        event, end = random.exponential(20 * np.exp(-0.7 * effect)), random.uniform(2, 12, n_records)
+        interval = (np.minimum(event, end) // 2).astype(np.int64)
+        times: Feature = {"name": "y", "type": "survival", "event": "dead", "intervals": [2, 4, 6, 8, 10, 12]}
+        return made_up(kind, x, 2 * interval + (event <= end), 4, times)
+    label, low, high = np.exp(7 + 0.7 * effect + random.normal(size=n_records)), 0.0, 200_000.0
+    if kind == "numbers with tails":
+        label, low, high = 20 + 8 * effect + 4 * random.standard_t(2.2, n_records), -500.0, 500.0
+    return made_up(kind, x, np.clip(label, low, high), 4, {"name": "y", "type": "regression", "min": low, "max": high})
+
+
 def skewed_numbers(n_records: int = 10_000) -> Table:
     """Fares within bounds that only a few reach: the label's spread is a thirtieth of its range."""
     random = np.random.default_rng(7)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments import harness
-from experiments.datasets import BINARY_NAMES, Feature, Table, load, make, make_codes
+from experiments.datasets import BINARY_NAMES, SKEWED, Feature, Table, load, make, make_codes, make_skewed
 from experiments.harness import CCS22_RECIPE, MakePlan, Prepared, deviation_of, mean_and_error, plan_for, rows_of
 from hedgerow.client.node import Node
 from hedgerow.data.binned import SiteData
@@ -28,6 +28,8 @@ from hedgerow.evaluation.estimates import COVERAGES
 from hedgerow.local.forecast import noise_guarantees, share_noise_factor
 from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.kinds import roc_auc
+from hedgerow.losses.registry import loss_kind
+from hedgerow.losses.survival import hazards
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.bands import shape_bands
@@ -108,23 +110,43 @@ RARE, EPSILONS_OF_RARE = (0.04, 0.01), (0.5, 1.0, 3.0)
 """Rates to which Credit 1 is thinned, and where the chances of the riskiest must be right then."""
 
 
-def main_calibration(argv: list[str]) -> int:
-    """Whether chances of two classes are right, beside XGBoost's: the papers' data sets, and Credit 1 of fewer events.
+LEVEL_ROWS, LEVEL_TESTED, LEVEL_EPSILONS = 12_000, 20_000, (1.0, 10.0, math.inf)
+FEW_EVENTS, ROWS_OF_FEW, FEW_EPSILONS, MIN_NEAR = 200, 7_000, (1.0, 2.0, 3.0), 0.8
+FITS_WITHOUT_NOISE, MAX_MEAN_LOG, MAX_OFF_LEVEL, MAX_OFF_WITHOUT_NOISE = 4, 0.02, 0.05, 0.02
 
-    By the event coded as the last class and as the first: the ratio of the mean chance to the rate, pooled over the
-    splits, with its standard error; and of both together that among the riskiest 5 %, and the expected calibration
-    error over 10 bins of equal mass and 15 of equal width. Splits are 70/30, nothing is tuned per set; XGBoost has 100
-    trees of depth 4 and rate 0.1, and sees the rows without privacy. The exit code is 1 when a ratio from epsilon 1 on
-    is more than a tenth and three standard errors from 1, or that of the riskiest from epsilon .5 to 3 where events are
-    4 or 1 % of the rows, or an error over bins of equal width more than .02 above XGBoost's at epsilon 1.
+
+def main_calibration(argv: list[str]) -> int:
+    """Whether mean predictions are right for every kind of label, and the chances of two classes beside XGBoost's.
+
+    First, on made tables of rare classes and skewed labels: the mean prediction over the mean label, on the rows of the
+    training and on others (there of the rarest class), and the noise on it that the model states. Then how many of
+    such ratios are from .9 to 1.1 where 200 records have the event. The exit code is 1 when a ratio on the rows of the
+    training is more than a twentieth and three standard errors from 1 (without noise: .02), or their mean logarithm
+    more than .02 from 0, or fewer than four fifths of the last ones within a tenth.
+
+    Second, on the papers' data sets, and Credit 1 of fewer events, by the event coded as the last class and as the
+    first: the ratio of the mean chance to the rate, pooled over the splits, with its standard error; and of both
+    together that among the riskiest 5 %, and the expected calibration error over 10 bins of equal mass and 15 of equal
+    width. Splits are 70/30, nothing is tuned per set; XGBoost has 100 trees of depth 4 and rate 0.1, and sees the rows
+    without privacy. The exit code is 1 when a ratio from epsilon 1 on is more than a tenth and three standard errors
+    from 1, or that of the riskiest from epsilon .5 to 3 where events are 4 or 1 % of the rows, or an error over bins of
+    equal width more than .02 above XGBoost's at epsilon 1.
     """
-    counts = {"splits": (10, "random splits per cell"), "first_seed": (40, "of the first")}
-    options = harness.options_of(argv, main_calibration, **counts)
+    parser = harness.arguments(
+        "calibration", main_calibration.__doc__, splits=(10, "random splits per cell"), first_seed=(40, "of the first"),
+        fits=(20, "of each made table"),
+    )  # fmt: skip
+    parser.add_argument("--only-levels", action="store_true", help="end before the papers' data sets")
+    options = parser.parse_args(argv)
+    are_right = _print_levels(range(options.fits))
+    if options.only_levels:
+        return 0 if are_right else 1
+    print()
     seeds = range(options.first_seed, options.first_seed + options.splits)
     titles = "event last", "event first", "riskiest 5 %"
     print(f"{'data set':<9} {'epsilon':>7}  " + "  ".join(f"{title:>13}" for title in titles) + "  equal mass  width")
     tables = [load(name, options.data) for name in BINARY_NAMES]
-    holds = True
+    holds = are_right
     rare = [_thinned(tables[-1], rate) for rate in RARE]
     for table, is_rare in [*((table, False) for table in tables), *((table, True) for table in rare)]:
         codings = Prepared(table), Prepared(replace(table, label=1 - table.label))
@@ -148,6 +170,74 @@ def main_calibration(argv: list[str]) -> int:
         print(_line_of(table.name, "XGBoost", [_ratio(theirs, 0), None, _ratio(theirs, 2)], theirs), flush=True)
     print(f"\n{options.splits} splits from {options.first_seed} on; mean chance over rate (standard error)")
     return 0 if holds else 1
+
+
+def _print_levels(seeds: range) -> bool:
+    """Print the table of levels; return whether all are right."""
+    print(f"{'made table':<30} {'epsilon':>7}  {'their rows':>13}  {'others':>13}  {'deviation':>9} {'stated':>7}")
+    logs, are_right = [], True
+    for kind in SKEWED:
+        for epsilon in LEVEL_EPSILONS:
+            chosen = seeds if epsilon < math.inf else seeds[:FITS_WITHOUT_NOISE]
+            tables = (make_skewed(kind, LEVEL_ROWS + LEVEL_TESTED, seed) for seed in chosen)
+            found = np.array([_level_of(table, epsilon, seed) for table, seed in zip(tables, chosen, strict=True)])
+            (own, error), (others, wide) = mean_of(found[:, 0]), mean_of(found[:, 1])
+            if epsilon < math.inf:
+                logs.append(math.log(own))
+            is_bad = abs(own - 1) > (max(MAX_OFF_LEVEL, 3 * error) if epsilon < math.inf else MAX_OFF_WITHOUT_NOISE)
+            are_right &= not is_bad
+            cells = f"{own:.3f} ({error:.3f})", f"{others:.3f} ({wide:.3f})", f"{found[:, 0].std():.3f}"
+            line = f"{kind:<30} {epsilon:>7g}  {cells[0]:>13}  {cells[1]:>13}  {cells[2]:>9} {found[:, 2].mean():>7.3f}"
+            print(line + "  BAD" * is_bad, flush=True)
+    mean, near = float(np.mean(logs)), []
+    for epsilon in FEW_EPSILONS:
+        for seed in seeds:
+            table = _with_events(make_skewed(SKEWED[0], 2 * LEVEL_TESTED, seed), ROWS_OF_FEW, FEW_EVENTS)
+            near.append(abs(_level_of(table, epsilon, seed)[0] - 1) <= MAX_OFF)
+        share = np.mean(near[-len(seeds) :])
+        print(
+            f"{FEW_EVENTS} events in {ROWS_OF_FEW:,} rows, epsilon {epsilon:g}: {share:.0%} of ratios from .9 to 1.1",
+            flush=True,
+        )
+    print(f"mean logarithm of ratios {mean:+.4f}; {len(seeds)} fits a line, {LEVEL_ROWS:,} rows, delta 1e-5")
+    return are_right and abs(mean) <= MAX_MEAN_LOG and bool(np.mean(near) >= MIN_NEAR)
+
+
+def mean_of(values: Floats) -> tuple[float, float]:
+    """Return a mean and its standard error."""
+    return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def _with_events(table: Table, n_records: int, n_events: int) -> Table:
+    """The first records of a table of two classes, exactly so many of which have the event."""
+    events, others = np.flatnonzero(table.label), np.flatnonzero(table.label == 0)
+    rows = np.sort(np.concatenate([events[:n_events], others[: n_records - n_events]]))
+    return replace(table, columns=tuple(column[rows] for column in table.columns), label=table.label[rows])
+
+
+def _level_of(table: Table, epsilon: float, seed: int) -> tuple[float, float, float]:
+    """Train on the first rows: the mean prediction over the mean label there and on the others; its stated noise."""
+    prepared, train = Prepared(table), np.arange(table.n_records) < LEVEL_ROWS
+    unit = {"unit": "person", "max_rows_per_unit": 4} if "persons" in table.name else {}
+    plan = plan_for(table, epsilon, int(train.sum()), {"structure_seed": seed}, **{"delta": 1e-5, **unit})
+    outcome = harness.trained(prepared, plan, train, seed)
+    link, label, baseline = loss_kind(plan).link, plan.label, outcome.ensemble.baseline
+    ratios = []
+    for chosen in (train, ~train):
+        if not chosen.any():
+            continue
+        rows = rows_of(prepared, plan, chosen)
+        scores = harness.scores_of(outcome, rows)
+        if label.classes:
+            mean, true = link.probabilities(scores)[:, -1].mean(), (rows.labels == len(label.classes) - 1).mean()
+        elif label.event:
+            at_risk = (rows.labels + 1)[:, None] // 2 > np.arange(len(baseline))
+            mean, true = (hazards(scores[0], baseline) * at_risk).sum(axis=1).mean(), (rows.labels % 2).mean()
+        else:
+            mean, true = link.values(scores[0], label).mean(), table.label[chosen].mean()
+        ratios.append(float(mean / true))
+    level = outcome.ensemble.levels[-1]
+    return ratios[0], ratios[-1], level.noise / level.mean
 
 
 def _line_of(name: str, epsilon: str, ratios: Sequence[tuple[float, float] | None], found: Floats) -> str:

@@ -229,7 +229,7 @@ def reach(start: str) -> dict[str, tuple[str, ...]]:
     return ways
 
 
-MAX_REACH = {"client": 21_000, "app.node": 30_000, "app.join": 27_000}
+MAX_REACH = {"client": 21_300, "app.node": 30_400, "app.join": 27_400}
 """Most lines of code that one must read to know what a party's process may run. A change that raises one says in its
 commit what the lines are worth."""
 

@@ -62,7 +62,7 @@ def test_declared_model_holds_its_guarantee_and_learns(numbers: tuple[np.ndarray
     assert report.guarantee == "holds"
     assert 1.9 < report.epsilon <= 2
     assert report.delta == 1e-6
-    assert len(model.ledger_) == 21
+    assert len(model.ledger_) == 23
     assert model.score(X, y) > 0.75
 
 
@@ -150,7 +150,7 @@ def test_the_first_fit_says_once_why_it_is_slow(
         base.note_first_fit.cache_clear()
         caplog.clear()
         for _ in range(2):
-            declared().fit(X[:200], y[:200])
+            declared().fit(X, y)
         assert [record.levelname for record in caplog.records] == ["WARNING"] * n_lines
 
 
@@ -184,7 +184,7 @@ def test_what_is_left_out_is_found_and_paid_for(numbers: tuple[np.ndarray, np.nd
     model = declared(epsilon=5).set_params(**{left_out: None}).fit(X, y)
     # By chance noise looks like another class, and classes are asked for once more in full.
     paid = [release.purpose for release in model.ledger_.releases if "survey" in release.purpose]
-    assert len(paid) in ((1, 3) if left_out == "classes" else (1,)) and len(model.ledger_) == 21 + len(paid)
+    assert len(paid) in ((1, 3) if left_out == "classes" else (1,)) and len(model.ledger_) == 23 + len(paid)
     assert model.privacy_report_.guarantee == "holds" and model.privacy_report_.epsilon <= 5
     assert model.classes_.tolist() == [0, 1]
 
@@ -352,7 +352,7 @@ CLASSES: dict[str, Any] = {
 @pytest.mark.parametrize(("n_records", "n_warnings"), [(200, 1), (20_000, 0)])
 def test_a_fit_warns_once_of_too_little_signal(n_records: int, n_warnings: int) -> None:
     """Where everything is declared there is no survey that could warn of it; and the report says it as well."""
-    X = np.random.default_rng(0).random((200, 2))
+    X = np.random.default_rng(0).random((n_records, 2))
     private = DPGBDTClassifier(epsilon=1.0, bounds=[(0, 1)] * 2, classes=[0, 1], n_records=n_records, n_trees=2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

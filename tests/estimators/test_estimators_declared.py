@@ -174,7 +174,7 @@ def test_one_pair_of_bounds_is_for_all_columns_without_categories() -> None:
         assert {(own.min, own.max) for own in (a, b, d)} == {(0, 1)} and c.categories == ("u", "v")
         two = DPGBDTClassifier(bounds=bounds, classes=[0, 1], n_records=100, n_trees=2).fit(frame[["a", "b"]], y)
         assert [(own.min, own.max) for own in two.model_.plan.features] == [(0, 1)] * 2
-    assert len(model.ledger_) == 3
+    assert len(model.ledger_) == 5
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -294,7 +294,7 @@ def test_progress_is_shown_of_long_fits_only(rows: Any, capsys: Any, monkeypatch
         DPGBDTClassifier(**DECLARED, verbose=verbose).fit(X, y)
         shown = capsys.readouterr()
         assert not shown.out
-        assert ("Training: 1/11 rounds, epsilon" in shown.err) == is_shown == bool(shown.err)
+        assert ("Training: 1/13 rounds, epsilon" in shown.err) == is_shown == bool(shown.err)
     assert SECONDS_BEFORE_PROGRESS == 1
 
 

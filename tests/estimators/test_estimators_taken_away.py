@@ -139,10 +139,10 @@ def test_a_model_is_shown_in_a_few_lines(numbers: tuple[Any, Any], fitted: Any) 
     """At a prompt and in a notebook: what it predicts, its size, its privacy; nothing that would be read as HTML."""
     X, _ = numbers
     text = repr(fitted.model_)
-    assert len(text.splitlines()) == 4 and len(text) < 400
+    assert len(text.splitlines()) == 5 and len(text) < 700
     assert "trees     13" in text and "VOID" in text
     told = {each.topic for each in fitted.model_.report.statement.sentences if each.depth is Depth.PERSON}
-    assert fitted.model_._repr_html_().count("<tr>") == 3 + len(told) and Topic.TRUST in told
+    assert fitted.model_._repr_html_().count("<tr>") == 4 + len(told) and Topic.TRUST in told
     regressor = DPGBDTRegressor(bounds=[(-1, 1)] * 3, label_bounds=(-1, 1), n_records=1000, n_trees=2)
     assert "regression, -1 to 1" in repr(regressor.fit(X, X[:, 0]).model_)
 

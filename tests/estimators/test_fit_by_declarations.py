@@ -378,6 +378,7 @@ def test_what_a_warning_has_from_rows_is_said_to_be_private(case: str) -> None:
     assert marks and any(marks) == is_private
 
 
+@pytest.mark.filterwarnings("ignore::hedgerow.estimators.base.FewRecordsWarning")
 @pytest.mark.filterwarnings("ignore::hedgerow.data.units.LostRowsWarning")
 def test_masked_labels_are_missing() -> None:
     """What a masked array hides is no label: neither trained on nor taken for one."""

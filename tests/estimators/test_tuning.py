@@ -32,7 +32,7 @@ def test_all_fits_and_measurements_are_on_one_account(rows: Any, accountant: str
     tuned = tune(DPGBDTClassifier(**DECLARED, epsilon=epsilon, accountant=accountant), SETTINGS, X, y)
     ledger, report = tuned.ledger_, tuned.privacy_report_
     evaluations = [release for release in ledger if release.kind in EVALUATION_KINDS]
-    assert len(ledger) == 5 + 5 + 7 + 2 * len(SETTINGS)
+    assert len(ledger) == 7 + 7 + 9 + 2 * len(SETTINGS)
     assert len(evaluations) == 2 * len(SETTINGS)
     assert 0.98 * epsilon < report.epsilon <= epsilon
     assert report.guarantee == "holds"

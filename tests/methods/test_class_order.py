@@ -32,6 +32,9 @@ class MirroredNoise(SeededNoise):
         if kind == "ScoreBins":
             counts, labels = drawn.reshape(2, -1)[:, ::-1]
             return np.concatenate([counts, -labels])
+        if kind == "LevelSums":
+            # How far labels are from predictions, how much these rise, and the predictions of both classes.
+            return np.concatenate([-drawn[:1], drawn[1:2], drawn[:1:-1]])
         if kind != "Histogram":
             drawn[::2] *= -1
         return drawn

@@ -125,7 +125,7 @@ def test_sums_of_the_start_are_those_of_its_words() -> None:
 
     queries, _ = asked(plan, answer)
     assert [type(query) for query in queries[:6]] == START and seen == [1, 2, 2, 2]
-    assert all(isinstance(query, LeafSums) for query in queries[6:9]) and len(queries) == 10
+    assert all(isinstance(query, LeafSums) for query in queries[6:9]) and len(queries) == 12
 
 
 @pytest.mark.parametrize("size", [0, 2**14, 2**24, 2**45])
@@ -208,7 +208,7 @@ def test_shares_add_up_and_a_plan_can_do_without() -> None:
     assert few.start_share + few.calibration_share < 1 and few.shrinkage == 1
     without = settings_of(made_plan(500, model={"start": "none", "n_trees": "auto"}))
     assert (without.start, without.start_share, without.n_trees) == ("hazards", BASELINE_SHARE, 100)
-    assert without.schedule(made_plan(500)).n_rounds == 1 + 100 + 1
+    assert without.schedule(made_plan(500)).n_rounds == 1 + 100 + 1 + 2
     assert settings_of(made_plan(500, model={"start": "linear"})) == settings_of(made_plan(500))
     with pytest.raises(PlanError, match="start"):
         made_plan(500, model={"start": "mean"})

@@ -19,6 +19,7 @@ from hedgerow.local.training import train
 from hedgerow.losses.tables import MAX_UNIT, double_residuals
 from hedgerow.methods.adassp.program import solve_centred
 from hedgerow.methods.boosting.schedule import BoostingSettings
+from hedgerow.methods.level import LevelSums
 from hedgerow.methods.line import MAX_DOUBLINGS, SpreadSums, choose_doublings
 from hedgerow.methods.linear_start import LabelSums
 from hedgerow.methods.registry import program_for, resolve
@@ -99,14 +100,14 @@ def queries_of(plan: Plan, seed: int = 0, data: SiteData | None = None) -> list[
 
 
 def test_a_run_begins_with_a_start_and_ends_with_a_calibration() -> None:
-    """The mean, the spread, five releases of a linear model, the trees, and one release more: all in the plan's sum."""
+    """The mean, the spread, five releases of a linear model, the trees, bins and level: all in the plan's sum."""
     plan = make_plan("regression")
     kinds = [type(query).__name__ for query in queries_of(plan)]
     start = ["LabelSums", "SpreadSums", "GramMatrix", "GramMatrix", *["CrossProducts"] * 3]
-    assert kinds == [*start, *["LeafSums"] * 4, "ScoreBins"]
+    assert kinds == [*start, *["LeafSums"] * 4, "ScoreBins", "LevelSums", "LevelSums"]
     assert len(kinds) == resolve(plan).schedule(plan).n_rounds
     without = make_plan("regression", {"start": "none"})
-    assert {type(query) for query in queries_of(without)} == {LeafSums}
+    assert {type(query) for query in queries_of(without)} == {LeafSums, LevelSums}
 
 
 def test_noise_that_hides_the_spread_is_not_taken_for_a_small_one() -> None:

@@ -159,7 +159,7 @@ def test_a_fit_without_any_declaration_keeps_its_promise() -> None:
     assert model.score(rows, y) > 0.75
     kinds = [release.kind for release in model.ledger_]
     assert kinds[:4] == ["RecordCount", "CellCounts", "KindCounts", "OctaveCounts"] and "NameVotes" not in kinds
-    assert len(model.model_.plan.prepared) == len(kinds) - 41
+    assert len(model.model_.plan.prepared) == len(kinds) - 43
     features = {feature.name: feature for feature in model.model_.plan.features}
     assert features["colour"].is_hashed and features["open"].categories == ("false", "true")
 
@@ -185,13 +185,13 @@ def test_nothing_is_spent_where_all_is_declared() -> None:
     X = np.random.default_rng(2).normal(size=(500, 2))
     declared: dict[str, Any] = {"bounds": [(-3, 3)] * 2, "n_records": 500, "n_trees": 5}
     model = DPGBDTClassifier(classes=[0, 1], **declared).fit(X, (X[:, 0] > 0).astype(int))
-    assert len(model.ledger_) == 6 and not model.model_.plan.prepared
+    assert len(model.ledger_) == 8 and not model.model_.plan.prepared
     assert "prepared" not in model.model_.plan.to_dict()
     numbers = DPGBDTRegressor(label_bounds=(-3, 3), **declared).fit(X, X[:, 0])
     kinds = Counter(release.kind for release in numbers.ledger_.releases)
     assert kinds.pop("LeafSums") == 5 and not numbers.model_.plan.prepared
     # The others are of the start and the end of a regression.
-    assert set(kinds) == {"LabelSums", "SpreadSums", "GramMatrix", "CrossProducts", "ScoreBins"}
+    assert set(kinds) == {"LabelSums", "SpreadSums", "GramMatrix", "CrossProducts", "ScoreBins", "LevelSums"}
 
 
 def test_only_what_is_called_private_is_asked_for() -> None:
@@ -223,7 +223,7 @@ def test_a_model_file_keeps_what_it_was_prepared_by(tmp_path: Any) -> None:
     made.save(tmp_path / "model.json")
     loaded = Model.load(tmp_path / "model.json")
     assert loaded.ledger == made.ledger and loaded.report.epsilon == made.report.epsilon
-    assert loaded.plan.digest == made.plan.digest and loaded.next_round == 6
+    assert loaded.plan.digest == made.plan.digest and loaded.next_round == 8
     before = read_prepared_ledger(loaded.plan)
     tables = write_prepared_tables(before, "record", 1)
     assert Plan.from_dict({**loaded.plan.to_dict(), "prepared": tables}, is_stored=True) == loaded.plan

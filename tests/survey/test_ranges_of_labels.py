@@ -199,7 +199,7 @@ def test_a_fit_finds_a_usual_pair_with_one_small_release(cells: list[Any]) -> No
     draw = np.random.default_rng(6)
     X = draw.normal(size=(3000, 2))
     y = np.array(cells)[(X[:, 0] + draw.normal(size=3000) > 1.9).astype(int)]
-    model = DPGBDTClassifier(epsilon=0.5, bounds=(-4, 4), n_records=3000, n_trees=2, random_state=3).fit(X, y)
+    model = DPGBDTClassifier(epsilon=1.0, bounds=(-4, 4), n_records=3000, n_trees=2, random_state=3).fit(X, y)
     assert model.classes_.tolist() == cells and model.predict_proba(X).shape == (3000, 2)
     assert [release.kind for release in model.ledger_][:1] == ["CellCounts"]
     assert len(model.model_.plan.prepared) == 1

@@ -114,8 +114,8 @@ def test_weights_declared_before_cover_the_queries_asked(data: st.DataObject) ->
     rounds = sum(isinstance(query, Histogram) for query in queries)
     assert pays or rounds == 0
     assert rounds <= plan.model.candidate_rounds
-    of_trees = 1 - declared.start_share - declared.calibration_share
-    wanted = (declared.n_trees + rounds * len(plan.features)) / of_trees / declared.noise_multiplier**2
+    whole = (declared.n_trees + rounds * len(plan.features)) / declared.share_of_trees
+    wanted = whole / declared.noise_multiplier**2
     assert weight == pytest.approx(wanted, rel=1e-12)
 
 
@@ -182,6 +182,11 @@ def check_agreement(plan: Plan, seed: int) -> None:
         scores, finished = node.held.records.scores[0] / 2**16, ensemble.scores(own.codes)[0]
         line = np.polyfit(scores, finished, 1) if np.ptp(scores) > 0 else (0.0, finished.mean())
         np.testing.assert_allclose(finished, np.polyval(line, scores), atol=max(1, ensemble.n_trees) * 2**-15)
+        return
+    if resolve(plan).levels:
+        # Nothing but the level has changed since.
+        moved = ensemble.scores(own.codes) - node.held.records.scores / 2**16
+        assert np.ptp(moved, axis=1).max() == 0
         return
     if plan.model.weight_update == "averaging":
         return

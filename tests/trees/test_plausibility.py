@@ -177,7 +177,8 @@ def test_trees_over_the_same_rows_have_the_same_totals(algorithm: str, label: st
         worse[-1] += n_rows * query.bound // 3
         return worse
 
-    assert all("differ" in fault for _, fault in dialogue(plan, make_data(plan, n_rows, 1), lie))
+    faults = [fault for query, fault in dialogue(plan, make_data(plan, n_rows, 1), lie) if query.trees.n_trees]
+    assert faults and all("differ" in fault for fault in faults)
 
 
 @pytest.mark.parametrize("label", ["binary", "regression"])

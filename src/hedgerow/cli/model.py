@@ -161,6 +161,8 @@ def predict(arguments: argparse.Namespace) -> None:
         print_json({"out": str(out), **PRIVATE_MARK, "n_rows": n_rows, "columns": header})
     elif out is not None:
         note(f"Wrote {out}, a line for each of {n_rows:,} rows. {PRIVATE}")
+        if model.level_text:
+            note(f"In the rows of the training: {model.level_text}.")
 
 
 def _predict_chunks(

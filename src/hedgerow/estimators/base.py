@@ -876,6 +876,9 @@ class PrivateTrees(BaseEstimator, ABC):
             note_first_fit()
             noise, is_own = start.noise, len(site_data) == 1
             model = train(plan, site_data, noise=noise, n_threads=n_threads, progress=progress, is_own=is_own)
+        if model.has_open_level and not doubt:
+            said = "The order of predictions is known better than their level"
+            warn_caller(f"{said}: {model.level_text}.", FewRecordsWarning)
         self.model_ = model.made(PROCESS, len(site_data))
         self.columns_ = {feature.name: (feature.type, feature.origin) for feature in plan.features}
         self.privacy_report_ = self.model_.report

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow import elementary
-from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEPS, Loss, check_units, loss_from_table
+from hedgerow.losses.tables import LEVEL_UNIT, RECORD_NORM, SCORE_UNIT, STEPS, Loss, check_units, loss_from_table
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import LabelKind
 
@@ -27,6 +27,22 @@ Ints = NDArray[np.int64]
 DEFAULT_CLIP = 0.25
 """The joint clip of most losses that are clipped without being asked."""
 _MIN_SHARE = 1e-12
+
+
+@dataclass(frozen=True)
+class LevelParts:
+    """Labels and predictions of some records, from which follows how far the level of predictions is off.
+
+    Attributes:
+        labels, predictions: int64 [n_outputs, n], in units of the range / LEVEL_UNIT, above its lower end.
+        rises: how much predictions rise with the score, per `Link.level_step`, in the same units.
+
+    Chances are whole multiples of 2**3, units of 1 / RECORD_NORM.
+    """
+
+    labels: Ints
+    predictions: Ints
+    rises: Ints
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,26 @@ class Link(ABC):
     name: ClassVar[str]
     is_relative: ClassVar[bool] = False
     """True if only differences between a record's scores mean anything."""
+
+    level_curve: ClassVar[str] = ""
+    """How predictions rise as all scores do: "straight", "exponential", or "logistic"; "" where they are no means."""
+    level_step: ClassVar[int] = 1
+    """The score by which a straight curve rises by all of the range."""
+    level_halvings: ClassVar[int] = 0
+    """The range that `predict_level` counts in is 2 to the power of this times the label's unit, for times: events."""
+
+    def predict_level(self, scores: Ints, kept: Ints, label: Label, baseline: tuple[int, ...]) -> LevelParts:
+        """Return labels and predictions of records, in integers.
+
+        Args:
+            scores: int64 [n_outputs, n], in units of 2**-16.
+            kept: int64 [n], labels as nodes keep them.
+            baseline: of times to an event, in steps of 1/256.
+
+        Raises:
+            ValueError: predictions of such scores are no means.
+        """
+        raise ValueError("predictions are no means")
 
     # Links of classes
 
@@ -149,6 +185,12 @@ class NumberLink(Link):
     def compare(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats] | None:
         return self.units(scores, label).T / SCORE_UNIT, kept[:, None] / SCORE_UNIT
 
+    def predict_level(self, scores: Ints, kept: Ints, label: Label, baseline: tuple[int, ...]) -> LevelParts:
+        labels, predictions = (kept[None] + SCORE_UNIT, self.units(scores, label) + SCORE_UNIT)
+        if self.level_curve == "straight":
+            return LevelParts(labels, predictions, np.where(np.abs(scores) < SCORE_UNIT, LEVEL_UNIT, 0))
+        return LevelParts(labels, predictions, predictions)
+
 
 SQUARES = {"scale_pos_weight": "1"}
 _SQUARED_ERROR = {"reg_loss_param": SQUARES}
@@ -158,6 +200,8 @@ class IdentityLink(NumberLink):
     """A link of numbers: the score is the number, scaled from its bounds to [-1, 1]."""
 
     name = "identity"
+    level_curve = "straight"
+    level_step = 2
 
     def values(self, scores: Floats, label: Label) -> Floats:
         low, high = label.bounds
@@ -244,6 +288,7 @@ class LossKind:
         cuts_again: whether boosted trees cut features again by default, see `hedgerow.trees.binning.cuts_again`.
         deviance: the measure of numbers in evaluations besides their errors; None for squares.
         doubles: whether boosted trees may double residuals where labels fill little of their range.
+        predicts_mean: whether predictions are means of labels, whose level a last release may put right.
     """
 
     label: LabelKind
@@ -260,6 +305,7 @@ class LossKind:
     cuts_again: bool = False
     has_class_weights: bool = False
     doubles: bool = True
+    predicts_mean: bool = False
 
 
 # Averaging: leaves hold shares of classes, or means of a numeric label, instead of gradients (CCS'22, section 4.4.1)

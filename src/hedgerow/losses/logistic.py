@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 
 from hedgerow import elementary
 from hedgerow.losses import tables
-from hedgerow.losses.kinds import SQUARES, ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
+from hedgerow.losses.kinds import (
+    SQUARES,
+    ClassLink,
+    Floats,
+    Ints,
+    LevelParts,
+    LossKind,
+    Objective,
+    classification_scores,
+    shares,
+)
 from hedgerow.losses.labels import Classes
 from hedgerow.plan.plan import Label, Plan
 
@@ -51,6 +61,12 @@ class LogOdds(ClassLink):
     """A link of two classes: the score is the log-odds of the last class."""
 
     name = "logistic"
+    level_curve = "logistic"
+
+    def predict_level(self, scores: Ints, kept: Ints, label: Label, baseline: tuple[int, ...]) -> LevelParts:
+        chances = tables.find_chances(scores)
+        rises = chances * (tables.LEVEL_UNIT - chances) // tables.LEVEL_UNIT
+        return LevelParts(kept[None] * tables.LEVEL_UNIT, chances, rises)
 
     def probabilities(self, scores: Floats) -> Floats:
         positive = 1 / (1 + elementary.exp(-scores[0]))
@@ -99,4 +115,5 @@ KIND = LossKind(
     averaging=shares(LABEL),
     cuts_again=True,
     has_class_weights=True,
+    predicts_mean=True,
 )

@@ -135,6 +135,7 @@ class LogMean(NumberLink):
     """A link of counts: the score is the logarithm of the mean, less that of B."""
 
     name = "log"
+    level_curve = "exponential"
 
     def values(self, scores: Floats, label: Label) -> Floats:
         reach = SCORE_LIMIT / SCORE_UNIT
@@ -219,4 +220,5 @@ KIND = LossKind(
     averaging=means(LABEL, count_scores),
     # A record whose count is 0 has a deviance of two errors; 4 leaves room for unforeseen counts.
     deviance=Deviance("poisson_deviance", _deviance, per_error=4.0),
+    predicts_mean=True,
 )

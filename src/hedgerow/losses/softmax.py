@@ -9,9 +9,27 @@ from dataclasses import replace
 import numpy as np
 
 from hedgerow import elementary
-from hedgerow.losses.kinds import ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
+from hedgerow.losses.kinds import (
+    ClassLink,
+    Floats,
+    Ints,
+    LevelParts,
+    LossKind,
+    Objective,
+    classification_scores,
+    shares,
+)
 from hedgerow.losses.labels import Classes
-from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, exponentials, read_class_weights
+from hedgerow.losses.tables import (
+    LEVEL_UNIT,
+    RECORD_NORM,
+    STEPS,
+    Loss,
+    check_units,
+    exponentials,
+    read_class_weights,
+    round_chances,
+)
 from hedgerow.plan.plan import Label, Plan
 
 MAX_CLASSES = 250
@@ -63,6 +81,13 @@ class LogWeights(ClassLink):
 
     name = "softmax"
     is_relative = True
+    level_curve = "logistic"
+
+    def predict_level(self, scores: Ints, kept: Ints, label: Label, baseline: tuple[int, ...]) -> LevelParts:
+        weights = self.weights(scores)
+        chances = round_chances(weights * LEVEL_UNIT // weights.sum(axis=0))
+        labels = np.where(np.arange(len(scores))[:, None] == kept, LEVEL_UNIT, 0)
+        return LevelParts(labels, chances, chances * (LEVEL_UNIT - chances) // LEVEL_UNIT)
 
     def probabilities(self, scores: Floats) -> Floats:
         weights = elementary.exp(scores - scores.max(axis=0))
@@ -111,4 +136,5 @@ KIND = LossKind(
     averaging=shares(LABEL),
     cuts_again=True,
     has_class_weights=True,
+    predicts_mean=True,
 )

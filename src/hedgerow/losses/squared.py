@@ -51,4 +51,5 @@ KIND = LossKind(
     clipped_hessian_scale=DEFAULT_CLIP,
     averaging=means(LABEL, regression_scores),
     starts=("mean", "linear"),
+    predicts_mean=True,
 )

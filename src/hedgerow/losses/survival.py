@@ -47,9 +47,19 @@ from numpy.typing import ArrayLike, NDArray
 from hedgerow import elementary
 from hedgerow.errors import DataError, ModelError
 from hedgerow.losses.censored import concordance, integrated_brier_score, read_times
-from hedgerow.losses.kinds import SQUARES, Floats, Ints, LossKind, NumberLink, Objective
+from hedgerow.losses.kinds import SQUARES, Floats, Ints, LevelParts, LossKind, NumberLink, Objective
 from hedgerow.losses.labels import negative, no_probabilities
-from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
+from hedgerow.losses.tables import (
+    LEVEL_UNIT,
+    RECORD_NORM,
+    SCORE_UNIT,
+    STEP_BITS,
+    STEPS,
+    Loss,
+    check_units,
+    find_chances,
+    logistic,
+)
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import LabelColumn, LabelKind
@@ -188,6 +198,21 @@ class LogHazard(NumberLink):
     """A link of times to an event: the score adds to the log-odds of the event in every interval."""
 
     name = "hazard"
+    level_curve = "logistic"
+    level_halvings = 2
+
+    def predict_level(self, scores: Ints, kept: Ints, label: Label, baseline: tuple[int, ...]) -> LevelParts:
+        """Return events, and expected events in the intervals that a record was at risk in, of four at most."""
+        at_risk = (kept + 1) // 2
+        expected, rises = np.zeros_like(scores), np.zeros_like(scores)
+        for interval, place in enumerate(baseline):
+            chances = np.where(at_risk > interval, find_chances(scores + (place << STEP_BITS)), 0)
+            expected += chances
+            rises += chances * (LEVEL_UNIT - chances) // LEVEL_UNIT
+        most = LEVEL_UNIT << self.level_halvings
+        events = kept[None] % 2 * LEVEL_UNIT
+        parts = (np.minimum(part, most) >> self.level_halvings for part in (events, expected, rises))
+        return LevelParts(*parts)
 
     def values(self, scores: Floats, label: Label) -> Floats:
         """Return risks, which are the scores themselves.
@@ -309,4 +334,5 @@ KIND = LossKind(
     clipped_updates=("newton",),
     clipped_hessian_scale=HESSIAN_SCALE,
     starts=("linear",),
+    predicts_mean=True,
 )

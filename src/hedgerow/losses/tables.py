@@ -42,6 +42,8 @@ classes comes first."""
 SCORE_LIMIT = STEPS // 2 << STEP_BITS
 RECORD_NORM = 2**14
 CLASS_WEIGHT_BITS = 16
+LEVEL_UNIT = 2**17
+"""Predictions and labels of `Link.predict_level` are integers in units of their range / LEVEL_UNIT."""
 CLASS_WEIGHT_UNIT = 2**CLASS_WEIGHT_BITS
 """The unit of class weights, that of the heaviest class."""
 MAX_UNIT = 2**28
@@ -283,6 +285,31 @@ def logistic(count: int, steps_per_unit: int) -> NDArray[np.float64]:
     upper = [_CONTEXT.divide(one, _CONTEXT.add(one, value)) for value in values]
     lower = [_CONTEXT.subtract(one, value) for value in reversed(upper[is_odd:])]
     return _freeze(lower + upper)
+
+
+def find_chances(scores: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return chances of log-odds in units of 2**-16, as integers in units of 1 / LEVEL_UNIT; beyond 16 they stay."""
+    # Read the chances of positive scores, so that a negative score has exactly what is missing to 1.
+    places = np.minimum(np.abs(scores), (STEPS << STEP_BITS) - 1)
+    step, within, width = places >> STEP_BITS, places & ((1 << STEP_BITS) - 1), 1 << STEP_BITS
+    table = _chances_by_step()
+    upper = round_chances((table[step] * (width - within) + table[step + 1] * within) >> (2 * STEP_BITS))
+    return np.asarray(np.where(scores < 0, LEVEL_UNIT - upper, upper))
+
+
+def round_chances(chances: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Round chances in units of 1 / LEVEL_UNIT to whole units of 1 / RECORD_NORM."""
+    grid = LEVEL_UNIT // RECORD_NORM
+    return np.asarray((chances + grid // 2) // grid * grid)
+
+
+@lru_cache(maxsize=1)
+def _chances_by_step() -> NDArray[np.int64]:
+    """Return the logistic function at the ends of steps from 0 to 16, in units of 2**-8 / LEVEL_UNIT."""
+    upper = logistic(2 * STEPS + 1, SCORE_UNIT >> STEP_BITS)[STEPS:]
+    table = np.rint(upper * (LEVEL_UNIT << STEP_BITS)).astype(np.int64)
+    table.flags.writeable = False
+    return table
 
 
 @lru_cache(maxsize=8)

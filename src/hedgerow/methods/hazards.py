@@ -121,6 +121,11 @@ class LifeTable:
         return cls(tuple(chances), tuple(followed))
 
     @property
+    def share_of_events(self) -> float:
+        """The chance of an event in any interval, for those who are followed through all of them."""
+        return 1 - math.prod(1 - chance for chance in self.chances)
+
+    @property
     def baseline(self) -> Baseline:
         """Log-odds of the chances, in steps of 1/256.
 

@@ -54,6 +54,19 @@ SPREAD_SHARE = 0.1
 _STEPS_PER_UNIT, _MAX_STEPS = 64, 64 * 40
 
 
+@dataclass(frozen=True)
+class ScoreLine:
+    """How a finished model's scores follow from the nodes' scores: `slope` times those, and `shift`.
+
+    Attributes:
+        slope: the factor.
+        shift: in units of 2**-16.
+    """
+
+    slope: float = 1.0
+    shift: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpreadSums(Query):
     """The sum of distances of labels from scores, or from a centre, each at most 1.0: int64 [1].
@@ -231,17 +244,15 @@ def reduce_for_line(doublings: int) -> int:
     return max(0, doublings - 1)
 
 
-def calibrate_by_line(grown: GrowingModel, query: LineSums) -> Generator[Query, IntVector, None]:
-    """Ask for the line, and put the finished scores of `grown` on it.
-
-    Nodes need no scores after it.
-    """
+def calibrate_by_line(grown: GrowingModel, query: LineSums) -> Generator[Query, IntVector, ScoreLine]:
+    """Ask for the line, put the finished scores of `grown` on it, and return it."""
     released = yield query
     constant, slope = fit_line(released, grown.run.sigma(query), query.doublings)
     first, *others = [batch.values * slope for batch in grown.batches]
     # f becomes slope f + the rest, which the first tree adds to all records alike.
     first[0] += constant * SCORE_UNIT + query.centre * (1 - slope)
     grown.replace_values([first, *others])
+    return ScoreLine(slope, constant * SCORE_UNIT + query.centre * (1 - slope))
 
 
 def fit_line(released: IntVector, sigma: float, doublings: int) -> tuple[float, float]:

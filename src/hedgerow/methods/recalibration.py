@@ -231,7 +231,7 @@ def move_scores(plan: Plan, ensemble: Ensemble, shift: float, stretch: float) ->
     # Rounding may put values out of order by a unit.
     ordered = OrderedSum(Directions.from_plan(plan, ensemble.grid), ensemble.grid.n_codes).add(fitted.trees, values)
     whole = min(ensemble.stretch * stretch, MAX_STORED_STRETCH)
-    return replace(ensemble, fitted=FittedTrees(fitted.trees, ordered), stretch=whole)
+    return replace(ensemble, fitted=FittedTrees(fitted.trees, ordered), stretch=whole, levels=())
 
 
 def _make_recalibration(

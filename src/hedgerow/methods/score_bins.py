@@ -144,8 +144,9 @@ class LinePrior:
     stretch_doubt: float
 
 
-ODDS_PRIOR = LinePrior(2.0, 0.0, 0.35)
-"""The prior of classes, and of counts at another site: for a rare class or another site the shift may be large."""
+ODDS_PRIOR, ODDS_BEFORE_LEVEL = LinePrior(2.0, 0.0, 0.35), LinePrior(0.5, 0.0, 0.35)
+"""The prior of classes, and of counts at another site: for another site the shift may be large. In a training the level
+is released after this: here a small shift keeps the bins' noise out."""
 NUMBERS_PRIOR, NUMBERS_ELSEWHERE_PRIOR, MAX_VARIANCE = LinePrior(0.02, 0.0, 0.1), LinePrior(0.5, 0.0, 0.35), 0.25
 """For numbers, whose score of 1 is half the range: at the sites of the training the shift's doubt is of distances as
 doubled in trees."""

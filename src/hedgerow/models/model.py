@@ -33,7 +33,7 @@ from hedgerow.methods.registry import find_method
 from hedgerow.models.exports import to_xgboost
 from hedgerow.models.formats import FORMATS
 from hedgerow.plan.fields import require_plain
-from hedgerow.plan.plan import DEFAULT_ALGORITHM, PLAN_VERSION, Plan
+from hedgerow.plan.plan import DEFAULT_ALGORITHM, MAX_NAMED, PLAN_VERSION, Plan
 from hedgerow.plan.registry import (
     AbsentLoss,
     AbsentMethod,
@@ -168,6 +168,31 @@ class Model:
             return ""
         return f"{label.kind.describe(label)}; labels beyond counted as the bound, and no prediction is beyond"
 
+    @property
+    def level_text(self) -> str:
+        """The reach of the noise on mean predictions; "" for a model whose level was not released."""
+        label, levels = self.plan.label, self.ensemble.levels
+        if not levels:
+            return ""
+        names = label.classes[-len(levels) :] if label.classes else (label.event or label.name,)
+        of = "chance of" if label.classes else "number of events" if label.event else "predicted"
+        said = [
+            f"mean {of} {name} about {level.mean:.3g}, off by {level.reach:.2g} at most"
+            + " (open)" * level.is_open(self._least_label)
+            for name, level in list(zip(names, levels, strict=True))[:MAX_NAMED]
+        ]
+        doubt = "; the noise leaves the level open: such predictions may all be wrong by one factor of more than 1.5"
+        return "; ".join(said) + ", at 95 % of the noise" + doubt * self.has_open_level
+
+    @property
+    def has_open_level(self) -> bool:
+        """Whether the noise may move a mean prediction by more than a factor of 1.5."""
+        return any(level.is_open(self._least_label) for level in self.ensemble.levels)
+
+    @property
+    def _least_label(self) -> float:
+        return self.plan.label.bounds[0] if self.plan.label.kind.is_number else 0.0
+
     def __repr__(self) -> str:
         """Return a summary of the model and its promise, in a few lines."""
         return "\n".join([f"Model of {self.plan.name!r}", *(f"  {name:9} {text}" for name, text in self._summary())])
@@ -188,6 +213,7 @@ class Model:
             *([("bounds", bounds)] if bounds else []),
             ("trees", f"{ensemble.n_trees}, start and calibration included, from {len(self.ledger)} releases"),
             *([("known", "; ".join(self.plan.known))] if self.plan.known else []),
+            *([("level", self.level_text)] if self.level_text else []),
             ("privacy", self.report.headline.removeprefix("Privacy guarantee: ").replace("below", "in its report")),
             *salvaged,
         ]
@@ -206,11 +232,12 @@ class Model:
         """
         filed = self.filing(date)
         outcome = "complete" if self.salvaged is None else self.salvaged.text()
+        level = f"  level             {self.level_text}\n" if self.level_text else ""
         return (
             f"{self.report.text(sites=self.sites)}\n"
             '  agreed plan       compare this digest with `hedgerow privacy` if the agreed plan has structure_seed = '
             '"joint", otherwise the digest of plan:\n'
-            f"    {filed['agreed_digest']}\n  outcome           {outcome}\n"
+            f"    {filed['agreed_digest']}\n  outcome           {outcome}\n{level}"
             f"  version           Hedgerow {filed['created_with']}\n  printed on        {date}"
         )
 

@@ -23,7 +23,7 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.constraints import Directions, OrderedSum, build_groups
-from hedgerow.trees.ensemble import Ensemble, make_empty_ensemble
+from hedgerow.trees.ensemble import Ensemble, Level, make_empty_ensemble
 from hedgerow.trees.leaves import LeafRule, largest_sum
 from hedgerow.trees.random_trees import deepen
 
@@ -146,7 +146,7 @@ class GrowingModel:
         run: what stays fixed.
         batches, weights: trees with their values, and their leaf weights.
         asking: by feature, the numbers of the batches that may ask for it.
-        stretch, baseline: see `Ensemble`.
+        stretch, baseline, levels: see `Ensemble`.
     """
 
     run: Run
@@ -155,6 +155,7 @@ class GrowingModel:
     asking: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     stretch: float = 1.0
     baseline: Baseline = ()
+    levels: tuple[Level, ...] = ()
 
     def add(self, fitted: FittedTrees, weights: NDArray[np.int64] | None) -> None:
         """Add a complete batch and its leaf weights."""
@@ -174,6 +175,10 @@ class GrowingModel:
             self.batches[number] = FittedTrees(batch.trees, ordered.add(batch.trees, units))
         return ordered
 
+    def replace_batch(self, number: int, values: NDArray[np.int32]) -> None:
+        """Replace the values of one batch, in units of 2**-16."""
+        self.batches[number] = replace(self.batches[number], values=values)
+
     def ensemble(self) -> Ensemble:
         """Return the model of the batches so far, all as deep as the deepest.
 
@@ -182,7 +187,7 @@ class GrowingModel:
         depth = max((batch.trees.depth for batch in self.batches), default=0)
         deep = [deepen(batch, depth) for batch in self.batches]
         whole = empty_ensemble(self.run).extend(deep, [_spread(weights, depth) for weights in self.weights])
-        return replace(whole, stretch=self.stretch, baseline=self.baseline or whole.baseline)
+        return replace(whole, stretch=self.stretch, baseline=self.baseline or whole.baseline, levels=self.levels)
 
 
 Carried, Grown = NodeTrees, GrowingModel

@@ -24,9 +24,10 @@ still reaches the same value.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,8 @@ from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.random_trees import concatenate
 
 MAX_STORED_STRETCH = 4.0
+MAX_LEVEL_FACTOR, _Z95 = 1.5, 1.96
+"""A level is open if the noise may move it by more than this factor, at 95 %."""
 ENSEMBLE_VERSION = 1
 SET, ALL_LEFT = -1, -2
 MAX_DEPTH = 8
@@ -53,6 +56,27 @@ INT32, INT64 = 2**31 - 1, 2**63 - 1
 def find_link(plan: Plan) -> Link:
     """Return the link of a plan's model, the meaning of its scores."""
     return loss_kind(plan).link
+
+
+class Level(NamedTuple):
+    """The released level of an output's predictions, in the label's units: of classes a chance, of times events.
+
+    Attributes:
+        mean: roughly the mean label of the records that the model was trained on; its own noise is larger.
+        noise: the standard deviation of the noise by which the mean prediction there is off.
+    """
+
+    mean: float
+    noise: float
+
+    @property
+    def reach(self) -> float:
+        """The most by which the mean prediction is off, at 95 % of the noise."""
+        return _Z95 * self.noise
+
+    def is_open(self, least: float = 0.0) -> bool:
+        """Return whether the noise may move the mean by more than a factor of 1.5 above the least possible label."""
+        return self.mean - self.reach - least < (self.mean - least) / MAX_LEVEL_FACTOR
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +93,7 @@ class Ensemble:
             scores do not depend on them.
         stretch: the factor that all values were multiplied by after the last tree, > 0; scores do not depend on it.
         baseline: the released value of each interval of a time to an event; else empty.
+        levels: of each output, the level that a last release gave its predictions; empty without one.
     """
 
     grid: Grid
@@ -78,6 +103,7 @@ class Ensemble:
     leaf_weights: NDArray[np.int64] | None = None
     stretch: float = 1.0
     baseline: Baseline = ()
+    levels: tuple[Level, ...] = ()
 
     @property
     def n_trees(self) -> int:
@@ -163,6 +189,7 @@ def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
         # Left out where it is 1, so that models without a stretch keep their bytes.
         **({} if ensemble.stretch == 1 else {"stretch": ensemble.stretch}),
         **({"baseline": list(ensemble.baseline)} if ensemble.baseline else {}),
+        **({"levels": [list(level) for level in ensemble.levels]} if ensemble.levels else {}),
     }
 
 
@@ -214,7 +241,21 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     stretch = table.get("stretch", 1.0)
     if type(stretch) is not float or not 0 < stretch <= MAX_STORED_STRETCH:
         raise ModelError("model-invalid", fault=f"stretch of the ensemble is not a number up to {MAX_STORED_STRETCH:g}")
-    return replace(ensemble.extend([FittedTrees(batches, values)], [_weights(read)]), stretch=stretch)
+    levels = _read_levels(table.get("levels", []), plan.label.n_outputs)
+    return replace(ensemble.extend([FittedTrees(batches, values)], [_weights(read)]), stretch=stretch, levels=levels)
+
+
+def _read_levels(levels: object, n_outputs: int) -> tuple[Level, ...]:
+    """Check a file's levels of predictions, of which it has none or one for each output."""
+    if not isinstance(levels, list) or len(levels) not in (0, n_outputs) or not all(map(_is_level, levels)):
+        raise ModelError("model-invalid", fault=f"levels of the ensemble are not {n_outputs} pairs of numbers")
+    return tuple(Level(*pair) for pair in levels)
+
+
+def _is_level(pair: object) -> bool:
+    if not isinstance(pair, list) or len(pair) != 2 or not all(type(one) is float for one in pair):
+        return False
+    return math.isfinite(pair[0]) and math.isfinite(pair[1]) and pair[1] >= 0
 
 
 def _cut_again(grid: Grid, table: object) -> Grid:

@@ -25,6 +25,7 @@ from hedgerow.methods.line import (
     LINE_SENSITIVITY_SQUARED,
     MAX_DOUBLED,
     LineSums,
+    ScoreLine,
     calibrate_by_line,
     reduce_for_line,
 )
@@ -36,8 +37,8 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import GrowingModel, largest_value
 from hedgerow.trees.constraints import OrderedSum
 
-Steps = Generator[Query, IntVector, None]
-"""Asks, and needs nothing but the answer."""
+Steps = Generator[Query, IntVector, ScoreLine]
+"""Asks, and returns how the finished scores follow from the nodes' scores."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Calibration:
             asked: the number of the round, and the question's fields about the ensemble.
         """
         yield from ()
+        return ScoreLine()
 
 
 class LineCalibration(Calibration):
@@ -105,7 +107,8 @@ class LineCalibration(Calibration):
 
     def calibrate(self, grown: GrowingModel, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         doublings = reduce_for_line(begun.doublings)
-        yield from calibrate_by_line(grown, self.question(**asked, centre=_centre(grown), doublings=doublings))
+        query = self.question(**asked, centre=_centre(grown), doublings=doublings)
+        return (yield from calibrate_by_line(grown, query))
 
 
 class BinnedCalibration(Calibration):
@@ -144,6 +147,7 @@ class MeansCalibration(BinnedCalibration):
         shifts = np.zeros(start.shape)
         shifts[0, 0, 0] = shift * SCORE_UNIT
         grown.replace_values([start + shifts, *(values * (1 + stretch) for values in others)])
+        return ScoreLine(1 + stretch, shift * SCORE_UNIT - stretch * float(start[0, 0, 0]))
 
 
 class ResidualCalibration(Calibration):
@@ -156,6 +160,7 @@ class ResidualCalibration(Calibration):
         run, query = grown.run, self.question(**asked)
         shift = fit_shift((yield query), run.sigma(query), require_residual_loss(self.plan).gradient)
         _add_constant(grown, grown.replace_values([batch.values.astype(float) for batch in grown.batches]), shift)
+        return ScoreLine(1.0, shift * SCORE_UNIT)
 
 
 class OddsCalibration(BinnedCalibration):
@@ -175,11 +180,12 @@ class OddsCalibration(BinnedCalibration):
         above = float(logs[1] - logs[0])
         bins = tuple(score_bin._replace(place=score_bin.place - above) for score_bin in known.bins)
         known = replace(known, bins=bins)
-        shift, stretch = score_bins.fit_score_line(known, score_bins.expect_class, score_bins.ODDS_PRIOR)
+        shift, stretch = score_bins.fit_score_line(known, score_bins.expect_class, score_bins.ODDS_BEFORE_LEVEL)
         shift -= stretch * above
         ordered = grown.replace_values([batch.values * (1 + stretch) for batch in grown.batches])
         _add_constant(grown, ordered, shift)
         grown.stretch = 1 + stretch
+        return ScoreLine(1 + stretch, shift * SCORE_UNIT)
 
 
 class HazardsCalibration(BinnedCalibration):
@@ -192,6 +198,7 @@ class HazardsCalibration(BinnedCalibration):
         known = score_bins.KnownBins.of(query, (yield query), grown.run.sigma(query))
         grown.baseline, grown.stretch = fit_hazards(begun.life_table, known)
         grown.replace_values([batch.values * grown.stretch for batch in grown.batches])
+        return ScoreLine(grown.stretch)
 
 
 def _add_constant(grown: GrowingModel, ordered: OrderedSum, value: float) -> None:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from hedgerow.losses.tables import Loss, double_residuals
 from hedgerow.methods.boosting.schedule import BoostingSettings, make_smoothing_rule
 from hedgerow.methods.boosting.start import StartResult, Weighed
+from hedgerow.methods.line import ScoreLine
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
@@ -190,8 +191,14 @@ def _boost(
         if run.loss.n_outputs:
             at.carried.take(fitted)
         _cut_again(grown, at)
-    asked = {"round_number": at.round, **at.describe_ensemble()}
-    yield from settings.calibration_of(at.run.plan).calibrate(grown, at.begun, asked)
+    calibration, level = settings.calibration_of(run.plan), settings.level_of(run.plan)
+    line = ScoreLine()
+    if calibration.rounds:
+        asked = {"round_number": at.round, **at.describe_ensemble()}
+        line = yield from calibration.calibrate(grown, at.begun, asked)
+        at.round += Schedule(calibration.rounds).n_rounds
+    if level is not None:
+        yield from level.calibrate(grown, at.round, at.begun.size, line, at.describe_ensemble)
 
 
 def _cut_again(grown: GrowingModel, at: _Position) -> None:

@@ -20,6 +20,7 @@ from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import Loss, double_residuals
 from hedgerow.methods.boosting.calibration import CALIBRATIONS, Calibration
 from hedgerow.methods.boosting.start import STARTS, Start
+from hedgerow.methods.level import LevelRelease
 from hedgerow.methods.line import bound_doublings
 from hedgerow.methods.linear_start import LinearStart
 from hedgerow.methods.votes import plan_votes
@@ -63,6 +64,8 @@ class BoostingSettings(Settings):
         calibration: what that release calibrates: "none", the "means" of numbers and counts, the "line" of numbers
             where leaves are not smoothed (`hedgerow.methods.line`), the "residuals" of numbers by a loss that the plan
             names, the "odds" of two classes, or the "hazards" of times to an event.
+        levels: whether the level of predictions is released after it (`hedgerow.methods.level`).
+        level_share: of mu^2, for that.
     """
 
     batch_size: int = 1
@@ -83,6 +86,8 @@ class BoostingSettings(Settings):
     start_share: float = 0.0
     calibration_share: float = 0.0
     vote_share: float = 0.0
+    levels: bool = False
+    level_share: float = 0.0
 
     shown: ClassVar[tuple[str, ...]] = (
         "n_trees", "max_depth", "batch_size", "learning_rate", "interaction", "interaction_size", "joint_clip",
@@ -98,10 +103,14 @@ class BoostingSettings(Settings):
         """Return the last release."""
         return CALIBRATIONS[self.calibration](plan, self._multiplier(plan, self.calibration_share))
 
+    def level_of(self, plan: Plan) -> LevelRelease | None:
+        """Return the release of the level of predictions; None without one."""
+        return LevelRelease(plan, self._multiplier(plan, self.level_share)) if self.levels else None
+
     @property
     def share_of_trees(self) -> float:
         """The share of mu^2 that is left for trees."""
-        return 1 - self.start_share - self.calibration_share - self.vote_share
+        return 1 - self.start_share - self.calibration_share - self.vote_share - self.level_share
 
     def _multiplier(self, plan: Plan, share: float) -> float:
         """Return the noise multiplier of releases with this share of mu^2; 0 without privacy."""
@@ -119,7 +128,8 @@ class BoostingSettings(Settings):
 
     def schedule(self, plan: Plan) -> Schedule:
         start, calibration = self.start_of(plan).rounds, self.calibration_of(plan).rounds
-        rounds = (*start, *list_tree_rounds(plan, self), *calibration)
+        level = self.level_of(plan)
+        rounds = (*start, *list_tree_rounds(plan, self), *calibration, *(level.rounds if level else ()))
         n_votes = len(list_vote_rounds(sum(alike.count for alike in rounds)))
         if not self.vote_share or not n_votes:
             return Schedule(rounds)

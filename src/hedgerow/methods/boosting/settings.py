@@ -17,6 +17,7 @@ from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.boosting.schedule import INTERACTION_SHARE, BoostingSettings, weigh_trees
 from hedgerow.methods.boosting.start import BASELINE_SHARE, MIN_CLIP_OF_COUNTS
 from hedgerow.methods.hazards import HazardStart
+from hedgerow.methods.level import releases_level
 from hedgerow.methods.line import asks_for_line, choose_line_share
 from hedgerow.methods.linear_start import MAX_LINEAR_START
 from hedgerow.methods.residuals import require_residual_loss
@@ -111,9 +112,10 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     rule = _decide(plan, signal)
     if plan.loss is not None:
         rule = _with_residuals(plan, rule)
+    rule = _with_level(plan, signal, rule)
     settings = _with_spread(plan, signal / privacy.rows_per_unit, _as_said(plan, rule))
     if not is_private:
-        return replace(settings, start_share=0.0, calibration_share=0.0)
+        return replace(settings, start_share=0.0, calibration_share=0.0, level_share=0.0)
     settings = replace(settings, vote_share=VOTE_SHARE if plan.federation.votes else 0.0)
     weight = weigh_trees(plan, settings) / settings.share_of_trees
     return replace(settings, noise_multiplier=calibrate_noise(plan, settings, weight))
@@ -129,6 +131,7 @@ MIN_RATE_OF_NUMBERS = 0.25
 SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
 """Limits if two turns for each feature are more trees than the rule's: at most signal / 4, or 5,000 / features."""
 UNCALIBRATED: Mapping[str, Any] = {"calibration": "none", "calibration_share": 0.0}
+WITHOUT_LEVEL: Mapping[str, Any] = {"levels": False, "level_share": 0.0}
 
 
 def _decide(plan: Plan, signal: float) -> BoostingSettings:
@@ -261,6 +264,21 @@ def _with_residuals(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
     )
 
 
+LEVEL_SHARE = Power(1, 150, -1, 0.015, 0.08)
+"""Share of mu^2 for the level, larger where records or epsilon are few; of counts it is half of the last release's."""
+
+
+def _with_level(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSettings:
+    """Return the rule with the release of the level, where predictions are means and trees those of the default."""
+    is_own = rule.interaction == "adaptive" and plan.model.weight_update != "averaging"
+    if not is_own or plan.loss is not None or not releases_level(loss_kind(plan)):
+        return rule
+    half, share = rule.calibration_share / 2, LEVEL_SHARE(signal / plan.privacy.rows_per_unit)
+    if plan.label.type == "count":
+        share = half or choose_line_share(signal) / 2
+    return replace(rule, levels=True, level_share=share, calibration_share=half)
+
+
 # The plan's own settings, and their consequences ----------------------------------------------------------------------
 
 GREEDY_TREES = 25
@@ -289,7 +307,7 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
         joint_clip=clip,
         hessian_scale=value_or(model.hessian_scale, scale),
         shrinkage=value_or(model.shrinkage, rule.shrinkage),
-        **(UNCALIBRATED if model.calibration == "none" else {}),
+        **({**UNCALIBRATED, **WITHOUT_LEVEL} if model.calibration == "none" else {}),
     )
 
 

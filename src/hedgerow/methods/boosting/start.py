@@ -23,7 +23,8 @@ from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable
-from hedgerow.methods.line import ask_spread, choose_doublings
+from hedgerow.methods.level import LabelSize
+from hedgerow.methods.line import ask_spread, choose_doublings, reduce_for_line
 from hedgerow.methods.linear_start import (
     CountOctaves,
     LinearStart,
@@ -66,12 +67,14 @@ class StartResult:
         carried: the nodes' knowledge of its trees.
         doublings: of the residuals, see `hedgerow.losses.tables.double_residuals`.
         life_table: of a time to an event, as released.
+        size: of labels, for the release of their level.
     """
 
     trees: tuple[Weighed, ...] = ()
     carried: NodeTrees = field(default_factory=NodeTrees)
     doublings: int = 0
     life_table: LifeTable | None = None
+    size: LabelSize = field(default_factory=LabelSize)
 
     @property
     def baseline(self) -> Baseline:
@@ -155,10 +158,12 @@ class MeanStart(Start):
         carried.score_bound = SCORE_LIMIT
         n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
         # Add one standard deviation: a spread that is lost in the noise must not be taken for a small one.
-        doublings = choose_doublings((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
-        doublings *= loss_kind(self.plan).doubles
+        usual = (float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records
+        doublings = choose_doublings(usual, run.loss) * loss_kind(self.plan).doubles
+        # A score of 1 is half the range.
+        size = LabelSize(max(usual, 0.0) / 2, reduce_for_line(doublings), (mean + 1) / 2)
         weights = np.array([[max(1, int(released[1])), 0]])
-        return StartResult(((first, weights),), carried, doublings)
+        return StartResult(((first, weights),), carried, doublings, size=size)
 
 
 class LinearAfterMean(MeanStart):
@@ -191,8 +196,9 @@ class LevelStart(Start):
     def begin(self, grown: GrowingModel) -> Beginning:
         run, label, (question,) = grown.run, self.plan.label, self.questions()
         found = read_level((yield question), run.sigma(question), label.bounds[1])
-        doublings = score = 0
+        doublings, score, size = 0, 0, LabelSize()
         if found is not None:
+            size = _size_of_counts(*found, label.bounds[1])
             # From the middle of their range, by factors, to their mean.
             score = compute_score(found[0], label)
             doublings = _choose_count_doublings(*found, run) if self.is_calibrated else 0
@@ -200,7 +206,22 @@ class LevelStart(Start):
         weights = np.array([[self.plan.privacy.n_records, 0]])
         carried = NodeTrees()
         carried.take(first)
-        return StartResult(((first, weights),), carried, doublings)
+        return StartResult(((first, weights),), carried, doublings, size=size)
+
+
+TAIL_OF_COUNTS = 7.0
+"""Counts beyond this many of their deviations above their mean are few."""
+
+
+def _spread_of_counts(mean: float, spread: float) -> float:
+    """Return the deviation of counts, of which chance alone makes up sqrt(mean), and which is one count at least."""
+    return max(1.0, math.sqrt(mean + mean * mean), spread)
+
+
+def _size_of_counts(mean: float, spread: float, largest: float) -> LabelSize:
+    """Return the size of counts, in shares of the largest that may be."""
+    tail = TAIL_OF_COUNTS * _spread_of_counts(mean, spread)
+    return LabelSize(mean / largest, max(0, math.frexp(largest / tail)[1] - 1))
 
 
 def _choose_count_doublings(mean: float, spread: float, run: Run) -> int:
@@ -212,7 +233,7 @@ def _choose_count_doublings(mean: float, spread: float, run: Run) -> int:
     among zeros scatter further, as far as the release of their sizes shows. A rare event is one count away from zero,
     however small the spread: a clip far below 1 would remove nearly all that says where it happens.
     """
-    spread = max(1.0, math.sqrt(mean + mean * mean), spread)
+    spread = _spread_of_counts(mean, spread)
     widest = run.loss.clip / float(run.loss.scales[0]) / MIN_CLIP_OF_COUNTS
     return choose_doublings(spread * 2 / run.plan.label.bounds[1], run.loss, widest)
 
@@ -227,7 +248,8 @@ class BaselineStart(Start):
         (question,) = self.questions()
         table = LifeTable.of((yield question), grown.run.sigma(question))
         grown.baseline = table.baseline
-        return StartResult(life_table=table)
+        halvings = loss_kind(self.plan).link.level_halvings
+        return StartResult(life_table=table, size=LabelSize(table.share_of_events / 2**halvings, halvings))
 
 
 class LinearAfterBaseline(BaselineStart):
