@@ -104,7 +104,8 @@ def test_a_seed_repeats_it_and_voids_it(rows: Any) -> None:
     assert first.model_.to_bytes() == again.model_.to_bytes()
     assert first.privacy_report_.guarantee == "void"
     one, other = first.tuning_
-    assert one.score.value != other.score.value
+    # Values end at 1, where both may be.
+    assert one.score != other.score
 
 
 @pytest.mark.parametrize(

@@ -344,7 +344,7 @@ def test_chances_of_rare_events_are_right_in_the_mean(rare: int, level: float) -
 
 
 def test_who_has_it_and_what_it_costs() -> None:
-    """The default of two classes, and no published method, number or count; it is 1.5 % of mu²."""
+    """The default of two classes, and no published method, number or count; 1.5 % of mu², and up to 8 % for levels."""
     plan = make_plan("binary", {"calibration": "auto"})
     own = odds_settings(plan)
     assert own.calibration_share == 0.015
@@ -358,6 +358,6 @@ def test_who_has_it_and_what_it_costs() -> None:
     others += [make_plan("regression"), make_plan("binary", {**mended, "weight_update": "averaging"})]
     assert not any(getattr(resolve(other), "calibration", "") == "odds" for other in others)
     without = resolve(make_plan("binary"))
-    assert 1 < own.noise_multiplier / without.noise_multiplier < 1.04
+    assert 1 < own.noise_multiplier / without.noise_multiplier < 1.06
     numbers = resolve(make_plan("regression", {"calibration": "none"}))
     assert numbers.calibration == "none" and numbers.calibration_share == 0 and numbers.start == "linear"

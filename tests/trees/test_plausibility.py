@@ -19,6 +19,7 @@ from hedgerow.data.binned import SiteData
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.tables import SCORE_LIMIT, bound_statistics
 from hedgerow.methods.dp_xgboost.trees import SplitSelection
+from hedgerow.methods.level import LevelSums
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, build_checks
@@ -177,7 +178,8 @@ def test_trees_over_the_same_rows_have_the_same_totals(algorithm: str, label: st
         worse[-1] += n_rows * query.bound // 3
         return worse
 
-    faults = [fault for query, fault in dialogue(plan, make_data(plan, n_rows, 1), lie) if query.trees.n_trees]
+    told = dialogue(plan, make_data(plan, n_rows, 1), lie)
+    faults = [fault for query, fault in told if not isinstance(query, LevelSums)]
     assert faults and all("differ" in fault for fault in faults)
 
 
