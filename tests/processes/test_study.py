@@ -146,7 +146,7 @@ def from_invitations_to_a_model(scene: Scene) -> None:
     rosters = [scene.folder / f"wards-{party}" / "roster.toml" for party in (*SITES, "watch")]
     assert {read_roster(path) for path in rosters} == {read_roster(scene.folder / "wards" / "roster.toml")}
     assert listed(scene)["roster_words"].split()[0] in said.split() and roster_words != ""
-    assert main(["roster", "show", str(rosters[0])]) == 0
+    assert main(["study", "roster", str(rosters[0])]) == 0
 
 
 def is_given_up(scene: Scene, evaluate: tuple[str, ...]) -> None:
