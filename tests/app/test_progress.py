@@ -25,6 +25,9 @@ from hedgerow.protocol.stream import EventReport
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from tests.run_lines import Told
 
+N_ROUNDS = 15
+"""Of the plan below: its trees, the bins of the scores, and two for the level."""
+
 
 @pytest.fixture
 def plan() -> Plan:
@@ -92,8 +95,8 @@ def test_lines_without_a_terminal(
     monkeypatch.setattr(bar, "_SECONDS_BETWEEN_LINES", 0.0)
     run(plan, quiet=False)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 13
-    assert lines[-1] == "Training: 13/13 rounds, epsilon 2 of 2, 2 sites"
+    assert len(lines) == N_ROUNDS
+    assert lines[-1] == f"Training: {N_ROUNDS}/{N_ROUNDS} rounds, epsilon 2 of 2, 2 sites"
 
 
 def test_the_first_run_says_why_it_is_slow(
@@ -172,7 +175,7 @@ def test_bar_in_a_terminal(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bar, "Console", terminal)
     run(plan, quiet=False)
     last = [line for line in screen.getvalue().replace("\r", "\n").split("\n") if "rounds" in line][-1]
-    assert "13/13 rounds" in last and "epsilon 2 of 2" in last and "2 sites" in last
+    assert f"{N_ROUNDS}/{N_ROUNDS} rounds" in last and "epsilon 2 of 2" in last and "2 sites" in last
 
 
 def test_a_notebook_has_a_bar_of_its_own(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,7 +196,7 @@ def test_the_documents_files_are_read_and_its_commands_exist(tmp_path: Path) -> 
     for name in ("$site.toml", "coordinator.toml", "evaluation.toml"):
         (tmp_path / "file.toml").write_text(found[name])
         (read_site_file if "site" in name else read_coordinator_file)(tmp_path / "file.toml")
-    names = "resident-node|identity|roster|ledger|evaluate"
+    names = "resident-node|study keys|study roster|ledger|evaluate"
     pattern = rf"\bhedgerow ((?:{names}) (?:\\\n|[^`#;|\n])*?)(?: #| &|;|$|`)"
     commands = re.findall(pattern, DOCUMENT, re.MULTILINE)
     assert len(commands) >= 6
