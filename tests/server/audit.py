@@ -102,7 +102,7 @@ def audit(attack: AnyAttack, n_runs: int, confidence: float = CONFIDENCE) -> Fou
     """Train `n_runs` times, in half of the runs with the canary, and bound epsilon and mu from below."""
     plan, settings = attack.plan, resolve(attack.plan)
     if isinstance(attack, Attack) and attack.last_share:
-        settings = _with_last_share(plan, settings, attack.last_share)
+        settings = _with_last_share(plan, settings, attack.last_share, attack.last)
     ratios, epsilon, mu = np.empty(n_runs), math.inf, 0.0
     for run in range(n_runs):
         ratios[run], releaser = attack.run(settings, run)
@@ -202,6 +202,7 @@ class Attack:
         kind: of the canary's node; another than `Node` plants a fault.
         takes_all: a fault: the canary is always drawn, and the adversary knows it.
         last_share: of mu^2, for the last release; 0 for the rule's, in which the trees' noise would hide a fault of it.
+        last: which release that is, by the name of its share: the scores' bins or line, or the level's questions.
     """
 
     plan: Plan
@@ -211,6 +212,7 @@ class Attack:
     kind: type[Node] = Node
     takes_all: bool = False
     last_share: float = 0.0
+    last: str = "calibration_share"
 
     def run(self, settings: Settings, run: int, releaser: Releaser | None = None) -> tuple[float, Releaser]:
         """One training: the adversary's statistic, and the releases' ledger; odd runs hold the canary.
@@ -357,12 +359,14 @@ class EvaluationAttack:
 AnyAttack = Attack | OpenAttack | EvaluationAttack
 
 
-def _with_last_share(plan: Plan, settings: Settings, share: float) -> BoostingSettings:
+def _with_last_share(plan: Plan, settings: Settings, share: float, last: str) -> BoostingSettings:
     """The settings with another share for the last release, under the same promise."""
-    assert isinstance(settings, BoostingSettings) and settings.calibration != "none"
-    changed = replace(settings, start_share=settings.start_share * (1 - share), calibration_share=share)
-    left = 1 - changed.start_share - share
-    return replace(changed, noise_multiplier=calibrate_noise(plan, changed, weigh_trees(plan, changed) / left))
+    assert isinstance(settings, BoostingSettings) and settings.calibration != "none" and settings.levels
+    names = ("start_share", "calibration_share", "level_share", "vote_share")
+    shares = {name: getattr(settings, name) * (1 - share) for name in names} | {last: share}
+    changed = replace(settings, **shares)
+    weight = weigh_trees(plan, changed) / changed.share_of_trees
+    return replace(changed, noise_multiplier=calibrate_noise(plan, changed, weight))
 
 
 def _raw(table: Mapping[str, Any]) -> RawSite:
@@ -564,8 +568,15 @@ OPEN: Mapping[str, tuple[OpenAttack, str]] = {
 _LAST = {label: small_plan(label, model={"interaction": "adaptive"}) for label in ("binary", "regression", "count")}
 ALONE: Mapping[str, tuple[Attack | EvaluationAttack, str]] = {
     **{f"{label}, most for the last release": (attack_on(plan, last_share=0.9), "") for label, plan in _LAST.items()},
+    **{
+        f"{label}, most for the level": (attack_on(plan, last_share=0.9, last="level_share"), "")
+        for label, plan in _LAST.items()
+    },
     "fault: half the noise of a last release": (
         attack_on(_LAST["binary"], last_share=0.9, **FAULTS["half the noise"]), "half the noise"
+    ),
+    "fault: half the noise of a level": (
+        attack_on(_LAST["binary"], last_share=0.9, last="level_share", **FAULTS["half the noise"]), "half the noise"
     ),
     "evaluation by groups": (EvaluationAttack(small_plan(), seeded_noise()), ""),
     "fault: a record twice in its group": (EvaluationAttack(small_plan(), seeded_noise(), _InTwoGroups), "twice"),

@@ -39,7 +39,7 @@ N_RUNS = 1000
 N_FAULTY = 400
 """Trainings in which a planted fault is found: fewer bound it less closely, but each of them is far off."""
 DEFAULT = "binary, newton, adaptive"
-LONG = ("fault: a record twice in its group", "count, most for the last release")
+LONG = ("fault: a record twice in its group", "count, most for the last release", "count, most for the level")
 PLANS = {name: plan for name, (plan, fault) in ROWS["audit"].items() if not fault}
 
 
