@@ -74,7 +74,7 @@ def survey_sites(
         PrivacyError: for an epsilon or delta out of range.
     """
     nodes: list[Answering] = [SurveyNode(name, sites[name], questions.rows_per_unit) for name in sorted(sites)]
-    aggregation = build_aggregation(_carrier(questions, len(nodes)), nodes, questions.schedule.n_rounds, noise)
+    aggregation = build_aggregation(_plan_of_sums(questions, len(nodes)), nodes, questions.schedule.n_rounds, noise)
     facts = RunFacts("survey", unit=unit, is_void=is_seeded(noise))
     with (account or current_account()).open_run(facts, questions.schedule.events) as run:
         releaser = Releaser(noise, run)
@@ -83,8 +83,8 @@ def survey_sites(
     return SurveyResult(findings, releaser.ledger, is_clear)
 
 
-def _carrier(questions: Questions, n_sites: int) -> Plan:
-    """Build a plan for the secure sums alone: who adds the noise, and how large a sum may be."""
+def _plan_of_sums(questions: Questions, n_sites: int) -> Plan:
+    """Build a plan for the masked sums alone: how many sites there are, and how large a sum may be."""
     return Plan.from_dict(
         {
             "version": PLAN_VERSION,

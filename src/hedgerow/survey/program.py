@@ -107,7 +107,7 @@ class _Survey:
             # Never use a far too small number: the checks of releases allow only for a few times as many records.
             self._n_records = max(found, MIN_COUNT * queries.noise_deviation(query))
         label_range = None
-        if asked.label is not None and not asked.has_bounds:
+        if asked.label is not None and not asked.asks_bounds:
             yield from self._usual_classes(asked.label)
         unknown = tuple(index for index in asked.unknown if index != asked.label or not self._classes)
         if unknown:
@@ -116,7 +116,7 @@ class _Survey:
             for index, by_kind in zip(unknown, counts, strict=True):
                 self._kinds[index] = classify_counts(by_kind, queries.noise_deviation(kinds))
         yield from self._bounds([index for index in asked.surveyed if self._kinds[index] in (NUMBER, DATE)])
-        if asked.label is not None and asked.has_bounds:
+        if asked.label is not None and asked.asks_bounds:
             label_range = yield from self._range_of_label(asked.label)
         elif asked.label is not None and not self._classes:
             yield from self._classes_of_plan(asked.label)

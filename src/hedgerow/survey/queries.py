@@ -9,9 +9,10 @@
     ValueCounts  one to a whole number from -128 to 1023                                  1
     NameVotes    votes for or against each bit of its text, in the bucket of that text    128
 
-A missing cell adds nothing. A cell's bin depends on that cell alone, so adding or removing one record changes the
-answer by exactly that record's contribution. Each norm above is attained by some record. `rows_per_unit` multiplies the
-norms if a unit of privacy has several rows. docs/proofs/queries.md, section "A survey of the columns".
+A missing cell adds to RecordCount and KindCounts alone. A cell's bin depends on that cell alone, so adding or removing
+one record changes the answer by exactly that record's contribution. Each norm above is attained by some record.
+`rows_per_unit` multiplies the norms if a unit of privacy has several rows. docs/proofs/queries.md, section "A survey of
+the columns".
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Questions:
             raise PrivacyError("survey-pure")
 
     @property
-    def has_bounds(self) -> bool:
+    def asks_bounds(self) -> bool:
         """Whether a plan's label is a number: its bounds are then asked for, not its classes."""
         return self.label is not None and bool(self.columns[self.label].type)
 
@@ -178,7 +178,7 @@ class Questions:
             queries["kinds"] = blank(KindCounts, columns=self.unknown)
         if self.surveyed:
             queries |= _bounds_of(self.surveyed)
-        if self.label is not None and self.has_bounds:
+        if self.label is not None and self.asks_bounds:
             queries |= {f"label {stage}": query for stage, query in _bounds_of((self.label,)).items()}
         elif self.label is not None:
             queries["pairs"] = blank(CellCounts, columns=(self.label,), bins=(USUAL_BINS,))
@@ -245,7 +245,7 @@ class Budget:
         self._open = [stage for stage in self._open if stage not in stages]
 
     def ask(self, stage: str, query: Kind) -> Kind:
-        """Return the query with its numbers filled in; stages before this one cannot follow any more."""
+        """Return the query with its numbers filled in; but for a plan, no earlier stage may be asked afterwards."""
         asked, share, is_part = self._questions, self._shares[stage], self._questions.about == "plan"
         if not is_part:
             self._open = self._open[self._open.index(stage) :]

@@ -82,7 +82,7 @@ class Carrier(Protocol):
     def nodes(self) -> Mapping[int, str]:
         """Return the nodes present now with their sites' names, "" for a node that says it itself.
 
-        A node is greeted as that site's.
+        The hub's greeting to a node is addressed to the site that is named here.
         """
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
@@ -427,7 +427,7 @@ class JointHub:
     A site belongs to the hub of its first event.
 
     Args:
-        carried: asks for replies when it is looked at.
+        carried: the hub over a carrier; each look at its events asks the carrier for replies.
         listening: hears by itself.
     """
 

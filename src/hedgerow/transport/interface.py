@@ -167,8 +167,6 @@ class Repeats:
     """Counts events caused by peers, so that repeats are logged less and less often.
 
     A peer may invent reasons, so after 8 kinds of one peer its other kinds count as one.
-
-    After 8 kinds of one peer, for it may name its reasons as it likes, its others count as one.
     """
 
     def __init__(self) -> None:
