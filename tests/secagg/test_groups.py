@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.guarantees import Wishes, assign_groups, default_wishes, derive
 from hedgerow.secagg.masks import name_in
-from hedgerow.secagg.messages import NodePolicy
+from hedgerow.secagg.messages import EchoCertificate, NodePolicy
 from hedgerow.secagg.transitions import Code, Refusal, SumAbandoned
-from hedgerow.secagg.view import Cohort
-from tests.secagg.lab import Lab
+from hedgerow.secagg.view import Cohort, split_members
+from tests.secagg.lab import Lab, SetUp, refusal_of, set_up
 
 N_NODES, N_GROUPS = 12, 3
 OPEN = NodePolicy(min_honest_survivors=1, min_honest_group=1)
@@ -55,6 +58,58 @@ def test_a_group_is_opened_whole_or_not_at_all(late: set[int], mute: set[int], s
         expected = sum(node + 1 for node in part - late)
         assert (found is not None) == (part - late in able)
         assert found is None or found.tolist() == [expected] * 4
+
+
+grouped = cache(lambda stage: set_up(stage, N_NODES, Wishes(0, n_groups=N_GROUPS)))
+"""A set-up in three groups of four, of whom three are needed; it is not changed."""
+CLOSINGS = {
+    "keys": EpochSetup.close_keys, "shares": EpochSetup.close_shares, "ready": EpochSetup.close_acknowledgements,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", CLOSINGS)
+@settings(max_examples=12, deadline=None)
+@given(st.sets(st.integers(0, N_NODES - 1)))
+def test_a_set_up_goes_on_only_with_enough_in_most_groups(stage: str, absent: set[int]) -> None:
+    """Whoever is gone: with too few the step ends as too few, and accuses nobody of a list that is too short."""
+    made: SetUp = grouped(stage)
+    parts = split_members(made.server.roster, range(N_NODES), N_GROUPS, made.parameters.drawing)
+    if stage == "keys":
+        # Who is enough is counted among those who advertise: a group of two is refused for its size.
+        absent = {node for part in parts if not absent.isdisjoint(part) for node in part}
+    able = [part for part in parts if len({*part} - absent) >= 3]
+    there = [message for node, message in enumerate(made.messages) if node not in absent]
+    server, complaints = made.server.receive(there)
+    assert not complaints
+    found = refusal_of(lambda: CLOSINGS[stage](server))
+    assert found is (None if len(able) >= 2 else Code.TOO_FEW_READY)
+
+
+@cache
+def echoing() -> tuple[Aggregator, dict[int, bytes]]:
+    """An aggregator that waits for the echoes of three groups, and these."""
+    lab = lab_of(has_echo=True)
+    aggregator, requests = lab.collected().close_vectors(lab.session.coordinator)
+    return aggregator, {node: lab.answered(node, requests[node]).message or b"" for node in requests}
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sets(st.integers(0, N_NODES - 1)), st.booleans())
+def test_echoes_are_certified_only_with_a_quorum_in_each_group_that_is_kept(mute: set[int], is_last: bool) -> None:
+    """Before the last call all groups are needed, then most: no certificate has fewer echoes than its nodes want."""
+    waiting, echoes = echoing()
+    view = waiting.view
+    received, complaints = waiting.receive([echo for node, echo in echoes.items() if node not in mute])
+    assert not complaints
+    able = [part for part in view.parts if len({*part} - mute) >= view.by_node[part[0]].quorum]
+    if len(able) < (2 if is_last else N_GROUPS):
+        assert refusal_of(lambda: received.close_echoes(is_last=is_last)) is Code.TOO_FEW_ANSWERS
+        return
+    closed, certificate = received.close_echoes(is_last=is_last)
+    assert {*closed.uploads} == set().union(*able)
+    certified = EchoCertificate.from_bytes(certificate).nodes
+    for part in able:
+        assert len({*certified} & {*part}) == view.by_node[part[0]].quorum
 
 
 def test_the_list_of_another_group_does_not_count() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hedgerow.crypto import PRIME, SHARE_BYTES, Identity, seal
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.enrolment import EpochSetup
+from hedgerow.secagg.enrolment import Enrolment, EpochSetup
+from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.keys import setup_share_key
 from hedgerow.secagg.messages import (
     HANDED_BACK_BYTES,
@@ -23,13 +26,17 @@ from hedgerow.secagg.messages import (
     Header,
     Kind,
     MaskedVector,
+    NodePolicy,
     ShareDelivery,
     ShareMessage,
     Signed,
+    VectorSpec,
     build_signed_list,
     hash_sealed,
 )
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.participant import ExpectedRound, NodeContext
+from hedgerow.secagg.session import EpochSession
+from hedgerow.secagg.transitions import Code, Step
 from tests.secagg.lab import Lab, echoed, require_refusal, seeded_entropy, set_up
 
 Sent = tuple[Aggregator | EpochSetup, list[bytes], list[Identity]]
@@ -194,3 +201,54 @@ def test_a_list_of_keys_without_this_node_is_refused() -> None:
     made = set_up("keys")
     others = build_signed_list(Kind.KEY_LIST, made.parameters.hash(), made.bundles[1:])
     require_refusal(lambda: made.nodes[0].reveal(made.contexts[0], others), Code.OWN_BUNDLE_ALTERED)
+
+
+@pytest.mark.parametrize("gone_before", ["keys", "shares", "acknowledgements"])
+def test_a_site_that_is_not_ready_is_in_no_sum(gone_before: str) -> None:
+    """However far it came in the set-up and whatever it signs: nobody shares masks with it, so its vector would spoil
+    the sum.
+    """
+    late = "site-4"
+    session = EpochSession(
+        [f"site-{number}" for number in range(5)], 1, seeded_entropy(2), wishes=Wishes(0),
+        silent_at_setup={gone_before: [late]},
+    )  # fmt: skip
+    spec = session.spec("tree-1", (VectorSpec("leaves", 4, 32, 10, 50),))
+    aggregator = Aggregator.open(session.view, session.coordinator, spec)
+    expected, values = ExpectedRound("tree-1", spec.model, spec.vectors, spec.noise), {"leaves": np.ones(4, np.int64)}
+    upload = session.nodes["site-0"].mask(
+        session.contexts["site-0"], aggregator.signed_spec, expected, values, session.entropy
+    ).message  # fmt: skip
+    # As many shares as it has ready neighbours: one more than a node that is ready itself.
+    made = change_upload(sealed=lambda boxes: (*boxes, boxes[0]), says={"node": 4})
+    after, complaints = aggregator.receive([made(upload or b"", session.contexts[late].identity)])
+    assert [complaint.reason for complaint in complaints] == [Code.UNKNOWN_NODE]
+    assert collected(after) == collected(aggregator)
+
+
+STRICTER: dict[str, tuple[NodePolicy, Code]] = {
+    "cohort": (NodePolicy(min_cohort=5), Code.COHORT_TOO_SMALL),
+    "slots": (NodePolicy(max_slots=1), Code.PARAMETERS_REFUSED),
+    "colluders": (NodePolicy(min_colluders=1), Code.PARAMETERS_REFUSED),
+    "honest survivors": (NodePolicy(min_honest_survivors=4), Code.PARAMETERS_REFUSED),
+    "honest group": (NodePolicy(min_honest_group=5), Code.PARAMETERS_REFUSED),
+    "echo": (NodePolicy(requires_echo=True), Code.PARAMETERS_REFUSED),
+    "noise": (NodePolicy(refuses_server_noise=True), Code.PARAMETERS_REFUSED),
+}
+STEPS: dict[str, Callable[[EpochSetup, Enrolment, NodeContext], Step[Enrolment]]] = {
+    "keys": lambda server, node, own: node.reveal(own, server.close_keys()[1]),
+    "nonces": lambda server, node, own: node.share(own, server.close_nonces()[1][0], seeded_entropy(1)),
+    "shares": lambda server, node, own: node.acknowledge(own, server.close_shares()[1][0]),
+}
+
+
+@pytest.mark.parametrize("stage", STEPS)
+def test_each_step_of_a_set_up_asks_the_owners_policy(stage: str) -> None:
+    """A node may be started again between any two steps, with a policy that its owner has made stricter: it signs
+    nothing more for a cohort that this one does not allow.
+    """
+    made, step = set_up(stage), STEPS[stage]
+    server, node, own = made.server.receive(made.messages)[0], made.nodes[0], made.contexts[0]
+    assert step(server, node, own).message
+    for policy, code in STRICTER.values():
+        require_refusal(partial(step, server, node, replace(own, policy=policy)), code)
