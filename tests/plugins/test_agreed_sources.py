@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -245,13 +247,66 @@ def test_what_is_unchanged_runs_whole(tmp_path: Path, runs: list[int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["antigravity.py", f"{NAME}.py", "./x", "x/y", "../x", f"{NAME}..more", "a-b", ""])
-def test_a_policy_names_modules_and_no_files(name: str, tmp_path: Path, runs: list[int]) -> None:
-    """Of a file the digest would be another file's: the working folder's is not looked at."""
+def test_a_policy_names_modules_and_no_files(
+    name: str, tmp_path: Path, runs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file the digest would be another file's: the working folder's is not looked at, though the digest is that
+    of what is installed.
+    """
+    sys.path.insert(0, str(tmp_path / "site"))
+    monkeypatch.chdir(tmp_path)
+    top = name.partition(".")[0] or NAME
+    write(tmp_path / "site" / f"{NAME}.py", mark("__version__ = '1'\n"))
+    write(tmp_path / "site" / top / "__init__.py", mark("__version__ = '1'\n"))
+    write(tmp_path / name if name.endswith(".py") else tmp_path / f"{NAME}.py", mark("__version__ = '1'\n"))
+    digest = plugins._read_sources(top, tmp_path / "site" / top / "__init__.py").digest
+    for each in (digest, hash_now(tmp_path)[0] if name == f"{NAME}.py" else "0" * 64):
+        with pytest.raises(UsageError, check=coded("plugin")):
+            load_agreed([f"{name} 1 sha256:{each}"])
+        assert runs == []
+
+
+@pytest.mark.parametrize("name", ["this", "turtle", "idlelib", "winreg"])
+@pytest.mark.parametrize("is_package", [False, True])
+def test_a_name_of_pythons_own_covers_no_other_file(
+    name: str, is_package: bool, tmp_path: Path, runs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies on the path under it is not Python's; the plug-in that asks for it is refused, and it does not run."""
+    monkeypatch.delitem(sys.modules, name, raising=False)
     sys.path.insert(0, str(tmp_path))
-    write(tmp_path / f"{NAME}.py", mark("__version__ = '1'\n"))
+    write(tmp_path / f"{NAME}.py", mark(f"__version__ = '1'\nimport {name}\n"))
+    write(tmp_path / (f"{name}/__init__.py" if is_package else f"{name}.py"), mark())
+    digest, marks = hash_now(tmp_path)
     with pytest.raises(UsageError, check=coded("plugin")):
-        load_agreed([f"{name} 1 sha256:{hash_now(tmp_path)[0]}"])
-    assert runs == []
+        load_agreed([f"{NAME} 1 sha256:{digest}"])
+    assert set(runs) == marks and name not in sys.modules
+
+
+class _Nowhere(MetaPathFinder):
+    """Finds a module that is in no file."""
+
+    def __init__(self) -> None:
+        self.n_run = 0
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, origin="a name") if fullname == ELSEWHERE else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Python makes it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.n_run += 1
+
+
+def test_a_module_of_no_file_is_refused(tmp_path: Path, runs: list[int]) -> None:
+    """What another finder makes up is in no digest, and in no package."""
+    sys.path.insert(0, str(tmp_path))
+    nowhere = _Nowhere()
+    sys.meta_path.append(nowhere)
+    write(tmp_path / f"{NAME}.py", mark(f"__version__ = '1'\nimport {ELSEWHERE}\n"))
+    with pytest.raises(UsageError, check=coded("plugin")):
+        load_agreed([f"{NAME} 1 sha256:{hash_now(tmp_path)[0]}"])
+    assert len(runs) == 1 and nowhere.n_run == 0
 
 
 def test_what_was_imported_before_it_was_compared_is_refused(tmp_path: Path, runs: list[int]) -> None:
