@@ -639,7 +639,8 @@ def test_a_request_out_of_its_turn_is_answered_by_none(office: Office) -> None:
     the run's messages in another order than the coordinator sent them.
     """
     federation = office.federation  # type: ignore[attr-defined]
-    seed, secret, link = read_private(Path(federation.path("hub.private.json"))).seed, os.urandom(32), os.urandom(32)
+    hub, secret, link = read_private(Path(federation.path("hub.private.json"))), os.urandom(32), os.urandom(32)
+    seed, own_key = hub.seed, hub.public.identity_key
     bare = Envelope(EnvelopeKind.GREETING, "", link, 5, derive_public_key(secret), bytes(32))
     greeting = parse(office.answer(FIRST_NODE, sign(replace(bare, body=bundle_messages([])), seed)))
     keys = LinkKeys.agree(secret, greeting.key, link, "site-0")
@@ -647,12 +648,34 @@ def test_a_request_out_of_its_turn_is_answered_by_none(office: Office) -> None:
     def answer(number: int, own: bytes = link) -> tuple[EnvelopeKind, int]:
         asked = Envelope(EnvelopeKind.REQUEST, "site-0", own, number, derive_public_key(secret), bytes(32))
         reply = parse(office.answer(FIRST_NODE, sign(seal_messages(asked, keys.to_node, [], os.urandom), seed)))
+        assert reply.kind is EnvelopeKind.REPLY or not read_kept(reply)
         return reply.kind, reply.number
 
+    def read_kept(reply: Envelope, coordinator: bytes = own_key) -> tuple[bytes, ...]:
+        """What a page tells of a reply that was kept."""
+        with closing(LinkStore(federation.folder / "site-0-state", coordinator)) as store:
+            return store.open_reply("site-0", reply)
+
+    # Only a reply of the present link is told of, and of no other coordinator's.
+    assert read_kept(greeting) == open_messages(greeting, keys.to_hub) != ()
+    assert read_kept(replace(greeting, link=os.urandom(32))) == read_kept(greeting, bytes(32)) == ()
     assert answer(7) == (EnvelopeKind.LOST, 5) and answer(6)[0] is EnvelopeKind.REPLY
     assert [answer(number) for number in (4, 5, 6, 8)] == [(EnvelopeKind.LOST, 6)] * 4
     assert answer(7, own=os.urandom(32)) == (EnvelopeKind.LOST, 6)
     assert answer(7)[0] is EnvelopeKind.REPLY
+
+
+def test_neither_end_begins_with_an_identity_that_its_own_roster_does_not_pin(office: Office) -> None:
+    """A key that was renewed needs a new roster: else peers refuse what it signs, and nobody says why."""
+    folder = office.federation.folder  # type: ignore[attr-defined]
+    for path in folder.glob("site-0.p*"):
+        path.unlink()
+    create_identity(folder, "site-0", Role.SITE)
+    with pytest.raises(EnvironmentFault, check=coded("identity-not-pinned")):
+        office.answer(FIRST_NODE, b"")
+    hub, clock = new_identity("hub", Role.COORDINATOR, b"a" * 32), Clock(lambda: 0.0, lambda _: None, os.urandom, float)
+    with pytest.raises(EnvironmentFault, check=coded("identity-not-pinned")):
+        EnvelopeHub(hub, read_roster(folder / "roster.toml"), office, clock)
 
 
 def test_a_coordinator_that_counts_too_high_shuts_no_other_out(office: Office) -> None:

@@ -329,6 +329,9 @@ def test_a_coordinator_that_changes_a_vote_is_refused(
     assert any("vote-changed" in codes[site] for site in [f"site-{victim}", *neighbours(federation, victim)])
     if to != "dropped":
         assert "vote-changed" in codes[f"site-{victim}"]
+    if to == "made-up":
+        # It is no vote, whoever saw the one that was cast: all see that.
+        assert all("vote-changed" in own for own in codes.values())
 
 
 def neighbours(federation: Federation, node: int) -> list[str]:

@@ -21,8 +21,10 @@ from hedgerow.protocol.messages import Hello
 from hedgerow.protocol.refusals import WireCode, WireRefusal
 from hedgerow.protocol.stream import Admittance, Farewell, Introduction, wrap_message
 from hedgerow.transport import grpc_link
+from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.identities import Role, build_roster, new_identity
-from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
+from hedgerow.transport.interface import Address, Arrived, Connected, Disconnected, Joined, Left
+from tests.builders import coded
 
 EventOf = Callable[..., Any]
 LIMIT = 1 << 20
@@ -203,9 +205,11 @@ def test_a_removed_site_does_not_get_in(federation: Any, event_of: EventOf, capl
 def test_a_renewed_key_needs_a_new_roster(federation: Any) -> None:
     """Neither end starts with an identity that its own roster does not pin."""
     renewed = new_identity("north", Role.SITE, bytes([78]) * 32)
-    with pytest.raises(EnvironmentFault) as error:
+    with pytest.raises(EnvironmentFault, check=coded("identity-not-pinned")):
         federation.uplink("north", 1, identity=renewed)
-    assert error.value.code == "identity-not-pinned"
+    hub = new_identity("coordinator", Role.COORDINATOR, bytes([79]) * 32)
+    with pytest.raises(EnvironmentFault, check=coded("identity-not-pinned")):
+        federation.opened(GrpcHub(hub, federation.roster, Address("127.0.0.1", 0)))
 
 
 def test_a_certificate_under_a_pinned_one(federation: Any, run_beside: Any) -> None:
