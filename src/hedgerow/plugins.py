@@ -292,6 +292,27 @@ def load_agreed(plugins: Iterable[str]) -> None:
             raise _refuse(name, f"This party's own file names another one; here is {found}.")
 
 
+_NAMED: dict[str, frozenset[str]] = {}
+
+
+def require_still_named(party: str, plugins: Iterable[str]) -> None:
+    """Require that a party's own file still names all plug-ins that it has named to this process.
+
+    A process that stays reads the file again for its next run, and cannot unload what it runs.
+
+    Args:
+        party: the path of its identity.
+        plugins: the lines that the file has now, once they are loaded.
+
+    Raises:
+        UsageError: code "plugin" until the file names it again, or another process reads the file.
+    """
+    lines = frozenset(plugins)
+    if gone := _NAMED.get(party, lines) - lines:
+        raise _refuse(min(gone).partition(" ")[0], "This party's own file names it no more: restart, to be without it.")
+    _NAMED[party] = lines
+
+
 def _read_agreed(line: str) -> _Sources:
     """Read the sources that a line names; raise as `load_agreed` does."""
     name = line.partition(" ")[0]

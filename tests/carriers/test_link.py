@@ -14,7 +14,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -207,6 +207,38 @@ def test_a_site_loads_the_plug_in_that_its_policy_names(
         file.write_text(file.read_text() + f'plugins = ["{line}"]\n')
         run(federation, office_of(federation))
         assert federation.model() == federation.local_model()
+    finally:
+        forget()
+
+
+def test_a_plug_in_that_a_policy_names_no_more_runs_no_longer(
+    in_files: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stays cannot unload it, so it refuses until it is started again: the owner's word counts at once,
+    whatever file says it, and for other sites' nodes in one process their own owner's.
+    """
+    monkeypatch.syspath_prepend(str(OBLIVIOUS.parent))
+    forget()
+    try:
+        line = describe_plugin(load_plugin("oblivious"))
+        federation = in_files(algorithm="oblivious", n_trees=2)
+        forget()
+        own, policy = federation.folder / "site-0.toml", federation.folder / "policy.toml"
+        plain, file = policy.read_text(), own.read_text()
+        (federation.folder / "other.toml").write_text(plain)
+
+        def build(name: str) -> None:
+            site.build_node(read_site_file(federation.folder / f"{name}.toml"))
+
+        named = plain + f'plugins = ["{line}"]\n'
+        for text, own_policy, is_fine in (
+            (named, "policy", True), (plain, "policy", False), (named, "other", False), (named, "policy", True)
+        ):  # fmt: skip
+            policy.write_text(text)
+            own.write_text(file.replace("policy.toml", f"{own_policy}.toml"))
+            with nullcontext() if is_fine else pytest.raises(UsageError, check=coded("plugin")):
+                build("site-0")
+        build("site-2")
     finally:
         forget()
 

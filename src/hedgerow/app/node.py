@@ -52,6 +52,7 @@ from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import digest_model
 from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
+from hedgerow.plugins import require_still_named
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.messages import NodeState
 from hedgerow.protocol.refusals import WireCode, WireRefusal, read_code
@@ -123,6 +124,7 @@ def read_owner(options: NodeOptions) -> tuple[Policy, PrivateIdentity, PinnedRos
     The policy is read first, because it names the plug-ins that a plan may use.
     """
     policy, roster = read_policy(options.policy), read_roster(Path(options.roster))
+    require_still_named(str(Path(options.identity).resolve()), policy.plugins)
     plan = None if options.plan is None else read_plan(options.plan, is_own=True)
     return policy, read_private(Path(options.identity)), roster, plan
 
