@@ -288,7 +288,7 @@ def test_a_whole_header_of_an_epoch_that_its_victim_never_saw_locks_nobody(feder
     assert next_run(federation) == ["budget-rolled-back"]
 
 
-def test_a_state_from_before_the_first_round_does_not_make_a_run_free(
+def test_a_state_from_before_the_set_up_does_not_make_a_run_free(
     federate: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old state says that nothing of the run was answered; the book, which has noted an epoch of it, charges it
