@@ -21,7 +21,6 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from experiments import harness, paper
@@ -82,7 +81,8 @@ def authors_class(folder: Path) -> Any:
 
 def score_authors(model_class: Any, cell: Cell, seed: int, prepared: Prepared) -> float:
     """The test AUC of one run of the published code, on the rows that our run of the same seed trains on."""
-    rows, labels, train = prepared.table.matrix, prepared.table.label.astype(int), split_of(prepared, seed)
+    rows, labels = prepared.table.matrix, prepared.table.label.astype(int)
+    train = paper.authors_split(prepared.table.label, seed)
     np.random.seed(seed)
     random.seed(seed)
     per_feature = cell.method.trees_per_feature
@@ -94,11 +94,6 @@ def score_authors(model_class: Any, cell: Cell, seed: int, prepared: Prepared) -
         ).fit(rows[train], labels[train])  # fmt: skip
         scores = np.asarray(model.predict_prob(rows[~train]))
     return float(roc_auc_score(labels[~train], scores if scores.ndim == 1 else scores[:, -1]))
-
-
-def split_of(prepared: Prepared, seed: int) -> NDArray[np.bool_]:
-    """True for the training rows of a seed."""
-    return paper.authors_split(prepared.table.label, seed)
 
 
 def cells() -> Iterator[tuple[Cell, float]]:
